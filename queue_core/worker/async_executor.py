@@ -17,7 +17,7 @@ Part = Callable[[LeaseClient], None]
 
 
 class AsyncExecutor:
-    """Runs async handlers. A feeder thread leases as many tasks as can start at once, and deletes finished ones.
+    """An executor of async handlers. A feeder thread leases as many tasks as can start, and deletes finished ones.
 
     While the feeder waits for tasks, a finisher thread deletes what finishes meanwhile. No task is leased in advance.
     """
@@ -79,7 +79,7 @@ class AsyncExecutor:
             free = self._wait_for_free()
             if free == 0:
                 break
-            self._settle(client, self._take())
+            self._record_outcomes(client, self._take_outcomes())
             offer = self._context.offer
             count = min(free, MAX_TASKS_PER_FEED) if offer.count == 1 and not offer.tops_up else offer.count
             count = lifecycle.reserve(count)
@@ -102,8 +102,8 @@ class AsyncExecutor:
                 self._changed.wait_for(lambda: self._finisher_is_needed() or self._has_ended())
                 if not self._finisher_is_needed():
                     return
-                outcomes = self._take()
-            self._settle(client, outcomes)
+                outcomes = self._take_outcomes()
+            self._record_outcomes(client, outcomes)
             client.flush()
             if ending.is_set():
                 self._context.lifecycle.wake()
@@ -159,13 +159,13 @@ class AsyncExecutor:
             self._changed.notify_all()
         self._context.lifecycle.record_done(len(invocation.tasks))
 
-    def _take(self) -> list[Outcome]:
+    def _take_outcomes(self) -> list[Outcome]:
         with self._changed:
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
 
     @staticmethod
-    def _settle(client: LeaseClient, outcomes: Sequence[Outcome]) -> None:
+    def _record_outcomes(client: LeaseClient, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, InvocationFailed):
                 client.fail(outcome)

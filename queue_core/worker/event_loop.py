@@ -38,7 +38,7 @@ _INVOCATION: ContextVar[Invocation | None] = ContextVar("towline_call", default=
 
 
 class HandlerEventLoop:
-    """Runs async handlers submitted from any thread; cancels an invocation, once, when all its leases are lost.
+    """The event loop that runs async handlers, submitted from any thread; it cancels an invocation without leases once.
 
     A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the invocation that started the
     child has failed, the tasks of the others are released uncounted.
@@ -121,7 +121,7 @@ class HandlerEventLoop:
     def close(self, *, timeout_seconds: float) -> bool:
         """Cancel the running handlers and end the loop after their clean-up; return False at the timeout."""
         with contextlib.suppress(RuntimeError):  # it is closed already
-            self._loop.call_soon_threadsafe(self._begin_to_end)
+            self._loop.call_soon_threadsafe(self._begin_unwind)
         self._thread.join(timeout=timeout_seconds)
         return not self._thread.is_alive()
 
@@ -154,7 +154,7 @@ class HandlerEventLoop:
     def _fail(self, error: BaseException) -> None:
         invocation = _invocation_of(error)
         self._lifecycle.forks.end_child(handler=invocation.handler.display_name if invocation else "", error=error)
-        tasks = [task for known in ([invocation] if invocation else tuple(self._invocations)) for task in known.tasks]
+        tasks = [task for one in ([invocation] if invocation else tuple(self._invocations)) for task in one.tasks]
         self._lose(
             invocation,
             f"{type(error).__name__} ended the event loop of async handlers: raised by a task that "
@@ -220,7 +220,7 @@ class HandlerEventLoop:
             self._cancelled.add(task)
             task.cancel()
 
-    def _begin_to_end(self) -> None:
+    def _begin_unwind(self) -> None:
         self._end = self._loop.create_task(self._unwind())
 
     async def _run(self, invocation: Invocation, on_done: OnDone) -> None:

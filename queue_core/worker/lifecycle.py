@@ -31,7 +31,7 @@ LONGEST_RETRY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEnd:
-    """Why a worker ends: the event and reason to log, and the exit code.
+    """The end of a worker: the event and reason to log, and the exit code.
 
     `urgency`: running handlers may finish, however long that takes (`finish`), or within the grace (`drain`), or
     their leases are released at once (`release`).
@@ -194,7 +194,7 @@ class WorkerLifecycle:
 
 
 class Forks:
-    """Ends forked children that return from a handler: only their parent is a worker."""
+    """A guard that ends forked children that return from a handler: only their parent is a worker."""
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log

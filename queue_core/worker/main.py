@@ -27,7 +27,7 @@ from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.invocation import line_of
 from queue_core.worker.lifecycle import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
-from queue_core.worker.respawn import EXIT_RECYCLED, respawned
+from queue_core.worker.respawn import EXIT_RECYCLED, run_in_children
 from queue_core.worker.runner import OrphanWatch, Runner
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.signals import stop_signals_handled
@@ -39,7 +39,7 @@ TERMINATE_SECONDS: Final = 0.5
 """Seconds between SIGTERM and SIGKILL for child processes that still run when the worker exits."""
 MAX_SHOWN: Final = 10
 """Threads and processes that one log entry names at most."""
-SHORTEST_LEAVE_SECONDS: Final = 1.0
+SHORTEST_EXIT_SECONDS: Final = 1.0
 """Least time in seconds that threads and processes started by a handler get to end before the worker exits."""
 TIMEOUT_SECONDS: Final = 10.0
 """Seconds a server may take to reply, beyond the wait requested. Longer than this, leases may expire meanwhile."""
@@ -73,7 +73,7 @@ def run_worker(settings: WorkerSettings) -> int:
     def may_continue() -> bool:
         return watch.absent_seconds(now=clock.monotonic()) <= settings.orphan_grace_seconds
 
-    return respawned(
+    return run_in_children(
         lambda may_begin, on_last_lease: _work(settings, EXIT_RECYCLED, may_begin, on_last_lease),
         may_continue=may_continue,
     )
@@ -120,8 +120,8 @@ def _work(
         code = EXIT_INTERNAL
     if runner.is_abandoned:
         # A thread can't be killed, and its tasks may already be leased by another worker.
-        leave_now(code, log=log)
-    leave_within(max(SHORTEST_LEAVE_SECONDS, runner.grace_left_seconds()), code=code, log=log)
+        exit_now(code, log=log)
+    exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
 
@@ -174,23 +174,23 @@ def _watched(runner: Runner, log: FilteringBoundLogger) -> int:
         code = runner.run()
     except BaseException:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
         log.error(events.WORKER_FAILED, thread="watch", traceback=traceback.format_exc())  # noqa: TRY400
-        leave_now(EXIT_INTERNAL, log=log)
+        exit_now(EXIT_INTERNAL, log=log)
     if runner.is_abandoned:
-        leave_now(code, log=log)
+        exit_now(code, log=log)
     return code
 
 
-def leave_within(seconds: float, *, code: int, log: FilteringBoundLogger) -> None:
-    """Let the interpreter exit, which waits for threads and pools; after `seconds` call `leave_now`."""
+def exit_within(seconds: float, *, code: int, log: FilteringBoundLogger) -> None:
+    """Let the interpreter exit, which waits for threads and pools; after `seconds` call `exit_now`."""
 
     def cut() -> None:
         threading.Event().wait(seconds)
-        leave_now(code, log=log)
+        exit_now(code, log=log)
 
     threading.Thread(target=cut, name="towline-exit", daemon=True).start()
 
 
-def leave_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
+def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
     """End the child processes, then this process with `code`; log the threads and children that still ran."""
     threads, children = _threads(), _children()
     if threads or children:

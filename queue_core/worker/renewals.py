@@ -26,7 +26,7 @@ UNKNOWN_LEASE_SECONDS: Final = 10.0
 
 EXPIRED: Final = "it could not be renewed in time"
 REFUSED: Final = "the queue refused to renew it"
-OUTGROWN: Final = "it reached the queue's max_lease"
+MAX_LEASE_REACHED: Final = "it reached the queue's max_lease"
 GIVEN_BACK: Final = "the worker gave it back"
 
 
@@ -43,7 +43,7 @@ class RenewedLease:
 
 
 class Renewals:
-    """Renews all leases of a worker in one thread, which handlers that block can't delay."""
+    """A thread that renews all leases of a worker; handlers that block can't delay it."""
 
     def __init__(
         self, queue: Queue, lifecycle: WorkerLifecycle, *, jitter: Callable[[], float] = random.random
@@ -74,9 +74,9 @@ class Renewals:
         now = invocation.started_at
         with self._changed:
             for task in invocation.tasks:
-                known = _length_seconds(task.lease)
-                seconds = known or UNKNOWN_LEASE_SECONDS
-                due_at = now if known is None else now + seconds * RENEWED_AFTER
+                length_seconds = _length_seconds(task.lease)
+                seconds = length_seconds or UNKNOWN_LEASE_SECONDS
+                due_at = now if length_seconds is None else now + seconds * RENEWED_AFTER
                 self._leases[task.lease.token] = RenewedLease(task, invocation, seconds, now + seconds, due_at)
                 if due_at < self._next_check_at:
                     self._next_check_at = due_at
@@ -92,9 +92,9 @@ class Renewals:
     def abandon(self) -> list[Lease]:
         """Mark every tracked lease as lost and return them; the caller releases them."""
         with self._changed:
-            kept = list(self._leases.values())
-        self._lose(kept, GIVEN_BACK)
-        return [entry.task.lease for entry in kept]
+            abandoned = list(self._leases.values())
+        self._lose(abandoned, GIVEN_BACK)
+        return [entry.task.lease for entry in abandoned]
 
     def renew_due(self) -> None:
         """Renew the leases due by now and handle lost leases and stuck handlers, as the thread does."""
@@ -123,7 +123,7 @@ class Renewals:
         """Return the leases that are due or nearly due: one call renews many. `_process` sets the next check."""
         with self._changed:
             self._next_check_at = float("inf")
-            return [kept for kept in self._leases.values() if kept.due_at <= now + kept.lease_seconds / 20]
+            return [entry for entry in self._leases.values() if entry.due_at <= now + entry.lease_seconds / 20]
 
     def _process(self, due: Sequence[RenewedLease]) -> None:
         self._renew_all(due)
@@ -131,19 +131,19 @@ class Renewals:
 
     def _soonest(self) -> float:
         grace_seconds = self._lifecycle.settings.grace_seconds
-        soonest = min((kept.due_at for kept in self._leases.values()), default=float("inf"))
+        soonest = min((entry.due_at for entry in self._leases.values()), default=float("inf"))
         return min(soonest, min(self._lost_at.values(), default=float("inf")) + grace_seconds)
 
     def _renew_all(self, due: Sequence[RenewedLease]) -> None:
         now = self._lifecycle.clock.monotonic()
-        self._lose([kept for kept in due if kept.ends_at <= now and not kept.is_final], EXPIRED)
-        self._lose([kept for kept in due if kept.ends_at <= now and kept.is_final], OUTGROWN)
+        self._lose([entry for entry in due if entry.ends_at <= now and not entry.is_final], EXPIRED)
+        self._lose([entry for entry in due if entry.ends_at <= now and entry.is_final], MAX_LEASE_REACHED)
         by_length: dict[float, list[RenewedLease]] = {}
-        for kept in due:
-            if not kept.invocation.is_alive():
-                kept.due_at = kept.ends_at
-            elif kept.ends_at > now and not kept.is_final:
-                by_length.setdefault(kept.lease_seconds, []).append(kept)
+        for entry in due:
+            if not entry.invocation.is_alive():
+                entry.due_at = entry.ends_at
+            elif entry.ends_at > now and not entry.is_final:
+                by_length.setdefault(entry.lease_seconds, []).append(entry)
         for seconds, group in by_length.items():
             for start in range(0, len(group), MAX_TOKENS_PER_CALL):
                 self._renew(group[start : start + MAX_TOKENS_PER_CALL], seconds)
@@ -152,11 +152,11 @@ class Renewals:
         sent_at = self._lifecycle.clock.monotonic()
         refused: Sequence[str] = ()
         try:
-            self._queue.renew([kept.task.lease.token for kept in group], seconds=seconds)
+            self._queue.renew([entry.task.lease.token for entry in group], seconds=seconds)
         except LeaseLostError as error:
             refused = error.tokens
         except InvalidLeaseTimeError:
-            self._isolate_outgrown(group, seconds)
+            self._find_final(group, seconds)
             return
         except StoreUnavailableError as error:
             self._lifecycle.queue_unreached(error)
@@ -168,34 +168,34 @@ class Renewals:
             return
         self._lifecycle.queue_reached()
         gone = set(refused)
-        self._lose([kept for kept in group if kept.task.lease.token in gone], REFUSED)
-        for kept in group:
-            kept.ends_at = sent_at + seconds  # counted from the sending: the queue counts from a later instant
-            kept.due_at = sent_at + seconds * RENEWED_AFTER
+        self._lose([entry for entry in group if entry.task.lease.token in gone], REFUSED)
+        for entry in group:
+            entry.ends_at = sent_at + seconds  # counted from the sending: the queue counts from a later instant
+            entry.due_at = sent_at + seconds * RENEWED_AFTER
 
-    def _isolate_outgrown(self, group: Sequence[RenewedLease], seconds: float) -> None:
+    def _find_final(self, group: Sequence[RenewedLease], seconds: float) -> None:
         """Find the lease that would exceed the queue's `max_lease` and made the call fail for all; renew it no more."""
         if len(group) > 1:
-            for kept in group:
-                self._renew([kept], seconds)
+            for entry in group:
+                self._renew([entry], seconds)
             return
         group[0].is_final = True
         group[0].due_at = group[0].ends_at
 
     def _try_later(self, group: Iterable[RenewedLease], *, now: float) -> None:
-        for kept in group:
-            pause = min(LONGEST_RETRY_SECONDS, kept.lease_seconds * RETRIED_AFTER) * (1.0 - 0.5 * self._jitter())
-            kept.due_at = min(kept.ends_at, now + pause)
+        for entry in group:
+            pause = min(LONGEST_RETRY_SECONDS, entry.lease_seconds * RETRIED_AFTER) * (1.0 - 0.5 * self._jitter())
+            entry.due_at = min(entry.ends_at, now + pause)
 
     def _lose(self, lost: Iterable[RenewedLease], reason: str) -> None:
         now = self._lifecycle.clock.monotonic()
         invocations: dict[Invocation, None] = {}
         with self._changed:
-            for kept in lost:
+            for entry in lost:
                 # A lease untracked meanwhile was deleted or released: nothing was lost.
-                if self._leases.pop(kept.task.lease.token, None) is not None:
-                    kept.task.mark_lost(reason)
-                    invocations[kept.invocation] = None
+                if self._leases.pop(entry.task.lease.token, None) is not None:
+                    entry.task.mark_lost(reason)
+                    invocations[entry.invocation] = None
             ended = [invocation for invocation in invocations if not invocation.remaining()]
             self._lost_at.update(dict.fromkeys(ended, now))
         for invocation in invocations:

@@ -31,7 +31,7 @@ _STOP_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 Work = Callable[[Callable[[], bool], Callable[[], None]], int]
 
 
-def respawned(work: Work, *, may_continue: Callable[[], bool]) -> int:
+def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
     """Run `work` in a child of this process, and in a new child each time it returns `EXIT_RECYCLED`.
 
     A child's exit code is the value of `work`. Returns the exit code of the last child; where a signal ended that
@@ -47,12 +47,12 @@ def respawned(work: Work, *, may_continue: Callable[[], bool]) -> int:
     for name in ("ascii", "idna"):
         codecs.lookup(name)  # each would import them for its first connection
     parent, is_stopping = os.getpid(), False
-    current, following = _forked(work, parent, before), None
+    current, following = _fork_child(work, parent, before), None
     current.go()
     while True:
         number = signal.sigwaitinfo(WAITED_FOR).si_signo
         if number == PREPARE_SIGNAL:
-            following = following or _forked(work, parent, before)
+            following = following or _fork_child(work, parent, before)
             continue
         if number != signal.SIGCHLD:
             is_stopping = is_stopping or number in _STOP_SIGNALS
@@ -64,7 +64,7 @@ def respawned(work: Work, *, may_continue: Callable[[], bool]) -> int:
         if code is None:
             continue
         if code == EXIT_RECYCLED and not is_stopping and may_continue():
-            current, following = following or _forked(work, parent, before), None
+            current, following = following or _fork_child(work, parent, before), None
             current.go()
             continue
         if following is not None:
@@ -100,7 +100,7 @@ class _Child:
         os.waitpid(self.pid, 0)
 
 
-def _forked(work: Work, parent: int, mask: Iterable[int]) -> _Child:
+def _fork_child(work: Work, parent: int, mask: Iterable[int]) -> _Child:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -113,7 +113,7 @@ def _forked(work: Work, parent: int, mask: Iterable[int]) -> _Child:
             os.close(reading)
             return bool(byte)  # nothing: the parent has ended
 
-        _leave(work(may_begin, lambda: _prepare_next(parent)))
+        _exit(work(may_begin, lambda: _prepare_next(parent)))
     os.close(reading)
     return _Child(pid, writing)
 
@@ -123,7 +123,7 @@ def _prepare_next(parent: int) -> None:
         os.kill(parent, PREPARE_SIGNAL)
 
 
-def _leave(code: int) -> NoReturn:
+def _exit(code: int) -> NoReturn:
     """End the process as the interpreter does (join threads, run `atexit`), but without its costly teardown."""
     with contextlib.suppress(Exception):  # both print their errors themselves
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing ends its children

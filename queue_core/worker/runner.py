@@ -43,7 +43,7 @@ def supervisor_lives(lock: Path) -> bool:
 
 
 class OrphanWatch:
-    """Measures how long the supervisor has been absent."""
+    """A watch that measures how long the supervisor has been absent."""
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
@@ -69,7 +69,7 @@ supervisor's margin, which kills a worker 2 s after its grace (`DRAIN_MARGIN_SEC
 
 
 class Runner:
-    """Leases, handles, deletes and renews with `settings.concurrency` slots, until something ends the lifecycle.
+    """A worker: it leases, handles, renews and deletes up to `settings.concurrency` tasks at a time, until it must end.
 
     `run` may be called once. `drain` may be called from any thread and from a signal handler.
     """
@@ -88,15 +88,17 @@ class Runner:
         on_last_lease: Callable[[], None] = lambda: None,
         on_invocation_end: Callable[[Invocation], None] | None = None,
     ) -> None:
-        """Args:
-        open_queue: opens the client of a queue that all threads share.
-        open_waiting: opens a further client for one waiting thread, whose wait `close` interrupts; None where a wait
-            can't be interrupted.
-        watch_seconds: seconds between two checks whether the worker must end.
-        blocked_seconds: least time for which the event loop of async handlers may be blocked.
-        recycled_code: exit code of a worker that reached a recycle limit.
-        on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
-        on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
+        """Create the executor for the settings; `run` starts it.
+
+        Args:
+            open_queue: opens the client of a queue that all threads share.
+            open_waiting: opens a further client for one waiting thread, whose wait `close` interrupts; None where a wait
+                can't be interrupted.
+            watch_seconds: seconds between two checks whether the worker must end.
+            blocked_seconds: least time for which the event loop of async handlers may be blocked.
+            recycled_code: exit code of a worker that reached a recycle limit.
+            on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
+            on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
 
         Raises `AppError` when the app has no handlers for the queue and tags of the settings.
         """
@@ -124,7 +126,7 @@ class Runner:
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
         self._recycled_code = recycled_code
-        self._leaves_at = 0.0
+        self._grace_ends_at = 0.0
 
     @property
     def is_abandoned(self) -> bool:
@@ -133,7 +135,7 @@ class Runner:
 
     def grace_left_seconds(self) -> float:
         """Return the seconds of the grace left after `run` has returned; negative when it is over."""
-        return self._leaves_at - self._lifecycle.clock.monotonic()
+        return self._grace_ends_at - self._lifecycle.clock.monotonic()
 
     def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
         """Return a function that runs the only handler thread's loop in its caller's thread; call `run` in another.
@@ -214,19 +216,19 @@ class Runner:
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
         """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
         while ending.urgency == "finish" and self._executor.running():
-            asked = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
-            if asked is None:
+            request = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
+            if request is None:
                 self._check_limits()
-            elif asked.urgency != "finish":
-                ending = asked
+            elif request.urgency != "finish":
+                ending = request
                 self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
         return ending
 
     def _drain(self, ending: LifecycleEnd) -> None:
         lifecycle = self._lifecycle
         now = lifecycle.clock.monotonic()
-        self._leaves_at = now + (0.0 if ending.urgency == "release" else lifecycle.settings.grace_seconds)
-        self._wait_for_executor(until=self._leaves_at)
+        self._grace_ends_at = now + (0.0 if ending.urgency == "release" else lifecycle.settings.grace_seconds)
+        self._wait_for_executor(until=self._grace_ends_at)
         lifecycle.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
@@ -245,9 +247,9 @@ class Runner:
     def _wait_for_executor(self, *, until: float) -> None:
         """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
         while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
-            asked = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
-            if asked is not None and asked.urgency == "release":
-                self._leaves_at = self._lifecycle.clock.monotonic()
+            request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
+            if request is not None and request.urgency == "release":
+                self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 
     def _release(self, rest: list[Lease]) -> None:

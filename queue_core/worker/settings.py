@@ -126,7 +126,7 @@ def _named(read: "_Reader", identity: str) -> str:
 
 
 class _Reader:
-    """Reads variables one by one and collects a message for each that is invalid."""
+    """A reader of variables that collects a message for each invalid one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

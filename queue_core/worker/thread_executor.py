@@ -19,7 +19,7 @@ RESERVATION_POLL_SECONDS: Final = 0.1
 
 
 class TaskExecutor(Protocol):
-    """Runs as many handlers at a time as the worker's concurrency."""
+    """An executor runs as many handlers at a time as the worker's concurrency."""
 
     def start(self) -> None:
         """Start to lease."""
@@ -32,7 +32,7 @@ class TaskExecutor(Protocol):
 
 
 class ExecutorContext:
-    """What the threads of an executor share: the app, the lease to request, renewals and clients."""
+    """State shared by the threads of an executor: the app, the lease to request, renewals and clients."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class ExecutorContext:
         self._app = app
         self._clients = clients
         self._on_invocation_end = on_invocation_end
-        self._tells_all = lifecycle.log.is_enabled_for(DEBUG)
+        self._logs_all = lifecycle.log.is_enabled_for(DEBUG)
 
     def lease_client(self) -> LeaseClient:
         """Open a lease client for one thread."""
@@ -77,7 +77,7 @@ class ExecutorContext:
         if self._on_invocation_end is not None:
             self._on_invocation_end(invocation)
         self.lifecycle.check_user()
-        if self._tells_all:
+        if self._logs_all:
             self.lifecycle.log.debug(
                 events.HANDLER_FINISHED, **invocation.log_fields(now=self.lifecycle.clock.monotonic())
             )
@@ -90,7 +90,7 @@ class ExecutorContext:
 
 
 class ThreadExecutor:
-    """Runs plain handlers in its threads; an async handler runs in the event loop while its thread waits."""
+    """An executor with a thread per handler; an async handler runs in the event loop while its thread waits."""
 
     def __init__(self, context: ExecutorContext, *, count: int, loop: HandlerEventLoop | None) -> None:
         self._context = context
@@ -101,7 +101,7 @@ class ThreadExecutor:
         self._clients: list[LeaseClient] = []
         self._ended: list[None] = []
         self._threads = [
-            Thread(target=self._run, name=f"towline-executor-{slot}", daemon=True) for slot in range(count)
+            Thread(target=self._run, name=f"towline-executor-{number}", daemon=True) for number in range(count)
         ]
 
     def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:

@@ -293,8 +293,8 @@ MUTATIONS: Final = (
         "a-renewal-counts-from-its-answer",
         "I2",
         "queue_core/worker/renewals.py",
-        "kept.ends_at = sent_at + seconds ",
-        "kept.ends_at = self._lifecycle.clock.monotonic() + seconds ",
+        "entry.ends_at = sent_at + seconds ",
+        "entry.ends_at = self._lifecycle.clock.monotonic() + seconds ",
         ("tests/queue_core/worker/test_renewals.py",),
     ),
     Mutation(

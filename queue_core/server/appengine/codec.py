@@ -65,7 +65,7 @@ def _check_required(message: MessageTable, record: ProtoRecord) -> None:
 
 
 class _Reader:
-    """Decodes `data`. Its main loop is long for speed: it takes most of the time of a call of this API."""
+    """A reader of `data`. Its main loop is long for speed: it takes most of the time of a call of this API."""
 
     __slots__ = ("at", "data", "fields_left", "values_left")
 

@@ -18,7 +18,7 @@ Values = dict[str, object]
 
 
 class MessageReader:
-    """Reads the fields of one message; an unset field reads as protobuf's default. `place` prefixes names in errors."""
+    """The fields of one message; an unset field reads as protobuf's default. `place` prefixes names in errors."""
 
     def __init__(self, values: Mapping[str, object], place: str = "") -> None:
         self._values = values

@@ -208,7 +208,7 @@ class GrpcListener:
 
 
 class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses unauthenticated calls by their metadata, before the message is received.
+    """An interceptor that refuses unauthenticated calls by their metadata, before the message is received.
 
     The refusing handler takes a stream of messages, because gRPC calls such a handler before the first message arrives.
     """

@@ -41,7 +41,7 @@ class _Leased:
 
 
 class _LeaseOperation:
-    """Leases up to a number of tasks and of bytes. When it is run again, the rate limit counts the call once."""
+    """An operation that leases up to a number of tasks and of bytes. Run again, it counts once for the rate limit."""
 
     def __init__(self, call: CloudTasksCall, parent: QueueName) -> None:
         fields = call.fields

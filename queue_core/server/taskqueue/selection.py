@@ -44,7 +44,7 @@ def select(value: object, selection: Selection) -> object:
 
 
 class _Reader:
-    """Parses a selection from left to right, at most as deep as the shape."""
+    """A parser of selections that goes at most as deep as the shape."""
 
     def __init__(self, text: str) -> None:
         self._words = iter(_WORDS.findall(text))

@@ -111,11 +111,11 @@ def test_a_known_caller_of_app_engines_api_is_not_held_to_the_share_of_strangers
             stranger.sendall(_head("/rpc_http", size=31 * MIB))
         eventually(lambda: guarded.thread.core.appengine._unauthenticated_bytes == 62 * MIB)
         third.sendall(_head("/rpc_http", size=31 * MIB))
-        assert b"over the limit" in read_reply(third).body
+        assert b"exceed the limit" in read_reply(third).body
         with guarded.connect() as known:
             known.sendall(_head("/rpc_http", size=31 * MIB, headers=(BEARER,)))
             known.sendall(b"\0" * (31 * MIB))
-            assert b"over the limit" not in read_reply(known).body
+            assert b"exceed the limit" not in read_reply(known).body
     eventually(lambda: guarded.thread.core.appengine._unauthenticated_bytes == 0)
 
 
