@@ -92,8 +92,8 @@ class Runner:
 
         Args:
             open_queue: opens the client of a queue that all threads share.
-            open_waiting: opens a further client for one waiting thread, whose wait `close` interrupts; None where a wait
-                can't be interrupted.
+            open_waiting: opens a client for one waiting thread, whose wait `close` interrupts; None where a wait can't
+                be interrupted.
             watch_seconds: seconds between two checks whether the worker must end.
             blocked_seconds: least time for which the event loop of async handlers may be blocked.
             recycled_code: exit code of a worker that reached a recycle limit.

@@ -19,6 +19,7 @@ from queue_core.server.appengine.fields import (
     tag_of,
 )
 from queue_core.server.appengine.modes import pull_queue
+from queue_core.server.appengine.queues import no_task
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.store import Granted, PayloadAllowance
@@ -153,28 +154,6 @@ def _renew_or_postpone(unit: UnitOfWork, queue: str, raw_name: bytes, eta: Insta
     if task.state is not TaskState.DELAYED or not unit.postpone(queue, name, expected=eta, eta=moved_to):
         raise expired
     return moved_to
-
-
-def no_task(unit: UnitOfWork, queue: str, name: str, *, may_expire: bool) -> ApplicationError:
-    """Return the error for a name without a task: TOMBSTONED_TASK if it is known to be deleted, else UNKNOWN_TASK.
-
-    `may_expire`: whether the transaction may write, and so expire a task that has used up its leases; otherwise such a
-    task is unknown (ADR 2).
-    """
-    if is_chosen(name):
-        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
-    if may_expire:
-        unit.settle(queue)
-    if _is_tombstoned(unit, queue, name):
-        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
-    return ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {name} in queue {queue}")
-
-
-def _is_tombstoned(unit: UnitOfWork, queue: str, name: str) -> bool:
-    """Return whether the name is kept after its task was deleted: then it is the first name after its predecessor."""
-    before = name[:-1] + chr(ord(name[-1]) - 1) + "~"
-    held = unit.transaction.held_names(queue, after=before, limit=1, now=unit.now)
-    return bool(held) and held[0].name == name
 
 
 # -- Delete -----------------------------------------------------------------------------------------------------------

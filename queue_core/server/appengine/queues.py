@@ -10,8 +10,7 @@ from queue_core.errors import UnknownQueueError
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
-from queue_core.server.appengine.fields import possible_name, queue_of, queue_or_none
-from queue_core.server.appengine.leasing import no_task
+from queue_core.server.appengine.fields import is_chosen, possible_name, queue_of, queue_or_none
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.leases.rates import LeaseCounts
 from queue_core.service import Step
@@ -153,6 +152,28 @@ def _find(unit: UnitOfWork, queue: str, raw_name: bytes, *, may_expire: bool) ->
     if not page.tasks:
         raise no_task(unit, queue, name, may_expire=may_expire)
     return page.tasks[0]
+
+
+def no_task(unit: UnitOfWork, queue: str, name: str, *, may_expire: bool) -> ApplicationError:
+    """Return the error for a name without a task: TOMBSTONED_TASK if it is known to be deleted, else UNKNOWN_TASK.
+
+    `may_expire`: whether the transaction may write, and so expire a task that has used up its leases; otherwise such a
+    task is unknown (ADR 2).
+    """
+    if is_chosen(name):
+        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
+    if may_expire:
+        unit.settle(queue)
+    if _is_tombstoned(unit, queue, name):
+        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
+    return ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {name} in queue {queue}")
+
+
+def _is_tombstoned(unit: UnitOfWork, queue: str, name: str) -> bool:
+    """Return whether the name is kept after its task was deleted: then it is the first name after its predecessor."""
+    before = name[:-1] + chr(ord(name[-1]) - 1) + "~"
+    held = unit.transaction.held_names(queue, after=before, limit=1, now=unit.now)
+    return bool(held) and held[0].name == name
 
 
 def _task_record(task: StoredTask) -> ProtoRecord:
