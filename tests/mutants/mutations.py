@@ -283,7 +283,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-push-queue-is-leased-from",
         "Google's TCK",
-        "queue_core/server/appengine/modes.py",
+        "queue_core/server/appengine/queues.py",
         'if spec.mode == "push":',
         'if spec.mode == "none":',
         ("tests/queue_core/server/appengine/test_push_queues.py",),

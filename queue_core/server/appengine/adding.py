@@ -12,7 +12,7 @@ from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
-from queue_core.server.appengine.modes import QueueSettingsCache, pull_queue
+from queue_core.server.appengine.queues import QueueSettingsCache, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.task import NewTask

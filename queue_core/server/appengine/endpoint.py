@@ -17,7 +17,7 @@ from queue_core.server.appengine import adding, leasing, messages, queues
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, RpcCode, RpcError, TaskQueueErrorCode, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
-from queue_core.server.appengine.modes import QueueSettingsCache
+from queue_core.server.appengine.queues import QueueSettingsCache
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.committer import Committer

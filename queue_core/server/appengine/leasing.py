@@ -18,8 +18,7 @@ from queue_core.server.appengine.fields import (
     queue_or_none,
     tag_of,
 )
-from queue_core.server.appengine.modes import pull_queue
-from queue_core.server.appengine.queues import no_task
+from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Step
 from queue_core.store import Granted, PayloadAllowance

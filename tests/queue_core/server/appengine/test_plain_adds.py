@@ -12,7 +12,7 @@ from queue_core.clock import MICROSECONDS, Instant, ManualClock
 from queue_core.server.appengine import adding, fast_adds, messages
 from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
-from queue_core.server.appengine.modes import QueueSettingsCache
+from queue_core.server.appengine.queues import QueueSettingsCache
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import QueueService, Step
 from queue_core.stores.memory.store import MemoryStore
