@@ -177,10 +177,14 @@ class _Run:
         settings = WorkerSettings("", queue=name)
         draining = self.queues.draining(name, self)
         runner = Runner(
-            self.app, settings, open_queue=lambda _name: draining, clock=self.queues.clock, on_call_end=self.record
+            self.app,
+            settings,
+            open_queue=lambda _name: draining,
+            clock=self.queues.clock,
+            on_invocation_end=self.record,
         )
         codes: list[int] = []
-        serve = runner.lend_slot()
+        serve = runner.caller_thread_loop()
         if serve is None:
             codes.append(runner.run())
         else:

@@ -1,6 +1,6 @@
-"""`python -m queue_core.worker`: a worker told everything by its environment, as a supervisor starts it.
+"""`python -m queue_core.worker`: a worker that takes all settings from its environment, as a supervisor starts it.
 
-What `towline work` does for people, without loading a command line: it leases its first task in half the time.
+It does what `towline work` does, without loading a command line, and leases its first task in half the time.
 """
 
 import os
@@ -17,7 +17,7 @@ from queue_core.worker.settings import WorkerSettings
 
 
 def main() -> int:
-    """Returns the exit code; see `run_worker`."""
+    """Run the worker and return its exit code; see `run_worker`."""
     open_missing_streams()
     import structlog
 

@@ -283,7 +283,7 @@ MUTATIONS: Final = (
     Mutation(
         "a-push-queue-is-leased-from",
         "Google's TCK",
-        "queue_core/server/appengine/modes.py",
+        "queue_core/server/appengine/queues.py",
         'if spec.mode == "push":',
         'if spec.mode == "none":',
         ("tests/queue_core/server/appengine/test_push_queues.py",),
@@ -293,8 +293,8 @@ MUTATIONS: Final = (
         "a-renewal-counts-from-its-answer",
         "I2",
         "queue_core/worker/renewals.py",
-        "kept.ends_at = asked_at + seconds ",
-        "kept.ends_at = self._shift.clock.monotonic() + seconds ",
+        "entry.ends_at = sent_at + seconds ",
+        "entry.ends_at = self._lifecycle.clock.monotonic() + seconds ",
         ("tests/queue_core/worker/test_renewals.py",),
     ),
     Mutation(
@@ -309,7 +309,7 @@ MUTATIONS: Final = (
         "a-worker-ends-without-deleting-what-is-done",
         "I14",
         "queue_core/worker/thread_executor.py",
-        "            link.flush()\n        except",
+        "            client.flush()\n        except",
         "            pass\n        except",
         ("tests/queue_core/worker/test_drain.py", "tests/queue_core/worker/test_runner.py"),
     ),

@@ -109,7 +109,7 @@ def _imported(project: Project) -> list[str]:
     """What keeps a pool's app from being used, pool by pool."""
     from orchestrator.sources.pull_queue import tags_of
     from queue_core.errors import QueueError
-    from queue_core.worker.loading import load_app
+    from queue_core.worker.app import load_app
 
     problems = []
     path, modules = list(sys.path), set(sys.modules)
@@ -117,8 +117,8 @@ def _imported(project: Project) -> list[str]:
         if pool.app is None:
             continue
         try:
-            also = Path(pool.app_folder) if pool.app_folder else None
-            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), also=also)
+            folder = Path(pool.app_folder) if pool.app_folder else None
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), app_folder=folder)
             app.offer(pool.queue, tags_of(pool))
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")

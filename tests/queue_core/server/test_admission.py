@@ -13,7 +13,7 @@ from queue_core.server.appengine import endpoint
 from queue_core.server.appengine.codec import MAX_FIELDS, CodecError, decode
 from queue_core.server.appengine.messages import REMOTE_REQUEST
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.taskqueue.parts import MAX_LOOKALIKES, PartsError, parts_of
+from queue_core.server.taskqueue.multipart import MAX_LOOKALIKES, MultipartError, parts_of
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
@@ -102,21 +102,21 @@ def test_strangers_make_the_server_hold_nothing(guarded: RunningServer, path: st
             connection.close()
     assert most < (16 * MIB if path != "/rpc_http" else 3 * endpoint.MAX_UNKNOWN_BYTES)
     eventually(lambda: not guarded.connections())
-    assert guarded.thread.core.appengine._held_bytes == 0
+    assert guarded.thread.core.appengine._unauthenticated_bytes == 0
 
 
 def test_a_known_caller_of_app_engines_api_is_not_held_to_the_share_of_strangers(guarded: RunningServer) -> None:
     with guarded.connect() as first, guarded.connect() as second, guarded.connect() as third:
         for stranger in (first, second):
             stranger.sendall(_head("/rpc_http", size=31 * MIB))
-        eventually(lambda: guarded.thread.core.appengine._held_bytes == 62 * MIB)
+        eventually(lambda: guarded.thread.core.appengine._unauthenticated_bytes == 62 * MIB)
         third.sendall(_head("/rpc_http", size=31 * MIB))
-        assert b"over the limit" in read_reply(third).body
+        assert b"exceed the limit" in read_reply(third).body
         with guarded.connect() as known:
             known.sendall(_head("/rpc_http", size=31 * MIB, headers=(BEARER,)))
             known.sendall(b"\0" * (31 * MIB))
-            assert b"over the limit" not in read_reply(known).body
-    eventually(lambda: guarded.thread.core.appengine._held_bytes == 0)
+            assert b"exceed the limit" not in read_reply(known).body
+    eventually(lambda: guarded.thread.core.appengine._unauthenticated_bytes == 0)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_batch_of_very_many_lines_is_taken_apart_at_once() -> None:
     ],
 )
 def test_parts_out_of_bounds_are_refused(body: bytes) -> None:
-    with pytest.raises(PartsError):
+    with pytest.raises(MultipartError):
         parts_of(MIXED[1], body, most=10)
 
 

@@ -134,8 +134,8 @@ def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch
         for connection in (one, other):
             connection.sendall(stranger)
         door = world.server.thread.core.appengine
-        eventually(lambda: door._held_bytes == 2 * (31 << 20))
-        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._held_bytes)
+        eventually(lambda: door._unauthenticated_bytes == 2 * (31 << 20))
+        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._unauthenticated_bytes)
         world.add(payload=b"x" * (100 << 10))
 
 

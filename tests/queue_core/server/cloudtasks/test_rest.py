@@ -49,7 +49,7 @@ def test_a_path_leads_to_its_method(verb: str, path: str, method: str) -> None:
 
 
 BAD = [
-    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method is at GET", id="no such path"),
+    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method at GET", id="no such path"),
     pytest.param("PUT", PARENT, {}, 404, "NOT_FOUND", "use GET or PATCH or DELETE", id="another verb"),
     pytest.param("POST", f"{PARENT}/tasks", b"{", 400, "INVALID_ARGUMENT", "Invalid JSON", id="broken JSON"),
     pytest.param("POST", f"{PARENT}/tasks", b"\xff", 400, "INVALID_ARGUMENT", "Invalid JSON", id="no UTF-8"),

@@ -1,4 +1,4 @@
-"""Answers of the Task Queue REST API, in the shape of Google's JSON APIs, errors included. Pure."""
+"""Responses of the Task Queue REST API, in the form of Google's JSON APIs, errors included. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MEDIA_TYPE = "application/json; charset=UTF-8"
 
 @dataclass(frozen=True, slots=True)
 class TaskqueueResponse:
-    """An answer before it is bytes on a connection; an empty body has no media type."""
+    """A response, of its own or within a batch; an empty body has no media type."""
 
     status: int
     body: bytes = b""
@@ -24,9 +24,9 @@ class TaskqueueResponse:
 
 
 class TaskqueueError(QueueError):
-    """An answer that tells what went wrong: `reason` is Google's word for it, `location` the parameter at fault.
+    """An error response: `reason` is Google's code for it, `location` the invalid parameter.
 
-    A `QueueError`, so that a step may raise it and leave the other steps of its turn alone.
+    It is a `QueueError`, so that an operation may raise it without failing the other operations of its group commit.
     """
 
     def __init__(self, status: int, reason: str, message: str, location: str = "") -> None:
@@ -50,7 +50,7 @@ REASONS: Mapping[type[QueueError], tuple[int, str]] = MappingProxyType(
         errors.QueueError: (500, "internalError"),
     }
 )
-"""Status and reason of an error: its own, else those of the nearest class above it."""
+"""Status and reason by error class; a class without an entry has those of its nearest base class."""
 
 _OF_STATUS: Mapping[int, str] = MappingProxyType({403: "forbidden", 404: "notFound", 413: "uploadTooLarge"})
 _HEADERS: Mapping[int, tuple[tuple[str, str], ...]] = MappingProxyType(
@@ -58,45 +58,45 @@ _HEADERS: Mapping[int, tuple[tuple[str, str], ...]] = MappingProxyType(
 )
 
 
-def json_answer(value: object) -> TaskqueueResponse:
-    """A value as JSON."""
+def json_response(value: object) -> TaskqueueResponse:
+    """Return a value as a JSON response."""
     return TaskqueueResponse(200, to_json(value))
 
 
 def invalid(message: str, *, location: str = "") -> TaskqueueError:
-    """What most requests that can't be right are answered with."""
+    """Return the error for a malformed request, with the invalid parameter if there is one."""
     return TaskqueueError(400, "invalidParameter" if location else "invalid", message, location)
 
 
 def not_found(message: str) -> TaskqueueError:
-    """For a path, a queue or a task that is not there."""
+    """Return the error for a path, a queue or a task that does not exist."""
     return TaskqueueError(404, "notFound", message)
 
 
-def error_answer(error: Exception) -> TaskqueueResponse:
-    """What an error is answered with; one that is not the queue's tells no detail, and is the caller's to log."""
-    told = _told(error)
-    item: dict[str, object] = {"domain": "global", "reason": told.reason, "message": told.message}
-    if told.location:
-        item |= {"locationType": "parameter", "location": told.location}
-    body = {"error": {"errors": [item], "code": told.status, "message": told.message}}
-    return TaskqueueResponse(told.status, to_json(body), _HEADERS.get(told.status, ()))
+def error_response(error: Exception) -> TaskqueueResponse:
+    """Return the response for an error; an unexpected one shows no details, and the caller logs it."""
+    failure = _as_taskqueue_error(error)
+    item: dict[str, object] = {"domain": "global", "reason": failure.reason, "message": failure.message}
+    if failure.location:
+        item |= {"locationType": "parameter", "location": failure.location}
+    body = {"error": {"errors": [item], "code": failure.status, "message": failure.message}}
+    return TaskqueueResponse(failure.status, to_json(body), _HEADERS.get(failure.status, ()))
 
 
-def is_ours(error: Exception) -> bool:
-    """Whether an error was raised on purpose, so that its message is for the caller."""
+def is_expected(error: Exception) -> bool:
+    """Return whether an error was raised on purpose, so that its message is for the caller."""
     return isinstance(error, QueueError | Problem)
 
 
-def _told(error: Exception) -> TaskqueueError:
+def _as_taskqueue_error(error: Exception) -> TaskqueueError:
     if isinstance(error, TaskqueueError):
         return error
     if isinstance(error, Problem):
         return TaskqueueError(error.status, _OF_STATUS.get(error.status, "invalid"), error.detail)
     if isinstance(error, QueueError):
         status, reason = next(REASONS[above] for above in type(error).__mro__ if above in REASONS)
-        # An acl may hide the other queues from who asks.
+        # An acl may hide other queues from the caller, so the message names none.
         return TaskqueueError(
             status, reason, error.public_message if isinstance(error, errors.UnknownQueueError) else str(error)
         )
-    return TaskqueueError(500, "internalError", "the server made a mistake; its log has the details")
+    return TaskqueueError(500, "internalError", "internal error; the server's log has the details")
