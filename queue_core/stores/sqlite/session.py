@@ -15,7 +15,7 @@ from typing import TypeAlias
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
-from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
 from queue_core.stores.sqlite.statistics import Counts, Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
@@ -314,12 +314,12 @@ def spec_of(name: str, settings: str, *, paused: int, moved_to: str) -> QueueSpe
     """Return a queue's settings from its row."""
     found = json.loads(settings)
     acted_on = {field: found[field] for field in _ACTED_ON}
-    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **acted_on, **kept_settings(settings))
+    return QueueSpec(name=name, paused=bool(paused), moved_to=moved_to, **acted_on, **parse_extra_settings(settings))
 
 
 def settings_of(spec: QueueSpec) -> str:
     """Return the JSON of a queue's settings for its row: all but those with a column (name, paused, moved_to)."""
-    return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(kept_text(spec)))
+    return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(extra_settings_text(spec)))
 
 
 class Readers:

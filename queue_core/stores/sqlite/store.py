@@ -129,9 +129,7 @@ class SqliteStore:
         with self._lock.between_processes():
             try:
                 return prepare(self._driver, self._path, self._vfs)
-            except (
-                StoreUnavailableError
-            ):  # maybe a full disk without space for the log's index; not all libraries say so
+            except StoreUnavailableError:  # maybe a full disk, without space for the log's index
                 if not self._reserve.spend():
                     raise
             return prepare(self._driver, self._path, self._vfs)
