@@ -105,7 +105,7 @@ class UnitOfWork(Outbox):
         remembering = transaction.of_call(call, verb)
         if remembering is not None:
             return run(remembering)
-        return idempotency.run_once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
+        return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
 
     # -- workers --------------------------------------------------------------------------------------------------
 

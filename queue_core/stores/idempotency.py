@@ -22,7 +22,7 @@ Decode = Callable[[bytes], T]
 RENEWED_FIELDS = ("token", "name", "tag", "worker", "lease_number", "expires_at")
 
 
-def run_once(
+def once(
     transaction: Transaction,
     call: ClientCall,
     run: Callable[[], T],
