@@ -98,7 +98,7 @@ MUTATIONS: Final = (
         "sqlite-leases-beyond-the-horizon",
         "I10",
         "queue_core/stores/sqlite/leases.py",
-        "rows = [row for row in rows if (row[0], row[1]) < settled.horizon]",
+        "rows = [row for row in rows if (row[0], row[1]) < expiry.horizon]",
         "rows = list(rows)",
         (CONTRACT, "tests/queue_core/stores/sqlite/test_inside.py"),
         "not redis and not postgresql and not memory",

@@ -28,7 +28,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import opened
 
 
@@ -45,7 +45,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
     for trouble in tracker.troubles():
-        say(trouble)
+        print_info(trouble)
     looked: dict[str, SharingPool] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
         there = {spec.name for spec in queues.queues()}

@@ -28,7 +28,7 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked
 from queue_core.errors import ListenError
@@ -110,7 +110,7 @@ def up(
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
-        opened = stack.enter_context(opened_store(settings, directory))
+        opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
         pulse, paths = _pulse()

@@ -16,7 +16,7 @@ from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client import errors
 from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
 from queue_core.stores.postgres.client.statements import StatementRunner
-from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, RemoteClock
 
 OLDEST_VERSION = 14
 GREETING_SECONDS = 5.0
@@ -94,7 +94,7 @@ class PostgresConnection:
         row = self.connection.execute(_TIME).fetchone()
         received_at = clock.since_boot()
         assert row is not None and isinstance(row[0], int), "one row, of one number"
-        clock.note(Instant(row[0]), sent_at=sent_at, received_at=received_at)
+        clock.observe(Instant(row[0]), sent_at=sent_at, received_at=received_at)
 
 
 def open_wire(
@@ -118,7 +118,7 @@ def open_wire(
             wire = _greet(connection, where, schema)
             if not wire.is_pooled:
                 connection.execute(_SET, (list(settings), list(settings.values())))
-            for _ in range(OPENING_LOOKS):
+            for _ in range(MAX_OPENING_READS):
                 wire.ask_time(clock)
                 if not clock.is_vague:
                     break

@@ -10,7 +10,7 @@ import pytest
 from queue_core.clock import START
 from queue_core.errors import StoreError, StoreFullError, StoreUnavailableError
 from queue_core.store import Store
-from queue_core.stores.sqlite.adds import FEW, MAX_ARRIVALS
+from queue_core.stores.sqlite.adds import MAX_STAGED, MAX_STAGED_PER_TRANSACTION
 from queue_core.stores.sqlite.driver import apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def waiting(folder: Path) -> int:
     """How many tasks wait to be sorted in, as the file has it."""
     with closing(apsw.Connection(str(folder / FILE))) as connection:
-        return int(connection.execute("SELECT count(*) FROM arrivals").fetchall()[0][0])
+        return int(connection.execute("SELECT count(*) FROM staged_adds").fetchall()[0][0])
 
 
 def test_a_task_added_alone_waits_until_somebody_looks(store: Store, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_it_is_durable_before_its_add_returns(tmp_path: Path) -> None:
         assert synced == ["sync"]  # that they were sorted in since need not be durable: nobody was told anything
 
 
-@pytest.mark.parametrize("number", [1, FEW + 1])
+@pytest.mark.parametrize("number", [1, MAX_STAGED_PER_TRANSACTION + 1])
 def test_its_tag_was_last_changed_when_it_was_added(store: Store, tmp_path: Path, number: int) -> None:
     with store.begin() as transaction:
         for _ in range(number):
@@ -92,17 +92,17 @@ def test_it_is_one_page_of_the_log(store: SqliteStore) -> None:
 def test_what_comes_while_a_reader_begins_is_left_to_the_next(
     store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sort_in = store._sort_in
+    flush = store._flush
 
-    def sort_in_and_another_adds() -> bool:
-        is_done = sort_in()
+    def flush_and_another_adds() -> bool:
+        is_done = flush()
         add(other, NewTask())
         return is_done
 
     with closing(SqliteStore(tmp_path / FILE)) as other:
         add(store, NewTask())
         with monkeypatch.context() as meanwhile:
-            meanwhile.setattr(store, "_sort_in", sort_in_and_another_adds)
+            meanwhile.setattr(store, "_flush", flush_and_another_adds)
             assert stats(store).ready == 3
         assert waiting(tmp_path) == 1
         assert stats(store).ready == 4
@@ -134,14 +134,16 @@ def test_those_of_several_tags_and_queues_are_told_apart(store: Store, tmp_path:
 
 def test_so_many_wait_and_no_more(store: Store, tmp_path: Path) -> None:
     seen = set()
-    for _ in range(3 * MAX_ARRIVALS):
+    for _ in range(3 * MAX_STAGED):
         add(store, NewTask())
         seen.add(waiting(tmp_path))
-    assert seen == set(range(MAX_ARRIVALS + 1))
-    assert stats(store).ready == 3 * MAX_ARRIVALS + 2
+    assert seen == set(range(MAX_STAGED + 1))
+    assert stats(store).ready == 3 * MAX_STAGED + 2
 
 
-@pytest.mark.parametrize(("number", "left"), [(FEW, FEW), (FEW + 1, 0)])
+@pytest.mark.parametrize(
+    ("number", "left"), [(MAX_STAGED_PER_TRANSACTION, MAX_STAGED_PER_TRANSACTION), (MAX_STAGED_PER_TRANSACTION + 1, 0)]
+)
 def test_a_transaction_with_many_adds_sorts_them_in(store: Store, tmp_path: Path, number: int, left: int) -> None:
     with store.begin() as transaction:
         for _ in range(number):
@@ -220,19 +222,19 @@ def test_on_a_disk_that_takes_nothing_a_reader_finds_them_sorted_in(
     with closing(SqliteStore(tmp_path / FILE, vfs=vfs.name, driver=quiet_driver())) as store:
         a_queue(store)
         add(store, NewTask(), NewTask())
-        for _ in range(MAX_ARRIVALS):
+        for _ in range(MAX_STAGED):
             add(store, NewTask(b"x" * LONG_PAYLOAD_BYTES))
         is_full = True
         for _ in range(2):
-            assert stats(store).ready == MAX_ARRIVALS + 2
-            assert len(peek(store)) == MAX_ARRIVALS + 2
+            assert stats(store).ready == MAX_STAGED + 2
+            assert len(peek(store)) == MAX_STAGED + 2
         assert store.check().problems == ()
-        assert waiting(tmp_path) == MAX_ARRIVALS
+        assert waiting(tmp_path) == MAX_STAGED
         with pytest.raises(refusal):
             add(store, NewTask())
         is_full = False
-        assert [added.name for added in add(store, NewTask())] == [f"_{MAX_ARRIVALS + 3}"]
-        assert stats(store).ready == MAX_ARRIVALS + 3
+        assert [added.name for added in add(store, NewTask())] == [f"_{MAX_STAGED + 3}"]
+        assert stats(store).ready == MAX_STAGED + 3
         assert waiting(tmp_path) == 0
         assert store.check().problems == ()
     vfs.unregister()
@@ -271,14 +273,14 @@ def test_the_other_driver_goes_on_where_the_first_let_tasks_wait(tmp_path: Path)
     with closing(SqliteStore(tmp_path / FILE, driver=stdlib_driver())) as store:
         a_queue(store)
         add(store, NewTask(), NewTask())
-        for number in range(MAX_ARRIVALS + 5):
+        for number in range(MAX_STAGED + 5):
             add(store, NewTask(b"%d" % number))
     assert waiting(tmp_path) == 4
     with closing(SqliteStore(tmp_path / FILE, driver=apsw_driver())) as store:
-        assert [added.name for added in add(store, NewTask(b"last"))] == [f"_{MAX_ARRIVALS + 8}"]
+        assert [added.name for added in add(store, NewTask(b"last"))] == [f"_{MAX_STAGED + 8}"]
     with closing(SqliteStore(tmp_path / FILE, driver=stdlib_driver())) as store:
         held = lease(store, 1000)
-        assert [each.payload for each in held[2:-1]] == [b"%d" % number for number in range(MAX_ARRIVALS + 5)]
+        assert [each.payload for each in held[2:-1]] == [b"%d" % number for number in range(MAX_STAGED + 5)]
         assert held[-1].payload == b"last"
         assert None not in delete(store, *held)
         assert store.check().problems == ()

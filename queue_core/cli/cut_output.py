@@ -1,6 +1,6 @@
-"""Standard output that may be cut (its reader gone, its disk full) while a command changes something.
+"""Guard against a stdout that is cut (its reader gone, its disk full) while a command changes something.
 
-The change in hand is finished whatever becomes of the output, and what was done is told on stderr.
+The change in progress is finished in any case, and the command reports on stderr what was done.
 """
 
 import array
@@ -16,31 +16,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Literal, TextIO
 
-from queue_core.cli.output import say
+from queue_core.cli.output import print_info
 
-WhenCut = Literal["stop", "tell", "count"]
-"""What a command does when stdout is cut: stop, for one that only shows; go on and print on stderr; go on and print
-nothing more, for one that counts what it does and says that at its end."""
+WhenCut = Literal["stop", "stderr", "count"]
+"""What a command does when stdout is cut: "stop", if it only shows; "stderr": go on, and repeat its output on stderr;
+"count": go on without output, if it prints a count on stderr at its end."""
 
-MAX_TOLD_LINES: Final = 1000
-"""Lines that are printed on stderr instead: as many as one call leases."""
-MAX_TOLD_CHARACTERS: Final = 8 << 20
-UNREAD_LOOKS: Final = 100
-UNREAD_LOOK_MILLISECONDS: Final = 10
+MAX_REPEATED_LINES: Final = 1000
+"""Lines that are repeated on stderr at most: as many as one call leases."""
+MAX_REPEATED_CHARACTERS: Final = 8 << 20
+UNREAD_CHECKS: Final = 100
+UNREAD_CHECK_MILLISECONDS: Final = 10
 
 
 class OutputCutError(Exception):
-    """Stdout took no more. `is_reader_gone`: nobody wants to read on. `is_told`: stderr has it already."""
+    """Stdout was cut. `is_reader_gone`: by its reader; `is_reported`: stderr says so already."""
 
     def __init__(self, error: OSError) -> None:
         self.reason = error.strerror or str(error)
         self.is_reader_gone = isinstance(error, BrokenPipeError)
-        self.is_told = False
+        self.is_reported = False
         super().__init__(self.reason)
 
 
-class _Output(io.TextIOBase):
-    """A text stream in front of another one: a write that fails is remembered, and what follows is dropped."""
+class _GuardedOutput(io.TextIOBase):
+    """A text stream in front of another one: a failed write is recorded, and all further output is dropped."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -68,7 +68,7 @@ class _Output(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        size = len("" + text)  # TypeError for bytes, by which click tells text streams from others
+        size = len("" + text)  # raises TypeError for bytes, by which click recognises text streams
         if self.failed is None:
             try:
                 self.stream.write(text)
@@ -88,24 +88,24 @@ class _Output(io.TextIOBase):
         return self.failed
 
 
-class _Stopping(_Output):
-    """Stdout of a command that only shows: a write that fails ends it."""
+class _StoppingOutput(_GuardedOutput):
+    """Stdout of a command that only shows: a failed write ends it."""
 
     def _fail(self, error: OSError) -> OutputCutError:
         raise super()._fail(error) from error
 
 
-class _Keeping(_Output):
-    """Stdout of a command that changes something: what it should have shown is printed on stderr, all of it.
+class _RepeatingOutput(_GuardedOutput):
+    """Stdout of a command that changes something: all its output is repeated on stderr when stdout is cut.
 
-    A reader that has gone may have left the greater part of what it was given unread, or not shown what it read.
+    A reader that is gone may have left most of its input unread, or not shown what it read.
     """
 
     def __init__(self, stream: TextIO, *, limit: int) -> None:
         super().__init__(stream)
         self._limit = limit
         self._written: list[str] = []
-        self._left = MAX_TOLD_CHARACTERS if limit else 0
+        self._left = MAX_REPEATED_CHARACTERS if limit else 0
 
     def write(self, text: str) -> int:
         size = super().write(text)
@@ -115,40 +115,40 @@ class _Keeping(_Output):
         return size
 
     def end(self) -> None:
-        """Write what is left, and see whether it is read."""
+        """Flush, and fail if the reader is gone without reading all."""
         self.flush()
         if self.failed is None and _is_left_unread(self.stream):
             self._fail(BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)))
 
-    def tell_written(self) -> None:
-        """Print on stderr what stdout was to show."""
+    def repeat_on_stderr(self) -> None:
+        """Print on stderr what was written to stdout."""
         lines = "".join(self._written).splitlines()
         for line in lines[: self._limit]:
-            say(line)
+            print_info(line)
         if len(lines) > self._limit or (self._limit and self._left <= 0):
-            say("and more")
+            print_info("and more")
 
     def _fail(self, error: OSError) -> OutputCutError:
         failed = super()._fail(error)
-        failed.is_told = True
-        say(f"stdout was cut ({failed.reason}); the change is finished all the same")
+        failed.is_reported = True
+        print_info(f"stdout was cut ({failed.reason}); the change is finished anyway")
         return failed
 
 
 def _is_left_unread(stream: TextIO) -> bool:
-    """Whether the reader of a pipe has gone and left some of it. A slow one is waited for, a second at most."""
+    """Whether the reader of a pipe is gone and left some of it unread. Waits for a slow one, a second at most."""
     try:
         descriptor = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return False
         watch = select.poll()
-        watch.register(descriptor, 0)  # an end without a reader is told whatever is asked for
-        for _ in range(UNREAD_LOOKS):
-            gone = bool(watch.poll(UNREAD_LOOK_MILLISECONDS if _unread_bytes(descriptor) else 0))
+        watch.register(descriptor, 0)  # a pipe without a reader is always reported
+        for _ in range(UNREAD_CHECKS):
+            gone = bool(watch.poll(UNREAD_CHECK_MILLISECONDS if _unread_bytes(descriptor) else 0))
             if gone or not _unread_bytes(descriptor):
                 return gone and _unread_bytes(descriptor) > 0
     except (OSError, ValueError):
-        pass  # no descriptor, or one that can't be asked
+        pass  # no descriptor, or not that of a pipe
     return False
 
 
@@ -159,45 +159,45 @@ def _unread_bytes(descriptor: int) -> int:
 
 
 @contextmanager
-def kept_output(when_cut: WhenCut) -> Iterator[None]:
-    """Run a command with its output guarded. Raises `OutputCutError` at its end, or where it stops."""
+def guarded_output(when_cut: WhenCut) -> Iterator[None]:
+    """Run a command with guarded output. Raises `OutputCutError` at its end, or where it stops."""
     stdout, stderr = sys.stdout, sys.stderr
-    if stdout is None or stderr is None:  # closed before we were started: nothing can be told
+    if stdout is None or stderr is None:  # closed before this process was started: nothing can be printed
         yield
         return
-    stream = stdout.stream if isinstance(stdout, _Output) else stdout  # the innermost command has the say
-    limit = MAX_TOLD_LINES if when_cut == "tell" else 0
-    guarded = _Stopping(stream) if when_cut == "stop" else _Keeping(stream, limit=limit)
+    stream = stdout.stream if isinstance(stdout, _GuardedOutput) else stdout  # the innermost command decides
+    limit = MAX_REPEATED_LINES if when_cut == "stderr" else 0
+    guarded = _StoppingOutput(stream) if when_cut == "stop" else _RepeatingOutput(stream, limit=limit)
     sys.stdout = guarded
     if when_cut != "stop":
-        sys.stderr = _Output(stderr)
+        sys.stderr = _GuardedOutput(stderr)
     try:
         yield
-        if isinstance(guarded, _Keeping):
+        if isinstance(guarded, _RepeatingOutput):
             guarded.end()
         else:
             guarded.flush()
         if guarded.failed is not None:
             raise guarded.failed
-    except BrokenPipeError as error:  # by its binary side, which is not guarded
+    except BrokenPipeError as error:  # from the stream's buffer, which is not guarded
         if when_cut == "stop":
             raise OutputCutError(error) from error
         raise
     finally:
         if guarded.failed is not None:
-            if isinstance(guarded, _Keeping):
-                guarded.tell_written()
+            if isinstance(guarded, _RepeatingOutput):
+                guarded.repeat_on_stderr()
             _forget(stream)
         sys.stdout, sys.stderr = stdout, stderr
 
 
 def was_cut() -> bool:
-    """Whether stdout took no more, so that its reader does not know what was done."""
-    return isinstance(sys.stdout, _Output) and sys.stdout.failed is not None
+    """Whether stdout was cut, so that its reader does not know what was done."""
+    return isinstance(sys.stdout, _GuardedOutput) and sys.stdout.failed is not None
 
 
 def _forget(stream: TextIO) -> None:
-    """Keep the interpreter from writing what is left in the stream at its exit, and from complaining about it."""
+    """Keep the interpreter from flushing the stream at its exit, and from reporting that this failed."""
     with suppress(OSError, ValueError):  # a stream of a test has no descriptor
         sink = os.open(os.devnull, os.O_WRONLY)
         os.dup2(sink, stream.fileno())
