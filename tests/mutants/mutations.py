@@ -215,8 +215,8 @@ MUTATIONS: Final = (
         "postgresql-tells-nobody-of-tasks-that-it-had-locked",
         "waiting",
         "queue_core/stores/postgres/leases.py",
-        "        for tag, number in json.loads(note):\n            step.note_ripe(queue, tag, number)\n",
-        "        json.loads(note)\n",
+        "        for tag, number in json.loads(detail):\n            session.note_ready(queue, tag, number)\n",
+        "        json.loads(detail)\n",
         ("tests/queue_core/stores/postgres/test_telling.py",),
     ),
     # -- Redis ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from psycopg import sql
 
 from queue_core.store import Check
 from queue_core.stores.postgres.client.connection import Connection
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 
 MAX_PROBLEMS = 50
 
@@ -82,9 +82,9 @@ def check(connection: Connection, schema: str) -> Check:
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
         for text, query in _PROMISES:
-            found = connection.execute(f"{spelled(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
+            found = connection.execute(f"{qualified(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
             problems += [text.format(row[0]) for row in found]
-        row = connection.execute(spelled("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
+        row = connection.execute(qualified("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
     problems += _broken_indexes(connection, schema)
     return Check(tuple(problems), int(str(row[0])) if row else 0)
 
@@ -93,11 +93,11 @@ def _broken_indexes(connection: Connection, schema: str) -> list[str]:
     row = connection.execute(_HAS_AMCHECK).fetchone()
     if row is None:
         return []
-    look = sql.SQL("SELECT {}.bt_index_check(%s::oid, true)").format(sql.Identifier(str(row[0])))
+    check_index = sql.SQL("SELECT {}.bt_index_check(%s::oid, true)").format(sql.Identifier(str(row[0])))
     problems = []
     for index, oid in connection.execute(_INDEXES, (schema,)).fetchall():
         try:
-            connection.execute(look, (oid,))
+            connection.execute(check_index, (oid,))
         except psycopg.errors.InternalError_ as error:
             problems.append(f"index {index}: {error}")
     return problems

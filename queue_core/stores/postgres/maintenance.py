@@ -18,11 +18,13 @@ from threading import Lock, Thread
 import structlog
 
 from queue_core.errors import StoreError
-from queue_core.stores.postgres import events
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.session import PostgresSession
+
+TRIM_FAILED = "trim.failed"
+VACUUM_FAILED = "vacuum.failed"
 
 KEPT_SAMPLES = 10_000
 SAMPLES_BETWEEN = 2000
@@ -47,7 +49,7 @@ _FORGET = Statement(
     (pack.text, pack.int8, pack.text, pack.int4),
 )
 _FORGET_MARKERS = Statement("towline_forget_commit_markers", "SELECT towline.forget_commit_markers()")
-_LOOK = Statement(
+_VACUUM_DUE = Statement(
     "towline_look",
     "SELECT pg_stat_get_dead_tuples(t.id) > $1::int8 + $2::float8 * pg_stat_get_live_tuples(t.id)"
     " AND coalesce(clock_timestamp() - pg_stat_get_last_vacuum_time(t.id) > $3::float8 * interval '1 second', true)"
@@ -59,13 +61,13 @@ _LOOK = Statement(
 log = structlog.get_logger()
 
 
-def is_due(step: PostgresSession) -> bool:
+def is_due(session: PostgresSession) -> bool:
     """Whether enough is dead, and nobody cleared it a moment ago."""
-    ((found,),) = step.rows(_LOOK, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
+    ((found,),) = session.rows(_VACUUM_DUE, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
     return bool(found)
 
 
-class MaintenanceDue:
+class Trimmer:
     """Forgets what is due, as one process counts it; for several threads."""
 
     def __init__(self) -> None:
@@ -74,16 +76,16 @@ class MaintenanceDue:
         self._tagged: dict[str, int] = {}
         self._examined: dict[str, str] = {}
 
-    def tidy(self, step: PostgresSession) -> None:
+    def trim_if_due(self, session: PostgresSession) -> None:
         """Forget what is due, as the last act of a transaction before its commit."""
-        finished = self._due(self._finished, step.finished, SAMPLES_BETWEEN)
+        finished = self._due(self._finished, session.finished, SAMPLES_BETWEEN)
         for queue in finished:
-            step.rows(_TRIM, queue, KEPT_SAMPLES)
+            session.rows(_TRIM, queue, KEPT_SAMPLES)
         if finished:
-            step.rows(_FORGET_MARKERS)
-            step.is_littered = is_due(step)
-        for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
-            rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)
+            session.rows(_FORGET_MARKERS)
+            session.needs_vacuum = is_due(session)
+        for queue in self._due(self._tagged, session.tagged, TAGGED_BETWEEN):
+            rows = session.rows(_FORGET, queue, session.now, self._examined.get(queue, ""), TAGS_EXAMINED)
             if rows:
                 self._examined[queue] = rows[0][0]
 
@@ -100,12 +102,12 @@ class MaintenanceDue:
         return due
 
 
-class Maintenance:
+class Vacuum:
     """One thread, while there is something to do."""
 
-    def __init__(self, link: ConnectionPool, monotonic: Callable[[], float]) -> None:
-        self._link = link
-        self._table = f"{link.address.schema}.tasks"
+    def __init__(self, pool: ConnectionPool, monotonic: Callable[[], float]) -> None:
+        self._pool = pool
+        self._table = f"{pool.address.schema}.tasks"
         self._monotonic = monotonic
         self._lock = Lock()
         self._began_at = -inf
@@ -130,19 +132,19 @@ class Maintenance:
         try:
             self.clear_if_due()
         except StoreError as error:  # autovacuum still comes
-            log.debug(events.UPKEEP_FAILED, store=self._link.url, error=str(error))
+            log.debug(VACUUM_FAILED, store=self._pool.url, error=str(error))
         except Exception:
-            log.exception(events.UPKEEP_FAILED)
+            log.exception(VACUUM_FAILED)
         finally:
             self._is_running = False
 
     def clear_if_due(self) -> bool:
         """Clear the table if enough is dead; whether it was."""
-        with self._link.lend(seconds=inf) as wire:
-            if not is_due(PostgresSession(wire.caller, ())):
+        with self._pool.lend(seconds=inf) as connection:
+            if not is_due(PostgresSession(connection.runner, ())):
                 return False
             # Whoever may not, or comes while another clears, is told so in a notice and does nothing.
-            wire.connection.execute(
+            connection.driver.execute(
                 f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE, INDEX_CLEANUP ON, PARALLEL 0) {self._table}".encode()
             )
             return True

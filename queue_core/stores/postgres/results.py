@@ -21,11 +21,11 @@ TASK_COLUMNS = (
 new_finished_lease = builder(FinishedLease)
 
 
-def ask(step: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
+def call(session: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
     """Call a function that answers `told` rows: how the call went, and the other rows. Raises what it refused for."""
-    rows = step.rows(statement, *values)
+    rows = session.rows(statement, *values)
     answer = rows.pop()
-    step.note_number(answer[ETA])
+    session.note_xid(answer[ETA])
     if answer[ID]:
         refuse(answer[ID], answer[NAME])
     return answer, rows

@@ -8,7 +8,7 @@ from psycopg import errors, sql
 
 from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionError
 from queue_core.stores.postgres.client.connection import Connection
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 
 LOCK = 0x546F776C  # "Towl"; with the schema's name, the key of the lock under which the schema changes
 
@@ -91,7 +91,7 @@ def prepare(connection: Connection, schema: str, where: str) -> None:
         connection.execute(sql.SQL(_RECORD).format(name))
         connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
         for migration in known[applied:]:
-            connection.execute(spelled(migration.text, schema).encode())
+            connection.execute(qualified(migration.text, schema).encode())
             connection.execute(
                 "INSERT INTO migrations VALUES (%s, %s, %s)", (migration.number, migration.name, migration.checksum)
             )

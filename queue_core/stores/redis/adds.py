@@ -53,9 +53,9 @@ def change_with_ids(
         if letter == b"s" and calls.is_repeatable and attempt < MAX_ATTEMPTS - 1:
             continue  # this call came before, and was answered at a later attempt
         if letter != b"i":
-            return calls.noted(answer, queues, worker=worker)
+            return calls.changed(answer, queues, worker=worker)
         size = IDS_PER_BLOCK + ids
-        last = calls.link.ask(IDS, "INCRBY", IDS, size)
+        last = calls.client.execute(IDS, "INCRBY", IDS, size)
         block = pack(">QQ", int(last) - size + 1 if isinstance(last, int) else 0, size)
     raise StoreUnavailableError(f"other processes were quicker to bring ids to queue {queues[0]!r}: try again")
 

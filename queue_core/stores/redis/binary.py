@@ -17,7 +17,7 @@ LONG_PAYLOAD_BYTES = 2048
 """A longer payload has a hash of its own, so that only a lease reads it."""
 
 _BODY = Struct(">BQHH")
-_HELD = Struct(">IQQBHHHHH")
+_LEASE_RECORD = Struct(">IQQBHHHHH")
 _FINISHED = Struct(">BIQQQQHHHH")
 _LEASE = Struct(">QQQQIIBQHH")
 _LEASE_FIXED_BYTES = 40  # of _LEASE before the body
@@ -46,7 +46,7 @@ def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: byt
     return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
 
 
-def pack_held(task: StoredTask) -> bytes:
+def pack_lease_record(task: StoredTask) -> bytes:
     """What leases made of a task, and its own bound; nothing before its first lease if it has none.
 
     `ready_at` of a task that is not LEASED is its eta.
@@ -57,7 +57,7 @@ def pack_held(task: StoredTask) -> bytes:
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
     flags = _LONG if len(task.payload) > LONG_PAYLOAD_BYTES else 0
     lengths = map(len, texts)
-    fixed = _HELD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
+    fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
     return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
 
 
@@ -200,13 +200,13 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
     return outcomes, at
 
 
-def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
+def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
     """Numbers (leases, leased_at, ready_at), the spent ends, and texts (tag, name, worker, reason) of a `held`.
 
     And where these end: a task's own bound is behind them, if it has one.
     """
-    leases, leased_at, ready_at, _, spents, *lengths = _HELD.unpack_from(answer, at)
-    at += _HELD.size
+    leases, leased_at, ready_at, _, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
+    at += _LEASE_RECORD.size
     spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
     at += 8 * spents
     texts: list[str] = []
@@ -218,9 +218,9 @@ def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, 
 
 def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     """A task as it is stored, and where the next one begins."""
-    state_number, task_id, eta, held_bytes, body_bytes = _TASK.unpack_from(answer, at)
-    held_at = at + _TASK.size
-    body_at = held_at + held_bytes
+    state_number, task_id, eta, record_bytes, body_bytes = _TASK.unpack_from(answer, at)
+    record_at = at + _TASK.size
+    body_at = record_at + record_bytes
     end = body_at + body_bytes
     _, added_at, tag_bytes, name_bytes = _BODY.unpack_from(answer, body_at)
     tag_at = body_at + _BODY.size
@@ -231,8 +231,8 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
     bound = 0
-    if held_bytes:
-        numbers, spent, (_, _, worker, reason), bound_at = parse_held(answer, held_at)
+    if record_bytes:
+        numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
     return (
         StoredTask(

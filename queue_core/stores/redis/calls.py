@@ -14,7 +14,7 @@ from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 
-HEARD = 1
+HAS_WAITERS = 1
 """The flag of an answer that says that somebody waits on the queue."""
 DATA = 2
 """Where in an answer its data begin: after a letter and flags."""
@@ -25,8 +25,8 @@ _DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
 class Calls:
     """The calls of one opened store; for several threads."""
 
-    def __init__(self, link: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
-        self.link = link
+    def __init__(self, client: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
+        self.client = client
         self.in_cluster = in_cluster
         self.forget: Callable[[str], None] = lambda _: None
         self.signals = signals
@@ -34,18 +34,18 @@ class Calls:
 
     def of_call(self, call: ClientCall) -> "Calls":
         """The same for one call of a client: what changes a queue takes effect once however often that is made."""
-        return CallsOnce(self, call)
+        return IdempotentCalls(self, call)
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
-        return self.link.call(verb, keys, args)
+        return self.client.call(verb, keys, args)
 
     def change(self, verb: str, queue: str, *args: Cell, worker: str = "") -> bytes:
         """Call a verb that changes one queue. Raises for what refuses it."""
         answer = self.send(verb, (key_of(queue),), args)
         data = self.done(answer, worker=worker)
-        if data[1] & HEARD:
-            self.signals.note_listeners(queue)
+        if data[1] & HAS_WAITERS:
+            self.signals.note_waiters(queue)
         return data
 
     def change_several(
@@ -58,23 +58,23 @@ class Calls:
     ) -> bytes:
         """Call a verb that changes several queues at once, and begins with the first."""
         answer = self.send(verb, [key_of(queue) for queue in queues], args)
-        return self.noted(answer, queues, worker=worker)
+        return self.changed(answer, queues, worker=worker)
 
-    def noted(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
+    def changed(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
         """The answer of a call that changed these queues; whether somebody waits on them is passed on."""
         data = self.done(answer, worker=worker)
-        if data[1] & HEARD:
+        if data[1] & HAS_WAITERS:
             for queue in queues:
-                self.signals.note_listeners(queue)
+                self.signals.note_waiters(queue)
         return data
 
-    def note_listeners(self, queue: str) -> None:
+    def note_waiters(self, queue: str) -> None:
         """Somebody may wait on the queue: what became leasable is to be published."""
-        self.signals.note_listeners(queue)
+        self.signals.note_waiters(queue)
 
-    def look(self, verb: str, queue: str, *args: Cell) -> bytes:
+    def read(self, verb: str, queue: str, *args: Cell) -> bytes:
         """Call a verb that only looks at one queue."""
-        return self.done(self.link.look(verb, (key_of(queue),), args))
+        return self.done(self.client.read(verb, (key_of(queue),), args))
 
     def done(self, answer: Answer, *, worker: str = "") -> bytes:
         """The answer of a call that was done. Raises for what refused it."""
@@ -82,7 +82,7 @@ class Calls:
             if answer[0] == _DONE:
                 return answer
             self._refuse(answer, worker)
-        raise StoreCorruptError(f"{self.link.url}: a function of ours answered out of form: {type(answer).__name__}")
+        raise StoreCorruptError(f"{self.client.url}: a function of ours answered out of form: {type(answer).__name__}")
 
     def _refuse(self, answer: bytes, worker: str) -> NoReturn:
         letter, rest = answer[0], answer[1:]
@@ -98,7 +98,7 @@ class Calls:
             check_lease_time(parse_settings("the queue", rest[8:]), seconds)
         if letter == _STALE:
             raise OutcomeUnknownError("a later call of the same session was answered already; look before repeating")
-        raise StoreCorruptError(f"{self.link.url}: a function of ours answered {chr(letter)!r}")
+        raise StoreCorruptError(f"{self.client.url}: a function of ours answered {chr(letter)!r}")
 
     def unknown(self, name: str) -> UnknownQueueError:
         """The error that says that there is no such queue; a shard is told as the queue it is of."""
@@ -109,27 +109,27 @@ class Calls:
 
     def names(self) -> list[str]:
         """All queues, in the order of their birth; one that is just being dropped may be among them."""
-        listed = self.link.ask(QUEUES, "ZRANGE", QUEUES, 0, -1)
+        listed = self.client.execute(QUEUES, "ZRANGE", QUEUES, 0, -1)
         return [name.decode() for name in listed if isinstance(name, bytes)] if isinstance(listed, list) else []
 
 
-MAX_STEPS = 64
+MAX_CALLS = 64
 """Calls of one queue's functions that a client's call may come to."""
 
 
-class CallsOnce(Calls):
+class IdempotentCalls(Calls):
     """The calls that one call of a client comes to: a repeat of it is known to Redis, whichever process makes it."""
 
     def __init__(self, calls: Calls, call: ClientCall) -> None:
-        super().__init__(calls.link, calls.signals, in_cluster=calls.in_cluster)
+        super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
         self.forget = calls.forget
         self.is_repeatable = True
         self._session = f"c.{call.session}"
-        self._first = call.number * MAX_STEPS
-        self._steps: dict[str, int] = {}
+        self._first = call.number * MAX_CALLS
+        self._made: dict[str, int] = {}
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """See `Calls.send`: each has a number of its own, in the order in which they are made."""
-        step = self._steps.get(keys[0], 0)
-        self._steps[keys[0]] = step + 1
-        return self.link.call(verb, keys, args, once=(self._session, self._first + min(step, MAX_STEPS - 1)))
+        number = self._made.get(keys[0], 0)
+        self._made[keys[0]] = number + 1
+        return self.client.call(verb, keys, args, call_id=(self._session, self._first + min(number, MAX_CALLS - 1)))

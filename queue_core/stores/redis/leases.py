@@ -78,8 +78,8 @@ def lease_delayed(
     calls: Calls, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
-    asked = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
-    data = calls.change("lease_delayed", queue, asked, worker, worker=worker)
+    params = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
+    data = calls.change("lease_delayed", queue, params, worker, worker=worker)
     leases = _granted(queue, worker, data, DATA + _COUNTS.size).leases
     return leases[0] if leases else None
 
@@ -116,8 +116,8 @@ def _delete_and_add(
 def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     numbers = numbers_of([renewal.token for renewal in renewals])
-    asked = pack(f">{len(renewals)}q", *[_microseconds(renewal.seconds) for renewal in renewals])
-    data = calls.change("renew", queue, _HEAD.pack(now, len(renewals)), pack_instants(numbers), asked)
+    seconds = pack(f">{len(renewals)}q", *[_microseconds(renewal.seconds) for renewal in renewals])
+    data = calls.change("renew", queue, _HEAD.pack(now, len(renewals)), pack_instants(numbers), seconds)
     at = DATA + len(renewals)
     outcomes: list[Renewed | None] = []
     for letter, renewal, task_id in zip(data[DATA:at], renewals, numbers[::2], strict=True):
@@ -137,12 +137,12 @@ def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant
 
 def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
-    tokens = pack_tokens([asked.token for asked in releases])
+    tokens = pack_tokens([wanted.token for wanted in releases])
     packed: list[bytes] = []
-    for asked in releases:
-        reason = asked.dead_reason.encode()
-        delay = _microseconds(asked.delay_seconds)
-        packed += (_RELEASE.pack(delay, asked.jitter, asked.charge == "counted", len(reason)), reason)
+    for wanted in releases:
+        reason = wanted.dead_reason.encode()
+        delay = _microseconds(wanted.delay_seconds)
+        packed += (_RELEASE.pack(delay, wanted.jitter, wanted.charge == "counted", len(reason)), reason)
     data = calls.change("release", queue, _HEAD.pack(now, len(releases)), tokens, b"".join(packed))
     at = DATA + len(releases)
     outcomes: list[FinishedLease | None] = []
@@ -154,7 +154,7 @@ def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Insta
     return outcomes
 
 
-def settle(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+def expire(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
     """See `Transaction.settle`."""
     data = calls.change("settle", queue, pack(">QI", now, limit))
     expired: list[FinishedLease] = []

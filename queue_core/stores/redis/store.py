@@ -29,29 +29,29 @@ class RedisStore:
         Raises what `RedisClient` raises, and `StoreVersionError` for tasks that a newer version has put there.
         """
         self._durability = durability
-        self._link = RedisClient(url, library(), durability=durability)
+        self._client = RedisClient(url, library(), durability=durability)
         try:
             self._check_version()
             self._identity = self._named()
-            self._signals = RedisSignals(self._link, key_of)
+            self._signals = RedisSignals(self._client, key_of)
         except BaseException:
-            self._link.close()
+            self._client.close()
             raise
-        in_cluster = self._link.target.kind == "cluster"
-        self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
-        self._verbs = ShardedTransaction(self._calls, dict(self._link.target.spread))
+        in_cluster = self._client.target.kind == "cluster"
+        self._calls = Calls(self._client, self._signals, in_cluster=in_cluster)
+        self._verbs = ShardedTransaction(self._calls, dict(self._client.target.spread))
         self._transaction = nullcontext(self._verbs)
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
         """See `forking.Renewable`."""
-        self._link.renew_after_fork()
+        self._client.renew_after_fork()
         self._signals.renew_after_fork()
 
     @property
     def url(self) -> str:
         """See `Store.url`."""
-        return self._link.url
+        return self._client.url
 
     @property
     def durability(self) -> Literal["strict", "relaxed"]:
@@ -66,7 +66,7 @@ class RedisStore:
     @property
     def clock(self) -> Clock:
         """See `Store.clock`."""
-        return self._link.clock
+        return self._client.clock
 
     @property
     def is_remote(self) -> bool:
@@ -111,11 +111,11 @@ class RedisStore:
     def close(self) -> None:
         """See `Store.close`."""
         self._signals.close()
-        self._link.close()
+        self._client.close()
 
     def is_erased(self) -> bool:
         """See `Erasable.is_erased`. In a cluster: of the node that has the identity's slot."""
-        is_erased = self._link.ask(IDENTITY, "GET", IDENTITY) != self._identity
+        is_erased = self._client.execute(IDENTITY, "GET", IDENTITY) != self._identity
         if is_erased:
             self._verbs.forget()
         return is_erased
@@ -127,18 +127,18 @@ class RedisStore:
 
     def _named(self) -> bytes:
         """The store's identity; it gets one where it has none."""
-        self._link.ask(IDENTITY, "SET", IDENTITY, token_hex(12), "NX")
-        identity = self._link.ask(IDENTITY, "GET", IDENTITY)
+        self._client.execute(IDENTITY, "SET", IDENTITY, token_hex(12), "NX")
+        identity = self._client.execute(IDENTITY, "GET", IDENTITY)
         return identity if isinstance(identity, bytes) else b""
 
     def _check_version(self) -> None:
         """From now on an older program is refused; one that has the store open already goes on."""
-        self._link.ask(LAYOUT, "SET", LAYOUT, VERSION, "NX")
-        answer = self._link.ask(LAYOUT, "GET", LAYOUT)
+        self._client.execute(LAYOUT, "SET", LAYOUT, VERSION, "NX")
+        answer = self._client.execute(LAYOUT, "GET", LAYOUT)
         known = int(answer) if isinstance(answer, bytes) else VERSION
         if known > VERSION:
             raise StoreVersionError(
-                f"{self._link.url} has the layout of a newer version ({known}; this one knows {VERSION}): upgrade"
+                f"{self._client.url} has the layout of a newer version ({known}; this one knows {VERSION}): upgrade"
             )
         if known < VERSION:
-            self._link.ask(LAYOUT, "SET", LAYOUT, VERSION)
+            self._client.execute(LAYOUT, "SET", LAYOUT, VERSION)

@@ -83,7 +83,7 @@ class RedisTransaction:
         return leases.exchange(self._calls, queue, deletions, request, now=now)
 
     def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        return leases.settle(self._calls, queue, limit=limit, now=now)
+        return leases.expire(self._calls, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -125,8 +125,8 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._calls, queue, look)
+        request = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._calls, queue, request)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._calls, queue, tags, now=now)

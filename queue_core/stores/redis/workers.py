@@ -29,7 +29,7 @@ def workers_seen(calls: Calls, workers: Sequence[str]) -> dict[str, Instant]:
     if not workers:
         return found
     for group in _groups(calls):
-        data = calls.done(calls.link.look("workers_seen", [key_of(name) for name in group], workers))
+        data = calls.done(calls.client.read("workers_seen", [key_of(name) for name in group], workers))
         for worker, seen_at in zip(workers, unpack_from(f">{len(workers)}Q", data, DATA), strict=True):
             if seen_at:
                 found[worker] = min(seen_at, found.get(worker, seen_at))
@@ -44,7 +44,7 @@ def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
         if data[DATA] == _ONE:
             continue
         if busy == "keep":
-            if number and not calls.link.ask(RETIRED, "HEXISTS", RETIRED, worker):
+            if number and not calls.client.execute(RETIRED, "HEXISTS", RETIRED, worker):
                 for fenced in groups[:number]:
                     calls.change_several("readmit_worker", fenced, [pack(">Q", now), worker])
             return False
@@ -74,10 +74,10 @@ def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:
 
 def _remember(calls: Calls, worker: str, *, now: Instant) -> None:
     """Keep it for queues that are yet to come; `put_queue` reads it after it made one."""
-    calls.done(calls.link.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
+    calls.done(calls.client.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
 
 
 def lead(calls: Calls, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
     args = (pack(">QQ", now, after(now, seconds)), holder)
-    return calls.done(calls.link.call("lead", (lead_key(name),), args))[DATA] == _ONE
+    return calls.done(calls.client.call("lead", (lead_key(name),), args))[DATA] == _ONE

@@ -23,7 +23,7 @@ _END_BACKEND = """
 """
 
 
-def ask_outcome(connection: Connection, schema: str, xid: int, life: str) -> Outcome | Literal["open", "unknown"]:
+def read_outcome(connection: Connection, schema: str, xid: int, life: str) -> Outcome | Literal["open", "unknown"]:
     """Ask once; `open`: it is at work still. Raises the driver's errors."""
     now = read_life(connection, schema)
     if life and life != now:

@@ -19,7 +19,7 @@ from queue_core.stores.postgres.client.statements import StatementRunner
 from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
 
 OLDEST_VERSION = 14
-GREETING_SECONDS = 5.0
+HANDSHAKE_SECONDS = 5.0
 ISOLATION = "read committed"
 
 SETTINGS: Mapping[str, str] = {
@@ -36,7 +36,7 @@ SETTINGS: Mapping[str, str] = {
     "jit": "off",
 }
 
-_GREETING = """
+_HANDSHAKE = """
     SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
         current_setting('default_transaction_isolation'), to_regprocedure(%s) IS NOT NULL
 """
@@ -62,43 +62,49 @@ class PostgresConnection:
         mark: names the connection in the schema's `commit_markers`, `calls` the last of its calls there.
     """
 
-    connection: Connection
+    driver: Connection
     life: str
     is_pooled: bool
-    caller: StatementRunner
+    runner: StatementRunner
     number: int = 0
     idle_since: float = 0.0
     is_lent: bool = False
-    mark: int = field(default_factory=lambda: secrets.randbits(63))
+    marker: int = field(default_factory=lambda: secrets.randbits(63))
     calls: int = 0
     _poll: "select.poll | None" = None
 
-    def has_spoken(self) -> bool:
+    def has_unread_input(self) -> bool:
         """Whether the server said something unasked: that it is going, most likely."""
         if self._poll is None:
             self._poll = select.poll()
-            self._poll.register(self.connection.pgconn.socket, select.POLLIN)
-        return self.connection.closed or bool(self._poll.poll(0))
+            self._poll.register(self.driver.pgconn.socket, select.POLLIN)
+        return self.driver.closed or bool(self._poll.poll(0))
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: connect it to nothing, as the library would take leave of the server."""
         with contextlib.suppress(psycopg.Error, OSError):
-            descriptor = self.connection.pgconn.socket
+            descriptor = self.driver.pgconn.socket
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             os.dup2(nothing, descriptor, inheritable=False)
             os.close(nothing)
 
-    def ask_time(self, clock: RemoteClock) -> None:
+    def read_time(self, clock: RemoteClock) -> None:
         """Tell the clock the server's time. Raises the driver's errors."""
         sent_at = clock.since_boot()
-        row = self.connection.execute(_TIME).fetchone()
+        row = self.driver.execute(_TIME).fetchone()
         received_at = clock.since_boot()
         assert row is not None and isinstance(row[0], int), "one row, of one number"
         clock.note(Instant(row[0]), sent_at=sent_at, received_at=received_at)
 
 
-def open_wire(
-    conninfo: str, *, where: str, schema: str, settings: Mapping[str, str], clock: RemoteClock, watch: CallTimeouts
+def open_connection(
+    conninfo: str,
+    *,
+    where: str,
+    schema: str,
+    settings: Mapping[str, str],
+    clock: RemoteClock,
+    call_timeouts: CallTimeouts,
 ) -> PostgresConnection:
     """Connect, check, set, and tell the clock the time.
 
@@ -110,54 +116,54 @@ def open_wire(
     `StoreReadOnlyError`, `StoreUnsafeError`.
     """
     try:
-        connection = psycopg.connect(conninfo, autocommit=True)
+        driver = psycopg.connect(conninfo, autocommit=True)
     except psycopg.Error as error:
         raise errors.translate(error, where) from error
     try:
-        with watch.over(connection.pgconn, seconds=GREETING_SECONDS):
-            wire = _greet(connection, where, schema)
-            if not wire.is_pooled:
-                connection.execute(_SET, (list(settings), list(settings.values())))
+        with call_timeouts.over(driver.pgconn, seconds=HANDSHAKE_SECONDS):
+            connection = _handshake(driver, where, schema)
+            if not connection.is_pooled:
+                driver.execute(_SET, (list(settings), list(settings.values())))
             for _ in range(OPENING_LOOKS):
-                wire.ask_time(clock)
+                connection.read_time(clock)
                 if not clock.is_vague:
                     break
-        return wire
+        return connection
     except BaseException as error:
-        connection.close()
+        driver.close()
         if isinstance(error, psycopg.Error):
             raise errors.translate(error, where) from error
         raise
 
 
-def _greet(connection: Connection, where: str, schema: str) -> PostgresConnection:
-    version = connection.pgconn.server_version // 10_000
+def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnection:
+    version = driver.pgconn.server_version // 10_000
     if version < OLDEST_VERSION:
         raise StoreUnsafeError(f"{where}: PostgreSQL must be {OLDEST_VERSION} or newer: {version}")
-    encoding = connection.info.parameter_status("server_encoding")
+    encoding = driver.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnsafeError(f"{where}: the database's encoding must be UTF8: {encoding}; name another database")
-    row = connection.execute(_GREETING, (f"{schema}.life()",)).fetchone()
+    row = driver.execute(_HANDSHAKE, (f"{schema}.life()",)).fetchone()
     assert row is not None, "one row"
     backend, is_standby, is_read_only, isolation, has_life = row
     if is_standby:
         raise StoreUnavailableError(f"{where}: the server is a standby: promote it, or name the primary too")
     if is_read_only:
         raise errors.read_only(where)
-    is_pooled = backend != connection.info.backend_pid
+    is_pooled = backend != driver.info.backend_pid
     if is_pooled:
-        connection.prepare_threshold = None
+        driver.prepare_threshold = None
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
-    life = "" if is_pooled or not has_life else read_life(connection, schema)
+    life = "" if is_pooled or not has_life else read_life(driver, schema)
     return PostgresConnection(
-        connection, life, is_pooled, StatementRunner(connection.pgconn, schema, keeps_statements=not is_pooled)
+        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled)
     )
 
 
-def read_life(connection: Connection, schema: str) -> str:
+def read_life(driver: Connection, schema: str) -> str:
     """The server's present life; see `outcome`."""
-    row = connection.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
+    row = driver.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
     return str(row[0]) if row else ""
 
 

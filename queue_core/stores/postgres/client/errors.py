@@ -36,24 +36,24 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
     state = error.sqlstate
     if state is None:
         return _without_state(error, where)
-    said = f"{where}: {_first_line(error)} (SQLSTATE {state})"
+    message = f"{where}: {_first_line(error)} (SQLSTATE {state})"
     if state == _TAKEN and error.diag.constraint_name == _OF_MARKERS:
         return StoreUnavailableError(f"{where}: the call was made before, by another connection; nothing was changed")
     if state in _FULL:
-        return StoreFullError(f"{said}; nothing was changed: free space on the server's disk")
+        return StoreFullError(f"{message}; nothing was changed: free space on the server's disk")
     if state in _UNKNOWN:
-        return OutcomeUnknownError(said)
+        return OutcomeUnknownError(message)
     if state in _READ_ONLY:
-        return StoreUnavailableError(f"{said}; nothing was changed: the server takes no writes, as a standby does")
+        return StoreUnavailableError(f"{message}; nothing was changed: the server takes no writes, as a standby does")
     if state in _NOT_ALLOWED:
-        return StoreUnsafeError(f"{said}: let the role that made the schema open the store, or grant its rights")
+        return StoreUnsafeError(f"{message}: let the role that made the schema open the store, or grant its rights")
     if state in _MISSING:
-        return StoreCorruptError(f"{said}: the schema is not the one this program made; open the store anew")
+        return StoreCorruptError(f"{message}: the schema is not the one this program made; open the store anew")
     if state.startswith(_DAMAGED_CLASS) and state != "XX000":
-        return StoreCorruptError(f"{said}: the server found its files damaged; restore a backup")
+        return StoreCorruptError(f"{message}: the server found its files damaged; restore a backup")
     if state in _ENDED or state[:2] in _PASSING_CLASSES:
-        return StoreUnavailableError(f"{said}; nothing was changed")
-    return StoreError(said)
+        return StoreUnavailableError(f"{message}; nothing was changed")
+    return StoreError(message)
 
 
 def read_only(where: str) -> StoreReadOnlyError:

@@ -18,8 +18,8 @@ from queue_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableE
 from queue_core.stores.postgres.client import errors
 from queue_core.stores.postgres.client.address import PostgresAddress
 from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
-from queue_core.stores.postgres.client.commit_outcome import Outcome, ask_outcome, end_backend
-from queue_core.stores.postgres.client.connection import SETTINGS, PostgresConnection, open_wire
+from queue_core.stores.postgres.client.commit_outcome import Outcome, end_backend, read_outcome
+from queue_core.stores.postgres.client.connection import SETTINGS, PostgresConnection, open_connection
 from queue_core.stores.remote_clock import RemoteClock
 
 MAX_CONNECTIONS = 20
@@ -40,25 +40,25 @@ T = TypeVar("T")
 class BorrowedConnection:
     """A connection as a context; a class, as entering a generator costs more. The driver's errors leave translated."""
 
-    __slots__ = ("_link", "_seconds", "_wire")
+    __slots__ = ("_connection", "_pool", "_seconds")
 
-    def __init__(self, link: "ConnectionPool", seconds: float) -> None:
-        self._link = link
+    def __init__(self, pool: "ConnectionPool", seconds: float) -> None:
+        self._pool = pool
         self._seconds = seconds
-        self._wire: PostgresConnection | None = None
+        self._connection: PostgresConnection | None = None
 
     def __enter__(self) -> PostgresConnection:
-        self._wire = wire = self._link.take(seconds=self._seconds)
-        return wire
+        self._connection = connection = self._pool.take(seconds=self._seconds)
+        return connection
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _at: TracebackType | None
     ) -> None:
-        wire, self._wire = self._wire, None
-        if wire is not None:
-            self._link.give_back(wire)
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._pool.give_back(connection)
         if isinstance(error, psycopg.Error):
-            raise self._link.translate(error) from error
+            raise self._pool.translate(error) from error
 
 
 class ConnectionPool:
@@ -81,7 +81,7 @@ class ConnectionPool:
         self.clock = clock or RemoteClock()
         self._settings = {**SETTINGS, **(settings or {})}
         self._max_connections = max_connections
-        self.watch = CallTimeouts(self.clock.monotonic)
+        self.call_timeouts = CallTimeouts(self.clock.monotonic)
         self._changed = Condition(Lock())
         self._idle: list[PostgresConnection] = []
         self._open = 0
@@ -120,46 +120,46 @@ class ConnectionPool:
         Raises `StoreUnavailableError` when there is none within some seconds, and what `open_wire` raises.
         """
         self.check_usable()
-        while (wire := self._take_idle()) is not None:
-            pgconn = wire.connection.pgconn
-            if wire.has_spoken():
-                self._lose(wire)
+        while (connection := self._take_idle()) is not None:
+            pgconn = connection.driver.pgconn
+            if connection.has_unread_input():
+                self._lose(connection)
                 continue
-            self.watch.add(pgconn, seconds=seconds)
-            if not self.clock.is_stale or self._is_answering(wire):
-                wire.is_lent = True
-                return wire
+            self.call_timeouts.add(pgconn, seconds=seconds)
+            if not self.clock.is_stale or self._is_answering(connection):
+                connection.is_lent = True
+                return connection
         try:
-            wire = self.connect()
+            connection = self.connect()
         except BaseException:
             self._note_closed()
             raise
-        self.watch.add(wire.connection.pgconn, seconds=seconds)
-        wire.is_lent = True
-        return wire
+        self.call_timeouts.add(connection.driver.pgconn, seconds=seconds)
+        connection.is_lent = True
+        return connection
 
-    def give_back(self, wire: PostgresConnection) -> None:
+    def give_back(self, connection: PostgresConnection) -> None:
         """Keep the connection for the next, without its transaction. One that is lost takes the idle ones with it.
 
         One that was given back already is left alone.
         """
-        if not wire.is_lent:
+        if not connection.is_lent:
             return
-        wire.is_lent = False
-        pgconn = wire.connection.pgconn
+        connection.is_lent = False
+        pgconn = connection.driver.pgconn
         if pgconn.transaction_status != pq.TransactionStatus.IDLE:
             with contextlib.suppress(psycopg.Error):
-                wire.connection.rollback()
+                connection.driver.rollback()
             if pgconn.transaction_status != pq.TransactionStatus.IDLE:
-                self._lose(wire)
+                self._lose(connection)
                 return
-        self.watch.discard(pgconn)
+        self.call_timeouts.discard(pgconn)
         now = self.clock.monotonic()
-        wire.idle_since = now
-        oldest: PostgresConnection | None = wire
+        connection.idle_since = now
+        oldest: PostgresConnection | None = connection
         with self._changed:
-            if not self._is_closed and wire.number > self._dropped:
-                self._idle.append(wire)
+            if not self._is_closed and connection.number > self._dropped:
+                self._idle.append(connection)
                 self._changed.notify()
                 oldest = self._idle.pop(0) if self._idle[0].idle_since < now - IDLE_SECONDS else None
         if oldest is not None:
@@ -172,19 +172,19 @@ class ConnectionPool:
             conninfo: another way to the server; the store's own by default.
         """
         self.check_usable()
-        wire = open_wire(
+        connection = open_connection(
             conninfo or self.address.conninfo,
             where=self.url,
             schema=self.address.schema,
             settings=self._settings,
             clock=self.clock,
-            watch=self.watch,
+            call_timeouts=self.call_timeouts,
         )
         with self._changed:
             self._opened += 1
-            wire.number = self._opened
-            self._made.add(wire)
-        return wire
+            connection.number = self._opened
+            self._made.add(connection)
+        return connection
 
     def close(self) -> None:
         """Close what is idle now, and what is lent when it comes back."""
@@ -192,15 +192,15 @@ class ConnectionPool:
             self._is_closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
-        self.watch.close()
-        for wire in idle:
-            self._discard(wire)
+        self.call_timeouts.close()
+        for connection in idle:
+            self._discard(connection)
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: take every connection from the parent's server, and end no session there."""
         self._left = list(self._made)
-        for wire in self._left:
-            wire.leave_to_parent()
+        for connection in self._left:
+            connection.leave_to_parent()
 
     def check_usable(self) -> None:
         """Raise `StoreUnavailableError` after `close`."""
@@ -222,26 +222,26 @@ class ConnectionPool:
     def _may_take(self) -> bool:
         return bool(self._idle) or self._open < self._max_connections
 
-    def _is_answering(self, wire: PostgresConnection) -> bool:
+    def _is_answering(self, connection: PostgresConnection) -> bool:
         try:
-            wire.ask_time(self.clock)
+            connection.read_time(self.clock)
         except psycopg.Error:
-            self._lose(wire)
+            self._lose(connection)
             return False
         return True
 
-    def _lose(self, wire: PostgresConnection) -> None:
+    def _lose(self, connection: PostgresConnection) -> None:
         """The others are likely lost too, and each would cost a call the time to find out."""
         with self._changed:
             self._dropped = self._opened
             idle, self._idle = self._idle, []
-        for lost in (wire, *idle):
+        for lost in (connection, *idle):
             self._discard(lost)
 
-    def _discard(self, wire: PostgresConnection) -> None:
-        self.watch.discard(wire.connection.pgconn)
+    def _discard(self, connection: PostgresConnection) -> None:
+        self.call_timeouts.discard(connection.driver.pgconn)
         with contextlib.suppress(psycopg.Error):
-            wire.connection.close()
+            connection.driver.close()
         self._note_closed()
 
     def _note_closed(self) -> None:
@@ -261,19 +261,19 @@ class ConnectionPool:
         Raises `OutcomeUnknownError` when the server can't be asked in time, or can't tell.
         """
 
-        def ask(wire: PostgresConnection, waited_seconds: float) -> Outcome | None:
-            outcome = ask_outcome(wire.connection, self.address.schema, xid, life)
+        def query(connection: PostgresConnection, waited_seconds: float) -> Outcome | None:
+            outcome = read_outcome(connection.driver, self.address.schema, xid, life)
             if outcome == "unknown":
                 raise self._unknown("the server has crashed or was replaced meanwhile")
             if outcome != "open":
                 return outcome
             if waited_seconds > PATIENCE_SECONDS:
-                end_backend(wire.connection, xid)
+                end_backend(connection.driver, xid)
             return None
 
-        return self.find_out(ask)
+        return self.find_out(query)
 
-    def find_out(self, ask: Callable[[PostgresConnection, float], T | None]) -> T:
+    def find_out(self, query: Callable[[PostgresConnection, float], T | None]) -> T:
         """Ask for what became of a call, for some seconds.
 
         Args:
@@ -287,8 +287,8 @@ class ConnectionPool:
             waited_seconds = clock.monotonic() - started_at
             why = "it is still at work"
             try:
-                with self.lend(seconds=OUTCOME_SECONDS) as wire:
-                    found = ask(wire, waited_seconds)
+                with self.lend(seconds=OUTCOME_SECONDS) as connection:
+                    found = query(connection, waited_seconds)
                 if found is not None:
                     return found
             except OutcomeUnknownError:

@@ -26,7 +26,7 @@ _DONE = (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK)
 
 
 @cache
-def spelled(text: str, schema: str) -> str:
+def qualified(text: str, schema: str) -> str:
     """SQL with the store's own schema where `towline.` stands for it. Texts are the program's own, so there are few."""
     return _QUALIFIED.sub(f"{schema}.", text)
 
@@ -80,11 +80,11 @@ class StatementRunner:
         self._pgconn = pgconn
         self._schema = schema
         self._keeps_statements = keeps_statements
-        self._known: dict[Statement, _Reader] = {}
+        self._readers: dict[Statement, _Reader] = {}
 
     def call(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Run a statement; its rows."""
-        reader = self._known.get(statement)
+        reader = self._readers.get(statement)
         if reader is None:
             return self.call_all([(statement, values)])
         pgconn = self._pgconn
@@ -128,13 +128,13 @@ class StatementRunner:
         packed = _packed(statement, values)
         formats = [_BINARY] * len(packed)
         if not self._keeps_statements:
-            pgconn.send_query_params(spelled(statement.sql, self._schema).encode(), packed, None, formats, _BINARY)
+            pgconn.send_query_params(qualified(statement.sql, self._schema).encode(), packed, None, formats, _BINARY)
             expected.append(None)
             return _Reader()
         name = statement.name.encode()
-        reader = self._known.get(statement)
+        reader = self._readers.get(statement)
         if reader is None:
-            pgconn.send_prepare(name, spelled(statement.sql, self._schema).encode())
+            pgconn.send_prepare(name, qualified(statement.sql, self._schema).encode())
             expected.append(statement)
             reader = _Reader()
         pgconn.send_query_prepared(name, packed, formats, _BINARY)
@@ -161,7 +161,7 @@ class StatementRunner:
                 last = result
                 prepared = expected[place]
                 if prepared is not None:
-                    self._known[prepared] = _Reader()
+                    self._readers[prepared] = _Reader()
             elif failed is None and status != pq.ExecStatus.PIPELINE_ABORTED:
                 failed = self._error_of(result)
             place += 1

@@ -10,11 +10,12 @@ from threading import Condition, Thread
 import structlog
 
 from queue_core.errors import StoreError, StoreUnavailableError
-from queue_core.stores.postgres import events
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription, rows
+
+SIGNALS_DROPPED = "signals.dropped"
 
 PACE_SECONDS = 0.005
 """After a call that woke nobody: bounds what a busy queue without waiters costs."""
@@ -34,7 +35,7 @@ log = structlog.get_logger()
 
 
 @dataclass(slots=True)
-class _News:
+class _Batch:
     """What is to be told. A waiter that is closed is never in `ready`."""
 
     tasks: dict[tuple[str, str | None], int] = field(default_factory=dict)
@@ -46,15 +47,15 @@ class _News:
         return bool(self.tasks or self.closed or self.ready or self.passing)
 
 
-class Sender:
+class NotifySender:
     """See `Telling`."""
 
-    def __init__(self, link: ConnectionPool) -> None:
-        self.listening = 0
+    def __init__(self, pool: ConnectionPool) -> None:
+        self.listener_number = 0
         """The number of this process's listener; 0 while it has none."""
-        self._link = link
+        self._pool = pool
         self._changed = Condition()
-        self._news = _News()
+        self._pending = _Batch()
         self._thread: Thread | None = None
         self._is_idle = False
         self._is_closed = False
@@ -62,29 +63,29 @@ class Sender:
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """See `Telling`."""
         with self._changed:
-            tasks = self._news.tasks
+            tasks = self._pending.tasks
             key = (queue, tag)
             tasks[key] = tasks.get(key, 0) + count
-            self._tell_locked()
+            self._wake_thread_locked()
 
-    def ready(self, ear: PostgresSubscription) -> None:
+    def ready(self, waiter: PostgresSubscription) -> None:
         """See `Telling`."""
         with self._changed:
-            self._news.ready[ear.number] = ear
-            self._tell_locked()
+            self._pending.ready[waiter.number] = waiter
+            self._wake_thread_locked()
 
-    def unhear(self, number: int) -> None:
+    def unregister(self, number: int) -> None:
         """See `Telling`."""
         with self._changed:
-            self._news.ready.pop(number, None)
-            self._news.closed.append(number)
-            self._tell_locked()
+            self._pending.ready.pop(number, None)
+            self._pending.closed.append(number)
+            self._wake_thread_locked()
 
     def pass_on(self) -> None:
         """Let the store pass on wake-ups that were not taken up."""
         with self._changed:
-            self._news.passing = True
-            self._tell_locked()
+            self._pending.passing = True
+            self._wake_thread_locked()
 
     def leave_to_parent(self) -> None:
         """In the child of a fork: the thread that has still to tell of something is the parent's."""
@@ -100,7 +101,7 @@ class Sender:
             thread.join(FLUSH_SECONDS)
             atexit.unregister(self.close)
 
-    def _tell_locked(self) -> None:
+    def _wake_thread_locked(self) -> None:
         if self._is_idle:
             self._changed.notify()
         elif self._thread is None and not self._is_closed:
@@ -109,51 +110,56 @@ class Sender:
             atexit.register(self.close)  # a program that adds and ends has still to tell of it
 
     def _work(self) -> None:
-        while (news := self._next()) is not None:
+        while (batch := self._next()) is not None:
             pause_seconds = RETRY_SECONDS
             try:
-                if self._send(news):
+                if self._send(batch):
                     continue
                 pause_seconds = PACE_SECONDS
             except StoreUnavailableError:
-                self._put_back(news)
+                self._put_back(batch)
                 if self._is_closed:
                     return
             except StoreError as error:  # a hint that can't be told: waiters look for themselves before long
-                log.warning(events.SIGNALS_DROPPED, store=self._link.url, error=str(error))
+                log.warning(SIGNALS_DROPPED, store=self._pool.url, error=str(error))
             except Exception:
-                log.exception(events.SIGNALS_DROPPED)
+                log.exception(SIGNALS_DROPPED)
             with self._changed:
                 self._changed.wait_for(lambda: self._is_closed, timeout=pause_seconds)
 
-    def _next(self) -> _News | None:
+    def _next(self) -> _Batch | None:
         with self._changed:
             self._is_idle = True
-            self._changed.wait_for(lambda: self._news or self._is_closed)
+            self._changed.wait_for(lambda: self._pending or self._is_closed)
             self._is_idle = False
-            news, self._news = self._news, _News()
-            if len(news.tasks) > MAX_WAKES_PER_CALL:
-                later = list(news.tasks)[MAX_WAKES_PER_CALL:]
-                self._news.tasks = {key: news.tasks.pop(key) for key in later}
-            return news or None
+            batch, self._pending = self._pending, _Batch()
+            if len(batch.tasks) > MAX_WAKES_PER_CALL:
+                later = list(batch.tasks)[MAX_WAKES_PER_CALL:]
+                self._pending.tasks = {key: batch.tasks.pop(key) for key in later}
+            return batch or None
 
-    def _send(self, news: _News) -> int:
-        listening = self.listening
-        tasks = sorted(news.tasks.items(), key=lambda item: item[0][0])
-        ready = rows(news.ready.values()) if news.ready and listening else None
+    def _send(self, batch: _Batch) -> int:
+        listener_number = self.listener_number
+        tasks = sorted(batch.tasks.items(), key=lambda item: item[0][0])
+        ready = rows(batch.ready.values()) if batch.ready and listener_number else None
         queues = [queue for (queue, _), _ in tasks]
         tags = [tag for (_, tag), _ in tasks]
         counts = [min(count, MAX_TASKS) for _, count in tasks]
-        with self._link.lend() as wire:
-            ((woken,),) = wire.caller.call(_SIGNAL, (listening, news.closed, ready, queues, tags, counts, news.passing))
+        with self._pool.lend() as connection:
+            ((woken,),) = connection.runner.call(
+                _SIGNAL, (listener_number, batch.closed, ready, queues, tags, counts, batch.passing)
+            )
         return int(woken)
 
-    def _put_back(self, news: _News) -> None:
+    def _put_back(self, batch: _Batch) -> None:
         with self._changed:
-            now = self._news
-            for key, tasks in news.tasks.items():
+            now = self._pending
+            for key, tasks in batch.tasks.items():
                 now.tasks[key] = now.tasks.get(key, 0) + tasks
             closed = set(now.closed)
-            now.ready = {**{number: ear for number, ear in news.ready.items() if number not in closed}, **now.ready}
-            now.closed = [*news.closed, *now.closed]
-            now.passing = now.passing or news.passing
+            now.ready = {
+                **{number: waiter for number, waiter in batch.ready.items() if number not in closed},
+                **now.ready,
+            }
+            now.closed = [*batch.closed, *now.closed]
+            now.passing = now.passing or batch.passing

@@ -5,7 +5,7 @@ Only a hint: all that can be lost is time.
 
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.notify.listener import NotifyListener
-from queue_core.stores.postgres.notify.sender import Sender
+from queue_core.stores.postgres.notify.sender import NotifySender
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription, PostgresWaiters
 from queue_core.task import TagFilter
 
@@ -13,11 +13,11 @@ from queue_core.task import TagFilter
 class NotifySignals:
     """`Signals`. A process that never waits opens no connection for it; publishing is done after it returned."""
 
-    def __init__(self, link: ConnectionPool) -> None:
-        self._link = link
-        self._sender = Sender(link)
-        self._ears = PostgresWaiters(self._sender)
-        self._listener = NotifyListener(link, self._ears, self._sender)
+    def __init__(self, pool: ConnectionPool) -> None:
+        self._pool = pool
+        self._sender = NotifySender(pool)
+        self._waiters = PostgresWaiters(self._sender)
+        self._listener = NotifyListener(pool, self._waiters, self._sender)
 
     @property
     def trouble(self) -> str:
@@ -33,10 +33,10 @@ class NotifySignals:
 
         Where the store can't be reached, the waiter is woken when it is back.
         """
-        self._link.check_usable()
-        ear = self._ears.add(queue, tags, now=self._link.clock.now())
-        self._listener.register(ear)
-        return ear
+        self._pool.check_usable()
+        waiter = self._waiters.add(queue, tags, now=self._pool.clock.now())
+        self._listener.register(waiter)
+        return waiter
 
     def leave_to_parent(self) -> None:
         """In the child of a fork, which waits for nothing and has published nothing yet."""

@@ -18,13 +18,13 @@ from redis.exceptions import RedisError, ResponseError
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.redis_url import RedisAddress, parse_url
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnection, RedisProtocol
+from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnection, RedisDriver
 from queue_core.stores.redis.client.errors import RedisFailure, failure_of
 from queue_core.stores.redis.client.handshake import Handshake
 from queue_core.stores.redis.client.topology import Key, topology_of
 from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
 
-INSIST_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """How long a call is tried, from its first failure, that changes nothing, or may have changed something."""
 FRESH_SECONDS = 1.5
 """How long one is tried that would change something and can't have arrived: it carries an instant, and is to be made
@@ -67,7 +67,7 @@ class RedisClient:
         self._library = library
         self._names: dict[str, bytes] = {}
         self._topology = topology_of(self.target)
-        self._greeter = Handshake(self.target, durability=durability)
+        self._handshake = Handshake(self.target, durability=durability)
         self._idle: list[RedisConnection] = []
         self._made: WeakSet[RedisConnection] = WeakSet()
         self._is_closed = False
@@ -80,7 +80,7 @@ class RedisClient:
         return self.target.shown
 
     def call(
-        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
     ) -> Answer:
         """Call a function that changes something: its arguments are session, number, then `args`.
 
@@ -88,24 +88,24 @@ class RedisClient:
         with again, instead of the line's own. Raises `StoreUnavailableError` or one of its kind when nothing took
         effect, `OutcomeUnknownError` when that is not known, `CallFailedError` for an error of the function.
         """
-        line = self._take()
-        if once is None:
-            line.number += 1
-            once = (line.session, line.number)
-        command = (b"FCALL", self._name(function), len(keys), *keys, *once, *args)
-        return self._finish(line, keys[0], command, changes=True)
+        connection = self._take()
+        if call_id is None:
+            connection.number += 1
+            call_id = (connection.session, connection.number)
+        command = (b"FCALL", self._name(function), len(keys), *keys, *call_id, *args)
+        return self._finish(connection, keys[0], command, changes=True)
 
-    def look(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
+    def read(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
         """Call a function registered with `no-writes`; it gets `args` only, and works where nothing can be written."""
         command = (b"FCALL_RO", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False)
 
-    def tell(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
+    def call_hint(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
         """Call a function that may be done twice; it gets `args` only. For hints: it is not insisted on for long."""
         command = (b"FCALL", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False, is_hint=True)
 
-    def ask(self, key: Key, *command: Cell) -> Answer:
+    def execute(self, key: Key, *command: Cell) -> Answer:
         """Any command that changes nothing, or may be done twice, of the server that holds `key`."""
         return self._finish(self._take(), key, command, changes=False)
 
@@ -116,17 +116,17 @@ class RedisClient:
         except (RedisError, OSError) as error:
             raise failure_of(error, self.url).error from error
 
-    def look_again(self) -> None:
+    def forget_topology(self) -> None:
         """What was known of who holds what turned out wrong."""
         self._topology.forget()
 
-    def wire(self, address: RedisAddress) -> RedisProtocol:
+    def connect(self, address: RedisAddress) -> RedisDriver:
         """A connection besides the lines, which the caller closes; tried once.
 
         Raises `StoreUnavailableError` or `StoreUnsafeError`.
         """
         try:
-            return self._greeter.meet(address, None)
+            return self._handshake.connect(address, None)
         except (RedisError, OSError) as error:
             self._topology.forget()
             raise failure_of(error, str(address)).error from error
@@ -141,11 +141,11 @@ class RedisClient:
         """In the child of a fork: lines and their sessions are the parent's, a call number used by both is one call."""
         self._idle = []
         made, self._made = self._made, WeakSet()
-        for line in made:
-            line.close()  # without a word: redis-py looks at the process
+        for connection in made:
+            connection.close()  # without a word: redis-py looks at the process
         self.clock.renew_after_fork()
         self._topology.renew_after_fork()
-        self._greeter.renew_after_fork()
+        self._handshake.renew_after_fork()
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -161,37 +161,37 @@ class RedisClient:
         except IndexError:
             if self._is_closed:
                 raise StoreUnavailableError(f"the link to {self.url} is closed") from None
-            return self._new_line()
+            return self._new_connection()
 
-    def _new_line(self) -> RedisConnection:
-        line = RedisConnection(self._greeter.meet)
-        self._made.add(line)
-        return line
+    def _new_connection(self) -> RedisConnection:
+        connection = RedisConnection(self._handshake.connect)
+        self._made.add(connection)
+        return connection
 
     def _finish(
-        self, line: RedisConnection, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False
+        self, connection: RedisConnection, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False
     ) -> Answer:
         try:
             try:
-                line.is_sent = False
+                connection.is_sent = False
                 address = self._topology.address(key)
                 if self.clock.is_stale:
-                    return self._send_with_time(line, address, command)
-                return line.ask(address, command)
+                    return self._send_with_time(connection, address, command)
+                return connection.execute(address, command)
             except (RedisError, OSError) as error:
-                longest_seconds = HINT_SECONDS if is_hint else INSIST_SECONDS
-                return self._insist(line, key, command, error, changes=changes, longest_seconds=longest_seconds)
+                longest_seconds = HINT_SECONDS if is_hint else RETRY_SECONDS
+                return self._retry(connection, key, command, error, changes=changes, longest_seconds=longest_seconds)
         finally:
-            line.rest()
-            self._idle.append(line)
+            connection.rest()
+            self._idle.append(connection)
             if self._is_closed:
                 self.close()
 
     # -- seeing it through ----------------------------------------------------------------------------------------
 
-    def _insist(
+    def _retry(
         self,
-        line: RedisConnection,
+        connection: RedisConnection,
         key: Key,
         command: Sequence[Cell],
         error: Exception,
@@ -202,11 +202,11 @@ class RedisClient:
         """Try again while that may help and time is left."""
         began_at = self.clock.monotonic()
         is_unknown = False
-        tries = meetings = 0
+        tries = handshakes = 0
         refusal: StoreError | None = None
         while True:
             failure = failure_of(error, self._place)
-            is_unknown = is_unknown or (changes and line.is_sent and not failure.is_answered)
+            is_unknown = is_unknown or (changes and connection.is_sent and not failure.is_answered)
             if refusal is None or failure.next != "load":  # what kept the library from being loaded says more
                 refusal = failure.error
             may_last = longest_seconds if is_unknown or not changes else min(longest_seconds, FRESH_SECONDS)
@@ -215,11 +215,11 @@ class RedisClient:
                 _give_up(refusal, error, is_unknown=is_unknown)
             tries += 1
             if tries > 1:  # one connection that was closed is mended by the first try: nobody need know
-                self._greeter.note_lost(str(refusal), since=meetings)
-            meetings = self._greeter.meetings
+                self._handshake.note_lost(str(refusal), since=handshakes)
+            handshakes = self._handshake.handshakes
             try:
-                line.is_sent = False
-                return self._try_again(line, key, command, failure, tries=tries, left=left)
+                connection.is_sent = False
+                return self._try_again(connection, key, command, failure, tries=tries, left=left)
             except (RedisError, OSError) as another:
                 error = another
             except StoreError as final:
@@ -227,7 +227,7 @@ class RedisClient:
 
     def _try_again(
         self,
-        line: RedisConnection,
+        connection: RedisConnection,
         key: Key,
         command: Sequence[Cell],
         failure: RedisFailure,
@@ -239,25 +239,25 @@ class RedisClient:
             if tries > 1:
                 self._pause(tries, left)  # two nodes that point at each other
             self._topology.forget()
-            return line.ask(self._topology.follow(failure.to), command, seconds=left)
+            return connection.execute(self._topology.follow(failure.to), command, seconds=left)
         if failure.next == "load":
-            self._load(line, self._topology.address(key), left)
+            self._load(connection, self._topology.address(key), left)
         if failure.next in ("resend", "elsewhere"):
-            line.close()
+            connection.close()
             self._topology.forget()
         self._pause(tries, left)
-        return line.ask(self._topology.address(key), command, seconds=left)
+        return connection.execute(self._topology.address(key), command, seconds=left)
 
     def _pause(self, tries: int, left: float) -> None:
         time.sleep(min(left, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]))
 
-    def _load(self, line: RedisConnection, address: RedisAddress, left: float) -> None:
+    def _load(self, connection: RedisConnection, address: RedisAddress, left: float) -> None:
         try:
-            line.ask(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
+            connection.execute(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
         except ResponseError as error:
             if "already exists" not in str(error):  # somebody else was quicker
                 raise
-        line.is_sent = False
+        connection.is_sent = False
 
     @property
     def _place(self) -> str:
@@ -265,68 +265,68 @@ class RedisClient:
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
     def _open(self) -> None:
-        line = self._new_line()
+        connection = self._new_connection()
         try:
-            met = self._meet_all(line)
+            reached = self._connect_all(connection)
             with contextlib.suppress(RedisError, OSError):
                 for _ in range(OPENING_LOOKS):
-                    self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                    self._set_clock(connection, self._topology.address(_CLOCK_KEY))
                     if not self.clock.is_vague:
                         break
             if self.clock.is_stale:  # until its node is back: the nodes' clocks should not differ by much
-                self._set_clock(line, met)
+                self._set_clock(connection, reached)
         except (RedisError, OSError) as error:
-            line.close()
+            connection.close()
             raise failure_of(error, self._place).error from error
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        self._idle.append(line)
+        self._idle.append(connection)
 
-    def _meet_all(self, line: RedisConnection) -> RedisAddress:
+    def _connect_all(self, connection: RedisConnection) -> RedisAddress:
         """Look at every server; one of a cluster that is away is looked at when it is back. Returns one that is here.
 
         Raises what redis-py raises when none is, or one is unfit.
         """
-        met: list[RedisAddress] = []
+        reached: list[RedisAddress] = []
         away: Exception | None = None
         for address in self._topology.primaries():
             try:
-                line.ask(address, (b"PING",))
-                met.append(address)
+                connection.execute(address, (b"PING",))
+                reached.append(address)
             except (RedisError, OSError) as error:
                 if failure_of(error, str(address)).next == "stop":
                     raise
                 away = error
-        if not met:
+        if not reached:
             raise away or RedisError("no server holds any key")
-        return met[0]
+        return reached[0]
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def _send_with_time(self, line: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
+    def _send_with_time(self, connection: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
         if self._topology.address(_CLOCK_KEY) == address:
             sent_at = self.clock.since_boot()
-            heard, answer = line.ask_both(address, _TIME, command)
-            self._note_time(heard, sent_at)
+            reply, answer = connection.execute_both(address, _TIME, command)
+            self._note_time(reply, sent_at)
             return answer
         now = self.clock.monotonic()
         if now - self._clock_asked_at > STALE_SECONDS:
             self._clock_asked_at = now
             try:
-                self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                self._set_clock(connection, self._topology.address(_CLOCK_KEY))
             except (RedisError, OSError, StoreError):
                 self._topology.forget()  # the clock runs on; whether its node is gone is found out by who needs it
-        return line.ask(address, command)
+        return connection.execute(address, command)
 
-    def _set_clock(self, line: RedisConnection, address: RedisAddress) -> None:
+    def _set_clock(self, connection: RedisConnection, address: RedisAddress) -> None:
         sent_at = self.clock.since_boot()
-        self._note_time(line.ask(address, _TIME), sent_at)
+        self._note_time(connection.execute(address, _TIME), sent_at)
 
-    def _note_time(self, heard: Answer, sent_at: int) -> None:
+    def _note_time(self, reply: Answer, sent_at: int) -> None:
         received_at = self.clock.since_boot()
-        if isinstance(heard, list) and len(heard) == 2:
-            seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in heard)
+        if isinstance(reply, list) and len(reply) == 2:
+            seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in reply)
             at = Instant(seconds * MICROSECONDS + microseconds)
             self.clock.note(at, sent_at=sent_at, received_at=received_at)
 

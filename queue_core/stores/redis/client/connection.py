@@ -38,7 +38,7 @@ _UNNAMED: dict[str, object] = (
 _ABRUPT = struct.pack("ii", 1, 0)
 
 
-class RedisProtocol(Protocol):
+class RedisDriver(Protocol):
     """What is used of redis-py's connection."""
 
     def connect(self) -> None: ...
@@ -80,9 +80,9 @@ class _Tls(_Abrupt, SSLConnection): ...
 class _Local(_Abrupt, UnixDomainSocketConnection): ...
 
 
-def wire_to(
+def new_driver(
     address: RedisAddress, url: RedisUrl, *, seconds: float | None = None, authenticated: bool = True, database: int = 0
-) -> RedisProtocol:
+) -> RedisDriver:
     """A connection, not yet made, of which no step takes longer than `seconds`."""
     options: dict[str, object] = {
         "db": database,
@@ -95,7 +95,7 @@ def wire_to(
         options |= {"username": url.username, "password": url.password}
     # Cast: releases of redis-py disagree about the types of what they build.
     if not address.port:
-        return cast("Callable[..., RedisProtocol]", _Local)(path=address.host, **options)
+        return cast("Callable[..., RedisDriver]", _Local)(path=address.host, **options)
     options |= {
         "host": address.host,
         "port": address.port,
@@ -104,13 +104,13 @@ def wire_to(
     }
     if url.is_tls:
         options |= {"ssl_check_hostname": True, **dict(url.tls_files)}
-    return cast("Callable[..., RedisProtocol]", _Tls if url.is_tls else _Plain)(**options)
+    return cast("Callable[..., RedisDriver]", _Tls if url.is_tls else _Plain)(**options)
 
 
 class RedisConnection:
     """Used by one caller at a time. Calls of its session are numbered from 1 in the order they are made."""
 
-    def __init__(self, connect: Callable[[RedisAddress, float | None], RedisProtocol]) -> None:
+    def __init__(self, connect: Callable[[RedisAddress, float | None], RedisDriver]) -> None:
         """Args:
         connect: makes a connection whose server was looked at; None seconds: with the usual patience.
         """
@@ -118,12 +118,12 @@ class RedisConnection:
         self.number = 0
         self.is_sent = False
         self._connect = connect
-        self._wires: dict[RedisAddress, RedisProtocol] = {}
+        self._drivers: dict[RedisAddress, RedisDriver] = {}
         self._is_hasty = False
         self._monotonic = SystemClock().monotonic
         self._used_at = 0.0
 
-    def ask(self, address: RedisAddress, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
+    def execute(self, address: RedisAddress, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
         """Send one command and return its answer.
 
         Args:
@@ -131,50 +131,50 @@ class RedisConnection:
 
         Raises what redis-py raises; `is_sent` then tells whether the server may have heard it.
         """
-        wire = self._wire(address, seconds)
+        driver = self._driver(address, seconds)
         try:
             self.is_sent = True
-            wire.send_command(*command)
-            return wire.read_response()
+            driver.send_command(*command)
+            return driver.read_response()
         except ResponseError:
             raise  # an answer, completely read: the connection is as good as before
         except BaseException:  # also a Ctrl-C: the next caller must never read this call's answer
             self.drop(address)
             raise
 
-    def ask_both(
+    def execute_both(
         self, address: RedisAddress, first: Sequence[Cell], second: Sequence[Cell], *, seconds: float | None = None
     ) -> tuple[Answer, Answer]:
         """Send two commands in one write; an error among the answers is raised once both are read."""
-        wire = self._wire(address, seconds)
+        driver = self._driver(address, seconds)
         try:
             self.is_sent = True
-            wire.send_packed_command(wire.pack_commands((first, second)))
-            return _both_answers(wire)
+            driver.send_packed_command(driver.pack_commands((first, second)))
+            return _both_answers(driver)
         except ResponseError:
             raise
         except BaseException:
             self.drop(address)
             raise
 
-    def _wire(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
+    def _driver(self, address: RedisAddress, seconds: float | None) -> RedisDriver:
         self.is_sent = False
-        wire = self._wires.get(address)
-        if wire is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(wire):
+        driver = self._drivers.get(address)
+        if driver is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(driver):
             self.drop(address)  # a call sent into it would have an unknown outcome, for nothing
-            wire = None
-        if wire is None:
-            wire = self._connect(address, None if seconds is None else max(LEAST_SECONDS, seconds))
-            self._wires[address] = wire
+            driver = None
+        if driver is None:
+            driver = self._connect(address, None if seconds is None else max(LEAST_SECONDS, seconds))
+            self._drivers[address] = driver
             self._is_hasty = self._is_hasty or seconds is not None
-        return wire
+        return driver
 
     def drop(self, address: RedisAddress) -> None:
         """Close the connection to one server."""
-        wire = self._wires.pop(address, None)
-        if wire is not None:
+        driver = self._drivers.pop(address, None)
+        if driver is not None:
             with contextlib.suppress(OSError, RedisError):
-                wire.disconnect()
+                driver.disconnect()
 
     def rest(self) -> None:
         """End of a call: connections that were made in haste are closed."""
@@ -185,21 +185,21 @@ class RedisConnection:
     def close(self) -> None:
         """Close all connections; the next call makes new ones."""
         self._is_hasty = False
-        for address in list(self._wires):
+        for address in list(self._drivers):
             self.drop(address)
 
 
-def _is_over(wire: RedisProtocol) -> bool:
+def _is_over(driver: RedisDriver) -> bool:
     """Whether the server has closed a connection on which nothing is awaited."""
     poll = select.poll()
-    poll.register(wire.fileno(), select.POLLIN)
+    poll.register(driver.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _both_answers(wire: RedisProtocol) -> tuple[Answer, Answer]:
+def _both_answers(driver: RedisDriver) -> tuple[Answer, Answer]:
     try:
-        first = wire.read_response()
+        first = driver.read_response()
     except ResponseError:
-        wire.read_response()
+        driver.read_response()
         raise
-    return first, wire.read_response()
+    return first, driver.read_response()

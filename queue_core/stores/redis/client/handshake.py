@@ -10,10 +10,10 @@ from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from queue_core.config.redis_url import RedisAddress, RedisUrl
 from queue_core.errors import StoreUnsafeError
-from queue_core.stores.redis.client.connection import Answer, RedisProtocol, wire_to
+from queue_core.stores.redis.client.connection import Answer, RedisDriver, new_driver
 
-LINK_LOST = "link.lost"
-LINK_RESTORED = "link.restored"
+CONNECTION_LOST = "connection.lost"
+CONNECTION_RESTORED = "connection.restored"
 STORE_EXPOSED = "store.exposed"
 """The server is set so that what was acknowledged can be lost; the event says how much."""
 
@@ -125,29 +125,29 @@ class Handshake:
     def __init__(self, target: RedisUrl, *, durability: Literal["strict", "relaxed"]) -> None:
         self._target = target
         self._durability: Literal["strict", "relaxed"] = durability
-        self.meetings = 0
+        self.handshakes = 0
         self._is_down = False
-        self._told: set[tuple[RedisAddress, str]] = set()
+        self._logged: set[tuple[RedisAddress, str]] = set()
         self._lock = Lock()
 
     def renew_after_fork(self) -> None:
         """In the child of a fork."""
         self._lock = Lock()
 
-    def meet(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
+    def connect(self, address: RedisAddress, seconds: float | None) -> RedisDriver:
         """A connection to a server that may be written to.
 
         Raises what redis-py raises (`ReadOnlyError` for a replica), and `StoreUnsafeError`.
         """
-        wire = wire_to(address, self._target, seconds=seconds, database=self._target.database)
+        driver = new_driver(address, self._target, seconds=seconds, database=self._target.database)
         try:
-            wire.connect()
-            warning = self._check(_looked_at(wire), str(address))
+            driver.connect()
+            warning = self._check(_read_info(driver), str(address))
         except BaseException:
-            wire.disconnect()
+            driver.disconnect()
             raise
         self._note_restored(address, warning)
-        return wire
+        return driver
 
     def note_lost(self, reason: str, *, since: int) -> None:
         """A call is tried again and again; logged once until a connection is made, unless `since` then one was.
@@ -156,10 +156,10 @@ class Handshake:
             since: `meetings` as it was when the last try began.
         """
         with self._lock:
-            if self._is_down or self.meetings != since:
+            if self._is_down or self.handshakes != since:
                 return
             self._is_down = True
-        log.warning(LINK_LOST, url=self._target.shown, error=reason)
+        log.warning(CONNECTION_LOST, url=self._target.shown, error=reason)
 
     def _check(self, server: RedisServerInfo, place: str) -> str:
         check_kind(server, place, cluster=self._target.kind == "cluster")
@@ -169,26 +169,26 @@ class Handshake:
 
     def _note_restored(self, address: RedisAddress, warning: str) -> None:
         with self._lock:
-            self.meetings += 1
+            self.handshakes += 1
             was_down, self._is_down = self._is_down, False
-            is_news = bool(warning) and (address, warning) not in self._told
-            self._told.add((address, warning))
+            is_new = bool(warning) and (address, warning) not in self._logged
+            self._logged.add((address, warning))
         if was_down:
-            log.info(LINK_RESTORED, url=self._target.shown)
-        if is_news:
+            log.info(CONNECTION_RESTORED, url=self._target.shown)
+        if is_new:
             log.warning(STORE_EXPOSED, url=self._target.shown, server=str(address), loss=warning)
 
 
-def _looked_at(wire: RedisProtocol) -> RedisServerInfo:
+def _read_info(driver: RedisDriver) -> RedisServerInfo:
     """What the server says; one round trip, and one more where CONFIG is refused."""
-    wire.send_packed_command(wire.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
+    driver.send_packed_command(driver.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
     try:
-        info = wire.read_response()
+        info = driver.read_response()
     except ResponseError:
-        wire.disconnect()
+        driver.disconnect()
         raise
     try:
-        settings: Mapping[str, str] | None = _pairs(wire.read_response())
+        settings: Mapping[str, str] | None = _pairs(driver.read_response())
     except NoPermissionError:
         settings = None
     except ResponseError:

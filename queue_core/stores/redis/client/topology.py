@@ -10,7 +10,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from queue_core.config.redis_url import RedisAddress, RedisUrl
-from queue_core.stores.redis.client.connection import Answer, Cell, RedisProtocol, wire_to
+from queue_core.stores.redis.client.connection import Answer, Cell, RedisDriver, new_driver
 
 Key = str | bytes
 
@@ -73,7 +73,7 @@ class _Sentinels:
 
     def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - the primary has all keys
         primary = self._primary
-        return primary if primary is not None else self._ask()
+        return primary if primary is not None else self._query()
 
     def primaries(self) -> Sequence[RedisAddress]:
         return (self.address(b""),)
@@ -87,11 +87,11 @@ class _Sentinels:
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> RedisAddress:
+    def _query(self) -> RedisAddress:
         with self._lock:
             for sentinel in self._url.addresses:
                 with contextlib.suppress(RedisError, OSError):
-                    answer = _ask(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
+                    answer = _query(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
                     if isinstance(answer, list) and len(answer) == 2:
                         self._primary = RedisAddress(_text(answer[0]), int(_text(answer[1])))
                         return self._primary
@@ -109,7 +109,7 @@ class _Cluster:
         self._lock = Lock()
 
     def address(self, key: Key) -> RedisAddress:
-        slots = self._slots or self._ask()
+        slots = self._slots or self._query()
         address = slots[key_slot(key.encode() if isinstance(key, str) else key)]
         if address is None:
             self._slots = []
@@ -117,7 +117,7 @@ class _Cluster:
         return address
 
     def primaries(self) -> Sequence[RedisAddress]:
-        slots = self._slots or self._ask()
+        slots = self._slots or self._query()
         return tuple(dict.fromkeys(address for address in slots if address is not None))
 
     def forget(self) -> None:
@@ -132,13 +132,13 @@ class _Cluster:
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> list[RedisAddress | None]:
+    def _query(self) -> list[RedisAddress | None]:
         with self._lock:
             if self._slots:
                 return self._slots
             for node in dict.fromkeys((*self._known, *self._url.addresses)):
                 with contextlib.suppress(RedisError, OSError):
-                    slots = _slots_of(_ask(node, self._url, ("CLUSTER", "SLOTS"), login=True), node)
+                    slots = _slots_of(_query(node, self._url, ("CLUSTER", "SLOTS"), login=True), node)
                     if any(slots):
                         self._slots = slots
                         self._known = tuple(dict.fromkeys(address for address in slots if address is not None))
@@ -147,15 +147,15 @@ class _Cluster:
         raise RedisConnectionError(f"no node of the cluster at {listed} tells which holds what")
 
 
-def _ask(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
+def _query(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
     """One question over a connection of its own."""
-    wire: RedisProtocol = wire_to(address, url, seconds=1.0, authenticated=login)
+    driver: RedisDriver = new_driver(address, url, seconds=1.0, authenticated=login)
     try:
-        wire.connect()
-        wire.send_command(*command)
-        return wire.read_response()
+        driver.connect()
+        driver.send_command(*command)
+        return driver.read_response()
     finally:
-        wire.disconnect()
+        driver.disconnect()
 
 
 def _slots_of(answer: Answer, node: RedisAddress) -> list[RedisAddress | None]:

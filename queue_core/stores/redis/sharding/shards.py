@@ -12,7 +12,7 @@ from zlib import crc32
 
 from queue_core.errors import InvalidSettingError
 from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.keys import SPREAD, key_of
+from queue_core.stores.redis.keys import SHARDS, key_of
 from queue_core.task import chosen_name, parse_token
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class ShardMap:
         self._calls = calls
         self._wanted = wanted
         self._known: dict[str, ShardedQueue | None] = {}
-        self._turns = count()
+        self._rotation = count()
         calls.forget = self._forget
         for queue, size in wanted.items():
             if (found := self.of(queue)) is not None and found.size != size:
@@ -84,14 +84,14 @@ class ShardMap:
                     f"queue {queue!r} is spread over {found.size} shards, which stays so: ?spread says {size}"
                 )
             if found is None and self._exists(queue):
-                raise _not_spread(queue)
+                raise _not_sharded(queue)
 
     def of(self, queue: str) -> ShardedQueue | None:
         """How a queue is spread; None: it is not."""
         try:
             return self._known[queue]
         except KeyError:
-            size = self._calls.link.ask(SPREAD, "HGET", SPREAD, queue)
+            size = self._calls.client.execute(SHARDS, "HGET", SHARDS, queue)
             found = ShardedQueue(queue, int(size)) if isinstance(size, bytes) else None
             self._known[queue] = found
             return found
@@ -101,29 +101,29 @@ class ShardMap:
         size = self._wanted.get(queue)
         if size is not None and self.of(queue) is None:
             if self._exists(queue):
-                raise _not_spread(queue)
-            self._calls.link.ask(SPREAD, "HSETNX", SPREAD, queue, size)
+                raise _not_sharded(queue)
+            self._calls.client.execute(SHARDS, "HSETNX", SHARDS, queue, size)
             self._forget(queue)
         return self.of(queue)
 
     def drop(self, queue: str) -> None:
         """The queue was dropped."""
-        self._calls.link.ask(SPREAD, "HDEL", SPREAD, queue)
+        self._calls.client.execute(SHARDS, "HDEL", SHARDS, queue)
         self._forget(queue)
 
     def forget(self) -> None:
         """The store was emptied."""
         self._known.clear()
 
-    def turn(self) -> int:
+    def rotation(self) -> int:
         """Another number each time; what it leaves over the number of shards is the one whose turn it is."""
-        return next(self._turns)
+        return next(self._rotation)
 
     def _forget(self, queue: str) -> None:
         self._known.pop(queue, None)
 
     def _exists(self, queue: str) -> bool:
-        return bool(self._calls.link.ask(key_of(queue), "EXISTS", key_of(queue)))
+        return bool(self._calls.client.execute(key_of(queue), "EXISTS", key_of(queue)))
 
 
 def by_shard(items: Sequence[T], index_of: Callable[[T], int]) -> list[tuple[int, list[int], list[T]]]:
@@ -147,7 +147,7 @@ def _digits_of(name: str) -> str:
     return digits if name[:1] == "_" and digits.isascii() and digits.isdigit() else ""
 
 
-def _not_spread(queue: str) -> InvalidSettingError:
+def _not_sharded(queue: str) -> InvalidSettingError:
     return InvalidSettingError(
         f"queue {queue!r} exists and is not spread, which stays so: leave it out of ?spread, or move it to a store "
         "where it is not there yet (towline migrate)"

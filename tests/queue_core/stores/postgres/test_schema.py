@@ -21,7 +21,7 @@ from queue_core.errors import (
 )
 from queue_core.stores import open_store
 from queue_core.stores.postgres import schema
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 from queue_core.stores.postgres.schema import SUBJECTS, PostgresMigration, migrations, schema_text
 from queue_core.task import NewTask
 from tests.support.stores.engines import EngineUnavailableError, postgresql
@@ -204,7 +204,7 @@ def test_a_url_that_can_not_be_right_is_refused(url: str, bad: str) -> None:
 
 def test_the_stores_name_stands_for_its_schema_and_for_nothing_else() -> None:
     text = "SELECT towline.add(), 'towline_' || x FROM towline.tasks -- a towline. full stop"
-    assert spelled(text, "mine") == "SELECT mine.add(), 'towline_' || x FROM mine.tasks -- a towline. full stop"
+    assert qualified(text, "mine") == "SELECT mine.add(), 'towline_' || x FROM mine.tasks -- a towline. full stop"
 
 
 def test_a_server_that_does_not_sync_is_refused_unless_that_was_asked_for(tmp_path: Path) -> None:
