@@ -1,4 +1,4 @@
-"""The verbs of people: delete by name, purge, redrive; and those over queues themselves."""
+"""The verbs of administrators: delete by name, purge, redrive, postpone, and the settings of queues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,13 +16,13 @@ from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
-    """See `Transaction.set_storage_limit`. The limit comes first, so that queues made meanwhile count too."""
+    """See `Transaction.set_storage_limit`. The limit is written first, so that queues created meanwhile count too."""
     if limit_bytes is None:
         calls.client.execute(STORAGE, "DEL", STORAGE)
     else:
         calls.client.execute(STORAGE, "SET", STORAGE, limit_bytes)
     for queue in calls.names():
-        _count(calls, queue, b"0" if limit_bytes is None else b"1")
+        _set_counting(calls, queue, b"0" if limit_bytes is None else b"1")
 
 
 def storage(calls: Calls) -> Storage:
@@ -31,23 +31,23 @@ def storage(calls: Calls) -> Storage:
     if not isinstance(limit_bytes, bytes):
         return Storage()
     keys = [stored_key(queue) for queue in calls.names()]
-    return Storage(int(limit_bytes), sum(_read(calls, keys)))
+    return Storage(int(limit_bytes), sum(_read_numbers(calls, keys)))
 
 
 def count_new_queue(calls: Calls, queue: str) -> None:
-    """Have a queue that was just made count its payloads, if there is a limit."""
+    """Make a queue that was just created count its payloads, if there is a limit."""
     if calls.client.execute(STORAGE, "EXISTS", STORAGE):
-        _count(calls, queue, b"1")
+        _set_counting(calls, queue, b"1")
 
 
-def _count(calls: Calls, queue: str, wanted: bytes) -> None:
+def _set_counting(calls: Calls, queue: str, wanted: bytes) -> None:
     try:
         calls.change("count_stored", queue, wanted)
     except UnknownQueueError:
-        return  # it is just being dropped
+        return  # the queue is being dropped
 
 
-def _read(calls: Calls, keys: Sequence[str]) -> list[int]:
+def _read_numbers(calls: Calls, keys: Sequence[str]) -> list[int]:
     if not keys:
         return []
     if calls.in_cluster:
@@ -105,8 +105,8 @@ def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Ins
 def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     """See `Transaction.put_queue`.
 
-    The queue is listed before and after it is made: so it is listed whatever a dropping of it meanwhile does, and
-    whenever this is cut short. A list may name a queue that is not there.
+    The queue is listed before and after it is created, so that it is listed even if the queue is dropped meanwhile or
+    this call is interrupted. The list may name a queue that does not exist.
     """
     _list(calls, spec.name)
     created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec))[DATA] == _ONE
@@ -131,7 +131,7 @@ def queue(calls: Calls, name: str) -> QueueSpec:
 def queues(calls: Calls) -> list[QueueSpec]:
     """See `Transaction.queues`."""
     found = [_spec(calls, name) for name in sorted(calls.names())]
-    return [spec for spec in found if spec is not None]  # None: it is just being dropped
+    return [spec for spec in found if spec is not None]  # None: the queue is being dropped
 
 
 def _spec(calls: Calls, name: str) -> QueueSpec | None:
@@ -146,7 +146,7 @@ def delete_queue(calls: Calls, name: str) -> int:
     """See `Transaction.delete_queue`."""
     data = calls.change("delete_queue", name)
     calls.client.execute(QUEUES, "ZREM", QUEUES, name)
-    if calls.client.execute(key_of(name), "EXISTS", key_of(name)):  # made anew meanwhile
+    if calls.client.execute(key_of(name), "EXISTS", key_of(name)):  # created again meanwhile
         _list(calls, name)
     (count,) = unpack_from(">Q", data, DATA)
     return int(count)

@@ -1,4 +1,4 @@
-"""Recounts everything the counters, sets and names of every queue promise, a piece at a time: for a store at rest."""
+"""Recount the counters, sets and names of every queue, a piece at a time; for a store that is not in use."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ _STATES = ("", "ready", "delayed", "leased", "dead")
 _UNTAGGED, _TAGGED = b"-", b"="
 
 TaskCounts = Counter[tuple[bytes, int]]
-"""Tasks by the field of their tag's counters, and state."""
+"""Numbers of tasks by the field of their tag's counters and by state."""
 
 
 def check(calls: Calls) -> Check:
@@ -60,7 +60,7 @@ def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
 
 
 def _pieces(calls: Calls, queue: str) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Problems of the tasks of each piece of a queue, and these tasks."""
+    """Scan a queue; yield the problems and the packed tasks of each piece."""
     cursor = b"0"
     while True:
         answer = _list_of(calls.client.read("check_piece", (key_of(queue),), (cursor,)))
@@ -71,7 +71,7 @@ def _pieces(calls: Calls, queue: str) -> Iterator[tuple[list[str], list[bytes]]]
 
 
 def _check_sizes(calls: Calls, queue: str, counts: TaskCounts, beside: Counter[str]) -> Iterator[str]:
-    """Each set and hash is as large as the tasks say: so nothing is in it that is of no task."""
+    """Compare the size of each set and hash with the tasks, which finds entries of no task."""
     sizes = _list_of(_list_of(calls.client.read("check_counts", (key_of(queue),)))[0])
     untagged = [counts[_UNTAGGED, state] for state in range(5)]
     tagged = [counts[_TAGGED, state] for state in range(5)]
@@ -105,7 +105,7 @@ def _check_counters(calls: Calls, queue: str, counts: TaskCounts) -> Iterator[st
 
 
 def _check_field(field: bytes, row: Sequence[Answer], counts: TaskCounts) -> Iterator[str]:
-    """The counters of a tag, or of the queue, and the sizes of its sets, against the tasks."""
+    """Compare the counters and set sizes of a tag, or of all tags, with the tasks."""
     shown = {_UNTAGGED: "the untagged", _TAGGED: "all tags"}.get(field, f"tag {field[1:].decode()!r}")
     packed, sizes = row
     counted = _COUNTERS.unpack(packed) if isinstance(packed, bytes) else (b"",) * 11

@@ -1,4 +1,4 @@
-"""The verbs of workers: lease, renew, release, delete, and the exchange of these."""
+"""The verbs of workers: lease, renew, release, delete, and exchange (delete and lease in one call)."""
 
 import re
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
 
 def numbers_of(tokens: Sequence[str]) -> list[int]:
-    """Task id and instant of the grant of each token, in turn. Raises `InvalidTokenError` as `parse_token` does."""
+    """Return the task id and the instant of the grant of each token, in turn. Raises `InvalidTokenError`."""
     joined = " ".join(tokens)
     if _TOKENS.fullmatch(joined):
         numbers = list(map(int, joined.replace(".", " ").split(" ")))
@@ -35,7 +35,7 @@ def numbers_of(tokens: Sequence[str]) -> list[int]:
 
 
 def pack_tokens(tokens: Sequence[str]) -> bytes:
-    """Tokens as the functions take them."""
+    """Pack tokens as the functions take them."""
     return pack_instants(numbers_of(tokens))
 
 
@@ -46,7 +46,7 @@ _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBH")
 _RENEWED = Struct(">QIHHH")
 _COUNTS = Struct(">HH")
-_OWN = -1  # a length or a delay that the queue's settings say
+_OWN = -1  # a length or delay that comes from the queue's settings
 _ONE = ord("1")
 
 new_deleted = builder(Deleted)
@@ -105,7 +105,7 @@ def _delete_and_add(
     *,
     now: Instant,
 ) -> bytes:
-    """Call a verb that deletes, each with the tasks that follow it."""
+    """Call a verb that deletes tasks and adds those that follow them (`Deletion.then`)."""
     tasks = [new for deletion in deletions for new in deletion.then]
     queues = queues_of(calls, queue, tasks)
     follows = pack(f">I{len(deletions)}H", len(tasks), *[len(deletion.then) for deletion in deletions])
@@ -181,7 +181,7 @@ def _microseconds(seconds: float | None) -> int:
 
 
 def _deleted(queue: str, data: bytes, at: int, deletions: Sequence[Deletion]) -> tuple[list[Deleted | None], int]:
-    """The outcomes of deletions, and where what follows begins."""
+    """Parse the outcomes of deletions; also return the index behind them."""
     letters = data[at : at + len(deletions)]
     at += len(deletions)
     outcomes: list[Deleted | None] = []
@@ -199,7 +199,7 @@ def _deleted(queue: str, data: bytes, at: int, deletions: Sequence[Deletion]) ->
 
 
 def _granted(queue: str, worker: str, data: bytes, at: int) -> Granted:
-    """What was granted, from where the expired leases begin."""
+    """Parse what a lease verb granted, from the index of the expired leases."""
     (expired_total,) = unpack_from(">H", data, DATA + 2)
     flags = data[1]
     expired: tuple[FinishedLease, ...] = ()

@@ -1,4 +1,4 @@
-"""The verbs that only look, each one atomic call: statistics, waiting times, live leases, samples."""
+"""The verbs that only read, each one atomic call: peek, statistics, waiting times, live leases, samples."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -124,7 +124,7 @@ _SPARSE = b"s"
 
 @dataclass(frozen=True, slots=True)
 class RedisPeek:
-    """What a peek asks for."""
+    """The parameters of a peek."""
 
     tags: TagFilter
     states: frozenset[TaskState]
@@ -135,7 +135,7 @@ class RedisPeek:
     now: Instant
 
     def cells(self) -> list[Cell]:
-        """The look as the functions take it."""
+        """Pack the request as the functions take it."""
         kind, tags = pack_filter(self.tags)
         states = sum(1 << state for state in self.states)
         fixed = _PEEK.pack(self.now, kind, states, self.after, self.limit, self.payload_bytes, len(tags))
@@ -143,7 +143,7 @@ class RedisPeek:
 
 
 def peek(calls: Calls, queue: str, request: RedisPeek) -> Page:
-    """See `Transaction.peek`. Where the ids of very many tasks are sparse it takes many calls, not one instant."""
+    """See `Transaction.peek`. Not atomic for a queue of very many tasks with sparse ids, which takes many calls."""
     spec = settings_of(calls, queue)
     if request.names is not None:
         return _page(spec, calls.read("peek_names", queue, *request.cells(), *dict.fromkeys(request.names)), request)
@@ -156,7 +156,7 @@ def peek(calls: Calls, queue: str, request: RedisPeek) -> Page:
 
 
 def _ids(calls: Calls, queue: str, request: RedisPeek) -> Iterator[int]:
-    """The least ids of each piece of the queue; each task is in one piece at least, as long as it is there."""
+    """Scan the queue and yield the lowest ids of each piece; a task that stays is in one piece at least."""
     cursor = 0
     while True:
         data = calls.read("peek_piece", queue, *request.cells(), cursor)

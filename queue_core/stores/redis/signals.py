@@ -1,7 +1,7 @@
-"""Wakes waiting lease calls of every process on the same Redis: a message to one fitting waiter per task.
+"""Wake waiting lease calls of every process on the same Redis: each task sends a message to one fitting waiter.
 
-Who waits is known to Redis as an ear of the queue; the functions in `lua/wake.lua` choose among them. Only a hint: all
-that can be lost is time.
+Redis keeps the waiters of each queue; the functions in `lua/wake.lua` choose among them. A wake-up is only a hint: if
+one is lost, a waiter finds its task later.
 """
 
 import contextlib
@@ -22,25 +22,25 @@ from queue_core.task import TagFilter
 MAX_IDLE = 1000
 MAX_UNREAD = 1000
 PUBLISH_SECONDS = 1.0
-"""How long after a verb found listeners a publish is worth a call; every such verb says so anew."""
+"""How long, in seconds, tasks are published to a queue after a verb's answer said that the queue has waiters."""
 OPEN_SECONDS = 1.0
 
 _MESSAGE = re.compile(r"([0-9]+)([-+].*)", re.DOTALL)
 
 
 class RedisSignals:
-    """`Signals` over sharded pub/sub. Publishing costs nothing when nobody waits."""
+    """`Signals` over sharded pub/sub. Publishing costs no call when no caller waits."""
 
     def __init__(self, client: RedisClient, key_of: Callable[[str], str]) -> None:
         """Args:
-        key_of: the key of a queue, which the keys of its ears begin with.
+        key_of: returns the key of a queue, with which the keys of its waiters begin.
         """
         self._client = client
         self._key_of = key_of
         self._begin()
 
     def _begin(self) -> None:
-        """With no ear and no thread, as a process that nobody knows."""
+        """Start with no waiter and no thread, under a new name of the process."""
         self._process = token_hex(6)
         self._numbers = counter(1)
         self._lock = Lock()
@@ -54,29 +54,29 @@ class RedisSignals:
         )
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork, which waits for nothing yet."""
+        """See `forking.Renewable`. The child of a fork has no waiters yet."""
         self._pubsub.leave_to_parent()
         self._begin()
 
     def note_waiters(self, queue: str) -> None:
-        """A verb's answer said that somebody listens on the queue: what it made leasable is to be published."""
+        """Note that the queue has waiters, so that tasks which become leasable are published."""
         self._publish_until[queue] = self._client.clock.monotonic() + PUBLISH_SECONDS
 
     @property
     def trouble(self) -> str:
-        """None that lasts: while Redis is away nothing else works either."""
+        """Always "": while Redis is unreachable no other call works either."""
         return ""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
+        """Wake up to `count` fitting waiters, most recently active first; dead processes are passed over."""
         if queue in self._waiters or self._publish_until.get(queue, 0.0) > self._client.clock.monotonic():
-            with contextlib.suppress(StoreError):  # they look by themselves before long
+            with contextlib.suppress(StoreError):  # waiters poll before long
                 self._wake(queue, "-" if tag is None else f"+{tag}", count)
 
     def subscribe(self, queue: str, tags: TagFilter) -> "RedisSubscription":
-        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began.
+        """Register a waiter. One whose last wait timed out counts as active since that wait began.
 
-        While Redis can't be reached this returns nevertheless, and the waiter is woken once it can.
+        While Redis can't be reached this returns as well, and the waiter is woken once Redis is back.
         """
         number = next(self._numbers)
         waiter = RedisSubscription(self, queue, number, f"{self._process}.{number}.{_tags_text(tags)}")
@@ -93,11 +93,11 @@ class RedisSignals:
         return waiter
 
     def close(self) -> None:
-        """Hear no more."""
+        """Close the connections that receive wake-ups."""
         self._pubsub.close()
 
     def leave(self, waiter: "RedisSubscription", *, is_in_vain: bool) -> None:
-        """Forget an ear; whoever waits next in this process is as idle as one that waited in vain."""
+        """Unregister a waiter; after a wait that timed out, the next waiter of this process inherits its idle time."""
         with self._lock:
             waiters = self._waiters.get(waiter.queue, {})
             if waiters.pop(waiter.number, None) is None:
@@ -111,7 +111,7 @@ class RedisSignals:
         self._unregister(waiter)
 
     def pass_on(self, queue: str, label: str) -> None:
-        """A wake-up that was not used."""
+        """Pass an unused wake-up on to the next fitting waiter."""
         with contextlib.suppress(StoreError):
             self._wake(queue, label, 1)
 
@@ -121,7 +121,7 @@ class RedisSignals:
         self._client.call_hint("wake", [self._key_of(queue)], [label, count])
 
     def _register(self, queue: str, waiters: "list[RedisSubscription]") -> list[bool]:
-        """Make ears known; whether each of them was unknown."""
+        """Register waiters with Redis; return for each whether it was unknown there."""
         cells: list[str | int] = []
         for waiter in waiters:
             cells += (waiter.text, waiter.active_at)
@@ -144,7 +144,7 @@ class RedisSignals:
     def _channel_of(self, queue: str) -> str:
         return f"{self._key_of(queue)}:e:{self._process}"
 
-    # -- in the hearing's thread ----------------------------------------------------------------------------------
+    # -- in the pub/sub thread ------------------------------------------------------------------------------------
 
     def _on_message(self, name: str, data: bytes) -> None:
         queue = self._queues.get(name, "")
@@ -160,7 +160,7 @@ class RedisSignals:
             self.pass_on(queue, label)
 
     def _on_reopened(self, name: str) -> None:
-        """What was sent meanwhile is lost: let all who wait look for themselves."""
+        """Wake all waiters of a channel, as messages sent while it was closed are lost."""
         queue = self._queues.get(name, "")
         self._register_again(queue)
         for waiter in self._listed(queue):
@@ -180,7 +180,7 @@ class RedisSignals:
                 return
 
     def _register_again(self, queue: str) -> bool:
-        """Ears that the server lost look for themselves, as they may have missed something."""
+        """Register the queue's waiters again, and wake those that Redis had lost: they may have missed a message."""
         waiters = self._listed(queue)
         if not waiters:
             return True
@@ -202,7 +202,7 @@ class RedisSignals:
 
 
 class RedisSubscription:
-    """One waiter's ear."""
+    """A `Subscription` of one waiter."""
 
     def __init__(self, signals: RedisSignals, queue: str, number: int, text: str) -> None:
         self.queue = queue
@@ -234,7 +234,7 @@ class RedisSubscription:
             self._changed.notify_all()
 
     def offer(self, label: str) -> bool:
-        """A task of this label became leasable; False when nobody listens here any more."""
+        """Deliver a wake-up for a task of this label; return False when the waiter is closed."""
         with self._changed:
             if self._is_closed:
                 return False
@@ -243,7 +243,7 @@ class RedisSubscription:
             return True
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """Unregister; an unused wake-up is passed on to the next fitting waiter."""
         self._signals.leave(self, is_in_vain=self._is_in_vain and not self._unread)
         with self._changed:
             self._is_closed = True

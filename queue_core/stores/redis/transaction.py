@@ -1,4 +1,4 @@
-"""The `Transaction` protocol over calls: every verb in one line, each told in the module that does it."""
+"""The `Transaction` protocol over calls of Redis functions; each verb is implemented in a module of this package."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -29,9 +29,9 @@ from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, Ta
 
 
 class RedisTransaction:
-    """See `Transaction`. Each verb is one step that is done when it returns; a failure later takes nothing back.
+    """See `Transaction`. Each verb is atomic and is done when it returns; a later failure does not undo it.
 
-    Keeps nothing, so one serves all threads.
+    Stateless, so one object serves all threads.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -111,7 +111,7 @@ class RedisTransaction:
             self._calls, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -163,7 +163,7 @@ class RedisTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._calls, name, holder, seconds=seconds, now=now)
 
-    # -- moving a queue to another store, and repeats -------------------------------------------------------------
+    # -- transfer and idempotency ---------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return transfer.restore(self._calls, queue, tasks, now=now)

@@ -1,4 +1,4 @@
-"""Moving a queue to or from another store; and the answers that are remembered for clients' sessions."""
+"""The verbs that move a queue to or from another store, and the answers that are kept for clients' sessions."""
 
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
@@ -64,4 +64,4 @@ def keep_answer(calls: Calls, session: str, number: int, answer: bytes) -> None:
     data = calls.done(calls.client.call("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)
-        raise StoreUnavailableError(f"call {number} of session {session!r} came late: {last} was answered")
+        raise StoreUnavailableError(f"call {number} of session {session!r} came late: call {last} was answered")

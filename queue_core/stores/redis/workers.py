@@ -1,7 +1,7 @@
-"""Workers as the queues know them: first seen, retired; and who leads.
+"""The verbs of supervisors: when workers were first seen, retirement, leads.
 
-Each queue keeps what it knows of a worker, as its functions can't look at another node of a cluster. Without a cluster
-one call looks at all queues, and a retirement is one step; in a cluster it is one step for each queue.
+Each queue keeps its own record of a worker, as functions can't read another node of a cluster. Without a cluster one
+atomic call retires a worker from all queues; in a cluster it is one call for each queue.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ONE = ord("1")
 
 
 def _groups(calls: Calls) -> list[list[str]]:
-    """All queues, those together that one call can look at."""
+    """Return all queues, in groups that one call can read."""
     names = calls.names()
     return [[name] for name in names] if calls.in_cluster else [names] if names else []
 
@@ -73,7 +73,7 @@ def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:
 
 
 def _remember(calls: Calls, worker: str, *, now: Instant) -> None:
-    """Keep it for queues that are yet to come; `put_queue` reads it after it made one."""
+    """Keep the retirement for queues that are created later: `put_queue` reads it."""
     calls.done(calls.client.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
 
 

@@ -1,9 +1,9 @@
-"""The link to Redis: calls functions of our library, and sees each call through until it is answered or refused.
+"""The client of Redis: call functions of the library, and retry each call until it is answered or refused.
 
-A changing call carries its session and number before its own arguments. The functions keep, beside what a call
-changes, the number and the answer of each session's last call: the same number again gets the same answer and changes
-nothing; a lower one is a straggler of a connection that was given up, and changes nothing either. So a call whose
-answer was lost is sent again until it is answered. `failures` says what each failure means.
+A changing call carries a session and a number before its own arguments. The functions keep the number and the answer of
+each session's last call: the same number gets the same answer and changes nothing; a lower number, from a connection
+that was given up, changes nothing either. So a call whose answer was lost is safely sent again. `errors` says what each
+failure means.
 """
 
 import contextlib
@@ -25,16 +25,19 @@ from queue_core.stores.redis.client.topology import Key, topology_of
 from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
 
 RETRY_SECONDS = 5.0
-"""How long a call is tried, from its first failure, that changes nothing, or may have changed something."""
+"""How long a call is retried, from its first failure on, if it changes nothing or may have taken effect."""
 FRESH_SECONDS = 1.5
-"""How long one is tried that would change something and can't have arrived: it carries an instant, and is to be made
-anew with the present one rather than to arrive late. A lease granted late may have ended before its worker has it."""
+"""How long a changing call is retried that can't have arrived.
+
+Short, as the call carries the instant of its first try: a lease that is granted late may end before its worker has it.
+"""
 HINT_SECONDS = 0.5
+"""How long a hint, such as a wake-up, is retried."""
 PAUSES_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Before another try; the last one repeats."""
+"""The pauses before retries; the last one repeats."""
 _TIME = (b"TIME",)
 _CLOCK_KEY = b""
-"""In a cluster every node has a clock of its own: the one that counts is that of the node with this key's slot."""
+"""The key whose node has the store's clock: in a cluster every node has a clock of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,9 @@ class FunctionLibrary:
     """The functions that calls name.
 
     Args:
-        prefix: what precedes each function's name in the source: says version and checksum, so that the functions of
-            several versions live side by side.
-        source: as FUNCTION LOAD takes it, with its `#!lua name=` line, whose name says the same.
+        prefix: precedes each function's name in the source, with version and checksum, so that the functions of several
+            versions live side by side.
+        source: the argument of FUNCTION LOAD, with its `#!lua name=` line.
     """
 
     prefix: str
@@ -52,12 +55,12 @@ class FunctionLibrary:
 
 
 class RedisClient:
-    """For several threads: a call takes a line of its own, the most recently used first."""
+    """Thread-safe: each call takes a connection of its own, the most recently used first."""
 
     def __init__(
         self, url: str, library: FunctionLibrary, *, durability: Literal["strict", "relaxed"] = "strict"
     ) -> None:
-        """Connect to every server and look at its settings.
+        """Connect to every server and check its settings.
 
         Raises `InvalidSettingError` for the URL, `StoreUnsafeError` for a server that can't keep what `durability`
         promises, `StoreUnavailableError` when none answers.
@@ -76,7 +79,7 @@ class RedisClient:
 
     @property
     def url(self) -> str:
-        """Where it leads, without secrets."""
+        """The store's URL, without secrets."""
         return self.target.shown
 
     def call(
@@ -84,9 +87,9 @@ class RedisClient:
     ) -> Answer:
         """Call a function that changes something: its arguments are session, number, then `args`.
 
-        There is a key at least, and all are in one slot. `once` is a session and a number that another process may call
-        with again, instead of the line's own. Raises `StoreUnavailableError` or one of its kind when nothing took
-        effect, `OutcomeUnknownError` when that is not known, `CallFailedError` for an error of the function.
+        There is at least one key, and all keys are in one slot. `call_id` is a session and a number, with which another
+        process may repeat the call; by default they are the connection's own. Raises `StoreUnavailableError` or a
+        subclass when nothing took effect, `OutcomeUnknownError`, or `CallFailedError` for an error of the function.
         """
         connection = self._take()
         if call_id is None:
@@ -96,32 +99,32 @@ class RedisClient:
         return self._finish(connection, keys[0], command, changes=True)
 
     def read(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
-        """Call a function registered with `no-writes`; it gets `args` only, and works where nothing can be written."""
+        """Call a function registered with `no-writes`; it gets `args` only, and works where writes are refused."""
         command = (b"FCALL_RO", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False)
 
     def call_hint(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
-        """Call a function that may be done twice; it gets `args` only. For hints: it is not insisted on for long."""
+        """Call a function that may run twice and gets `args` only, such as a wake-up; retry for `HINT_SECONDS`."""
         command = (b"FCALL", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False, is_hint=True)
 
     def execute(self, key: Key, *command: Cell) -> Answer:
-        """Any command that changes nothing, or may be done twice, of the server that holds `key`."""
+        """Run a command that changes nothing, or may run twice, on the server that holds `key`."""
         return self._finish(self._take(), key, command, changes=False)
 
     def address(self, key: Key) -> RedisAddress:
-        """The server that holds `key`. Raises `StoreUnavailableError`."""
+        """Return the server that holds `key`. Raises `StoreUnavailableError`."""
         try:
             return self._topology.address(key)
         except (RedisError, OSError) as error:
             raise failure_of(error, self.url).error from error
 
     def forget_topology(self) -> None:
-        """What was known of who holds what turned out wrong."""
+        """Forget which server holds which key; the next call looks it up."""
         self._topology.forget()
 
     def connect(self, address: RedisAddress) -> RedisDriver:
-        """A connection besides the lines, which the caller closes; tried once.
+        """Open a connection that the caller closes, with a single try.
 
         Raises `StoreUnavailableError` or `StoreUnsafeError`.
         """
@@ -132,17 +135,17 @@ class RedisClient:
             raise failure_of(error, str(address)).error from error
 
     def close(self) -> None:
-        """Close the connections that are not in use; the others are closed as their calls end."""
+        """Close the connections: those in use when their calls end, the others now."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: lines and their sessions are the parent's, a call number used by both is one call."""
+        """See `forking.Renewable`. Sessions are the parent's: a number that both used would count as one call."""
         self._idle = []
         made, self._made = self._made, WeakSet()
         for connection in made:
-            connection.close()  # without a word: redis-py looks at the process
+            connection.close()  # sends nothing: redis-py compares the process id
         self.clock.renew_after_fork()
         self._topology.renew_after_fork()
         self._handshake.renew_after_fork()
@@ -160,7 +163,7 @@ class RedisClient:
             return self._idle.pop()  # a list's pop and append are atomic, and a lock would cost as much as they do
         except IndexError:
             if self._is_closed:
-                raise StoreUnavailableError(f"the link to {self.url} is closed") from None
+                raise StoreUnavailableError(f"the client of {self.url} was closed") from None
             return self._new_connection()
 
     def _new_connection(self) -> RedisConnection:
@@ -187,7 +190,7 @@ class RedisClient:
             if self._is_closed:
                 self.close()
 
-    # -- seeing it through ----------------------------------------------------------------------------------------
+    # -- retries --------------------------------------------------------------------------------------------------
 
     def _retry(
         self,
@@ -199,7 +202,7 @@ class RedisClient:
         changes: bool,
         longest_seconds: float,
     ) -> Answer:
-        """Try again while that may help and time is left."""
+        """Retry the call while that may help and time is left."""
         began_at = self.clock.monotonic()
         is_unknown = False
         tries = handshakes = 0
@@ -207,14 +210,14 @@ class RedisClient:
         while True:
             failure = failure_of(error, self._place)
             is_unknown = is_unknown or (changes and connection.is_sent and not failure.is_answered)
-            if refusal is None or failure.next != "load":  # what kept the library from being loaded says more
+            if refusal is None or failure.next != "load":  # a failure to load the library says more than "not found"
                 refusal = failure.error
             may_last = longest_seconds if is_unknown or not changes else min(longest_seconds, FRESH_SECONDS)
             left = began_at + may_last - self.clock.monotonic()
             if failure.next == "stop" or left <= 0:
                 _give_up(refusal, error, is_unknown=is_unknown)
             tries += 1
-            if tries > 1:  # one connection that was closed is mended by the first try: nobody need know
+            if tries > 1:  # the first retry replaces a closed connection, which is not worth a log line
                 self._handshake.note_lost(str(refusal), since=handshakes)
             handshakes = self._handshake.handshakes
             try:
@@ -237,7 +240,7 @@ class RedisClient:
     ) -> Answer:
         if failure.next == "moved":
             if tries > 1:
-                self._pause(tries, left)  # two nodes that point at each other
+                self._pause(tries, left)  # two nodes may point at each other
             self._topology.forget()
             return connection.execute(self._topology.follow(failure.to), command, seconds=left)
         if failure.next == "load":
@@ -255,13 +258,13 @@ class RedisClient:
         try:
             connection.execute(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
         except ResponseError as error:
-            if "already exists" not in str(error):  # somebody else was quicker
+            if "already exists" not in str(error):  # another process was quicker
                 raise
         connection.is_sent = False
 
     @property
     def _place(self) -> str:
-        """Which server, for people."""
+        """The server, for messages."""
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
     def _open(self) -> None:
@@ -273,7 +276,7 @@ class RedisClient:
                     self._set_clock(connection, self._topology.address(_CLOCK_KEY))
                     if not self.clock.is_vague:
                         break
-            if self.clock.is_stale:  # until its node is back: the nodes' clocks should not differ by much
+            if self.clock.is_stale:  # another node's time until its node is back: they should not differ by much
                 self._set_clock(connection, reached)
         except (RedisError, OSError) as error:
             connection.close()
@@ -284,9 +287,9 @@ class RedisClient:
         self._idle.append(connection)
 
     def _connect_all(self, connection: RedisConnection) -> RedisAddress:
-        """Look at every server; one of a cluster that is away is looked at when it is back. Returns one that is here.
+        """Check every server that can be reached, and return one of them; others are checked on their first use.
 
-        Raises what redis-py raises when none is, or one is unfit.
+        Raises the errors of redis-py when none can be reached, or one is unfit.
         """
         reached: list[RedisAddress] = []
         away: Exception | None = None
@@ -316,7 +319,7 @@ class RedisClient:
             try:
                 self._set_clock(connection, self._topology.address(_CLOCK_KEY))
             except (RedisError, OSError, StoreError):
-                self._topology.forget()  # the clock runs on; whether its node is gone is found out by who needs it
+                self._topology.forget()  # the clock runs on without its node
         return connection.execute(address, command)
 
     def _set_clock(self, connection: RedisConnection, address: RedisAddress) -> None:

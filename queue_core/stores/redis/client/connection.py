@@ -1,6 +1,6 @@
-"""One caller's line to Redis: a session that numbers its calls, and a connection to each server it has called.
+"""The connection of one caller: a session that numbers its calls, and a driver connection to each server it called.
 
-redis-py's connection is used without its pool and client: measured, that halves what a call costs here.
+redis-py's connections are used without its pool and client, which halves the cost of a call.
 """
 
 import contextlib
@@ -20,26 +20,28 @@ from queue_core.config.redis_url import RedisAddress, RedisUrl
 
 Cell: TypeAlias = str | bytes | int | float
 Answer: TypeAlias = "int | bytes | list[Answer] | None"
-"""What Redis answers in its second protocol: numbers, bytes, nil, and lists of these."""
+"""An answer in version 2 of Redis's protocol: numbers, bytes, nil, and lists of these."""
 
 CONNECT_SECONDS = 2.0
+"""The timeout of a connect."""
 ANSWER_SECONDS = 3.0
-"""Silence after which a link counts as cut; a server that is merely slow gets the same call again, without harm."""
+"""The timeout of an answer; a server that is merely slow gets the same call again, which is harmless."""
 LEAST_SECONDS = 0.25
+"""The shortest timeout of a retry that must connect."""
 FRESH_SECONDS = 0.05
-"""A connection used this lately is not looked at before it is used again."""
+"""A connection that was used this recently is not checked before it is used again."""
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 5000}
 _UNNAMED: dict[str, object] = (
     {"driver_info": None}
     if "driver_info" in signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
-"""Saves telling the server the driver's name: redis-py changed how that is asked for."""
+"""The options that keep redis-py from sending its name; they differ by its version."""
 _ABRUPT = struct.pack("ii", 1, 0)
 
 
 class RedisDriver(Protocol):
-    """What is used of redis-py's connection."""
+    """The part of redis-py's connection that is used here."""
 
     def connect(self) -> None: ...
 
@@ -59,7 +61,7 @@ class RedisDriver(Protocol):
 
 
 class _Abrupt:
-    """Closing discards what was not sent yet: a call that was given up must not arrive when the link is mended."""
+    """Closing discards unsent data, so that a call that was given up can't arrive when the network is back."""
 
     def fileno(self) -> int:
         open_socket: socket.socket | None = self._sock  # type: ignore[attr-defined]
@@ -83,7 +85,7 @@ class _Local(_Abrupt, UnixDomainSocketConnection): ...
 def new_driver(
     address: RedisAddress, url: RedisUrl, *, seconds: float | None = None, authenticated: bool = True, database: int = 0
 ) -> RedisDriver:
-    """A connection, not yet made, of which no step takes longer than `seconds`."""
+    """Return a driver connection that is not yet open; connect and answers time out after `seconds` at most."""
     options: dict[str, object] = {
         "db": database,
         "socket_timeout": ANSWER_SECONDS if seconds is None else min(ANSWER_SECONDS, seconds),
@@ -108,11 +110,11 @@ def new_driver(
 
 
 class RedisConnection:
-    """Used by one caller at a time. Calls of its session are numbered from 1 in the order they are made."""
+    """For one caller at a time. The calls of its session are numbered from 1."""
 
     def __init__(self, connect: Callable[[RedisAddress, float | None], RedisDriver]) -> None:
         """Args:
-        connect: makes a connection whose server was looked at; None seconds: with the usual patience.
+        connect: opens a checked driver connection with a timeout in seconds, None for the usual ones.
         """
         self.session = token_urlsafe(9).encode()
         self.number = 0
@@ -127,9 +129,9 @@ class RedisConnection:
         """Send one command and return its answer.
 
         Args:
-            seconds: patience for a connection that must be made first; one made with less than the usual is not kept.
+            seconds: the timeout if a connection must be opened first; it is not kept if that is given.
 
-        Raises what redis-py raises; `is_sent` then tells whether the server may have heard it.
+        Raises the errors of redis-py; `is_sent` then says whether the server may have received the command.
         """
         driver = self._driver(address, seconds)
         try:
@@ -138,14 +140,14 @@ class RedisConnection:
             return driver.read_response()
         except ResponseError:
             raise  # an answer, completely read: the connection is as good as before
-        except BaseException:  # also a Ctrl-C: the next caller must never read this call's answer
+        except BaseException:  # Ctrl-C too: the next caller must never read this call's answer
             self.drop(address)
             raise
 
     def execute_both(
         self, address: RedisAddress, first: Sequence[Cell], second: Sequence[Cell], *, seconds: float | None = None
     ) -> tuple[Answer, Answer]:
-        """Send two commands in one write; an error among the answers is raised once both are read."""
+        """Send two commands in one write; an error is raised once both answers are read."""
         driver = self._driver(address, seconds)
         try:
             self.is_sent = True
@@ -161,7 +163,7 @@ class RedisConnection:
         self.is_sent = False
         driver = self._drivers.get(address)
         if driver is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(driver):
-            self.drop(address)  # a call sent into it would have an unknown outcome, for nothing
+            self.drop(address)  # a call sent on it would needlessly have an unknown outcome
             driver = None
         if driver is None:
             driver = self._connect(address, None if seconds is None else max(LEAST_SECONDS, seconds))
@@ -177,20 +179,20 @@ class RedisConnection:
                 driver.disconnect()
 
     def rest(self) -> None:
-        """End of a call: connections that were made in haste are closed."""
+        """End a call; connections that were opened with a short timeout are closed."""
         self._used_at = self._monotonic()
         if self._is_hasty:
             self.close()
 
     def close(self) -> None:
-        """Close all connections; the next call makes new ones."""
+        """Close all driver connections; the next call opens new ones."""
         self._is_hasty = False
         for address in list(self._drivers):
             self.drop(address)
 
 
 def _is_over(driver: RedisDriver) -> bool:
-    """Whether the server has closed a connection on which nothing is awaited."""
+    """Return whether the server has closed a connection on which no answer is pending."""
     poll = select.poll()
     poll.register(driver.fileno(), select.POLLIN)
     return bool(poll.poll(0))

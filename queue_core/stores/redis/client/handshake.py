@@ -1,4 +1,4 @@
-"""Meets a server: connects, looks at what it is and how it is set, and refuses one that can't keep a queue."""
+"""Connect to a server and check its kind and its settings; refuse one that can't keep a queue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,21 +15,20 @@ from queue_core.stores.redis.client.connection import Answer, RedisDriver, new_d
 CONNECTION_LOST = "connection.lost"
 CONNECTION_RESTORED = "connection.restored"
 STORE_EXPOSED = "store.exposed"
-"""The server is set so that what was acknowledged can be lost; the event says how much."""
-
+"""The server's settings allow acknowledged writes to be lost; the event says which."""
 
 MIN_VERSION = (7, 0)
 SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy")
-"""What CONFIG GET is asked for."""
+"""The settings that CONFIG GET reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """What a server says of itself.
+    """The facts about a server.
 
     Args:
         info: the fields of INFO.
-        settings: the answer to CONFIG GET of `SETTINGS`; None where that is refused.
+        settings: the values of `SETTINGS`; None where CONFIG GET is refused.
     """
 
     info: Mapping[str, str]
@@ -37,12 +36,12 @@ class RedisServerInfo:
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows a primary, and so can't be written to."""
+        """Whether the server is a replica, which can't be written to."""
         return self.info.get("role") == "slave"
 
 
 def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
-    """Raise `StoreUnsafeError` for a server without functions, or one that the URL's form is not meant for."""
+    """Raise `StoreUnsafeError` for a server without functions, or for another kind than the URL says."""
     version = server.info.get("redis_version", "?")
     if _numbers(version) < MIN_VERSION:
         raise StoreUnsafeError(
@@ -61,16 +60,16 @@ def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
 def check_settings(
     server: RedisServerInfo, place: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
 ) -> str:
-    """Raise `StoreUnsafeError` unless the settings can keep what is asked; else a warning, or "".
+    """Raise `StoreUnsafeError` unless the settings allow `durability`; return a warning, or "".
 
-    `strict`: an acknowledged write survives power loss, so every write is synced before it is answered.
-    Either: no key is ever evicted, because a queue that forgets tasks is none.
+    `strict`: an acknowledged write survives a power cut, so every write is synced before its answer.
+    In both modes no key may be evicted, as that would lose tasks.
     """
     _check_eviction(server, place)
     loss, mend = _exposure(server, assumes_durable=assumes_durable)
     if loss and durability == "strict":
         raise StoreUnsafeError(
-            f"Redis at {place} can lose what it acknowledged: {loss}. To mend it, {mend}; "
+            f"Redis at {place} can lose acknowledged writes: {loss}. To fix this, {mend}; "
             "or accept the loss: durability relaxed"
         )
     return f"{loss}; to lose nothing, {mend}" if loss else ""
@@ -82,18 +81,18 @@ def _check_eviction(server: RedisServerInfo, place: str) -> None:
     limit = settings.get("maxmemory") or server.info.get("maxmemory", "0")
     if policy != "noeviction" and limit != "0":
         raise StoreUnsafeError(
-            f"Redis at {place} drops keys, and tasks with them, when it reaches its maxmemory of {limit} bytes "
-            f"(maxmemory-policy {policy}). To mend it, {_set('maxmemory-policy noeviction')}"
+            f"Redis at {place} evicts keys, and loses tasks, when it reaches its maxmemory of {limit} bytes "
+            f"(maxmemory-policy {policy}). To fix this, {_set('maxmemory-policy noeviction')}"
         )
 
 
 def _exposure(server: RedisServerInfo, *, assumes_durable: bool) -> tuple[str, str]:
-    """What can be lost, and what mends it; two empty texts: nothing."""
+    """Return which writes can be lost and how to fix that; two empty texts: none can."""
     settings = server.settings
     if settings is None:
         if assumes_durable:
             return "", ""
-        return "it refuses CONFIG GET, so nobody can tell whether appendfsync is always", (
+        return "it refuses CONFIG GET, so it is not known whether appendfsync is always", (
             "allow its user +config|get; or, where the service keeps acknowledged writes by other means, "
             "add ?assume_durable=true to the URL"
         )
@@ -120,7 +119,7 @@ log = structlog.get_logger()
 
 
 class Handshake:
-    """Makes every connection of a link, so that a server that took over or was set anew is looked at like the first."""
+    """Open every connection of a client, so that a server after a failover or a restart is checked like the first."""
 
     def __init__(self, target: RedisUrl, *, durability: Literal["strict", "relaxed"]) -> None:
         self._target = target
@@ -131,13 +130,13 @@ class Handshake:
         self._lock = Lock()
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork."""
+        """See `forking.Renewable`."""
         self._lock = Lock()
 
     def connect(self, address: RedisAddress, seconds: float | None) -> RedisDriver:
-        """A connection to a server that may be written to.
+        """Open a connection to a server that accepts writes.
 
-        Raises what redis-py raises (`ReadOnlyError` for a replica), and `StoreUnsafeError`.
+        Raises the errors of redis-py (`ReadOnlyError` for a replica) and `StoreUnsafeError`.
         """
         driver = new_driver(address, self._target, seconds=seconds, database=self._target.database)
         try:
@@ -150,10 +149,10 @@ class Handshake:
         return driver
 
     def note_lost(self, reason: str, *, since: int) -> None:
-        """A call is tried again and again; logged once until a connection is made, unless `since` then one was.
+        """Log that a call is being retried, once until the next connection.
 
         Args:
-            since: `meetings` as it was when the last try began.
+            since: the value of `handshakes` when the last try began; does nothing if a connection was made since.
         """
         with self._lock:
             if self._is_down or self.handshakes != since:
@@ -180,7 +179,7 @@ class Handshake:
 
 
 def _read_info(driver: RedisDriver) -> RedisServerInfo:
-    """What the server says; one round trip, and one more where CONFIG is refused."""
+    """Read INFO and the settings in one round trip."""
     driver.send_packed_command(driver.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
     try:
         info = driver.read_response()
@@ -192,7 +191,7 @@ def _read_info(driver: RedisDriver) -> RedisServerInfo:
     except NoPermissionError:
         settings = None
     except ResponseError:
-        settings = None  # renamed, or a server that has none
+        settings = None  # CONFIG was renamed, or the server has none
     fields = info.decode(errors="replace").splitlines() if isinstance(info, bytes) else []
     return RedisServerInfo(dict(line.split(":", 1) for line in fields if ":" in line), settings)
 

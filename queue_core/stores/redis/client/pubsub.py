@@ -1,6 +1,6 @@
-"""Receives what is sent to our channels: one thread, and a connection to each server that holds a queue we listen for.
+"""Receive the messages of channels, in one thread, with a connection to each server that holds a subscribed queue.
 
-A connection that is lost is made again; whoever listens is told, as it may have missed something meanwhile.
+A lost connection is opened again, and `on_reopened` is called for its channels, as messages may have been missed.
 """
 
 import contextlib
@@ -18,16 +18,17 @@ from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.client.connection import Answer, RedisDriver
 
 SILENCE_SECONDS = 2.0
-"""After so long without a word the server is asked whether it is there; after as long again the link counts as cut."""
+"""A server that is silent this long is sent a PING; after as long again its connection counts as lost."""
 ROUND_SECONDS = 5.0
-"""How often everything is looked over: channels that nobody listens to, queues that moved, ears that were forgotten."""
+"""How often unused channels are closed, moved queues followed, and waiters registered again."""
 IDLE_SECONDS = 30.0
+"""How long the thread goes on without a channel."""
 PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 @dataclass(slots=True)
 class _Channel:
-    """One channel: the key whose server it is on, where we listen to it now, and whether that was lost before."""
+    """A channel: the key whose server has it, the server where it is subscribed now, and whether it missed messages."""
 
     name: str
     key: str
@@ -38,7 +39,7 @@ class _Channel:
 
 @dataclass(slots=True)
 class _Server:
-    """One connection: when it last said something, and when it was asked to."""
+    """The connection to a server, when it last sent anything, and when it was sent a PING."""
 
     driver: RedisDriver
     received_at: float
@@ -46,7 +47,7 @@ class _Server:
 
 
 class PubSub:
-    """Opened channels. The callbacks run in its thread and must not raise."""
+    """The subscribed channels. Callbacks run in its thread and must not raise."""
 
     def __init__(
         self,
@@ -57,9 +58,9 @@ class PubSub:
         on_round: Callable[[], None],
     ) -> None:
         """Args:
-        heard: told a channel's name and what was sent to it.
-        opened_late: told a channel that is open now, but was not for a while.
-        round_made: called every few seconds.
+        on_message: called with a channel's name and a message.
+        on_reopened: called with a channel that is open again and may have missed messages.
+        on_round: called every `ROUND_SECONDS`.
         """
         self._client = client
         self._on_message = on_message
@@ -78,7 +79,7 @@ class PubSub:
         self._unwanted: list[_Channel] = []
 
     def open(self, name: str, key: str, *, timeout_seconds: float) -> bool:
-        """Listen to a channel on the server that holds `key`; False when that takes longer, and goes on meanwhile."""
+        """Subscribe to a channel on the server that holds `key`; return False on a timeout and go on trying."""
         with self._lock:
             channel = self._channels.get(name)
             if channel is None:
@@ -90,7 +91,7 @@ class PubSub:
         return False
 
     def shut(self, name: str) -> None:
-        """Stop listening to a channel."""
+        """Unsubscribe from a channel."""
         with self._lock:
             channel = self._channels.pop(name, None)
             if channel is not None:
@@ -98,7 +99,7 @@ class PubSub:
                 self._wake_locked()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: close the copies of what the parent's thread listens to."""
+        """In the child of a fork: close the copies of the parent's connections."""
         servers, self._servers = list(self._servers.values()), {}
         for server in servers:
             with contextlib.suppress(RedisError, OSError):
@@ -118,7 +119,7 @@ class PubSub:
 
     def _wake_locked(self) -> None:
         if self._thread is not None:
-            assert self._wakeup is not None, "the thread has made it"
+            assert self._wakeup is not None, "it is made before the thread"
             os.eventfd_write(self._wakeup, 1)
         elif not self._is_closed:
             self._wakeup = os.eventfd(1, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -128,7 +129,7 @@ class PubSub:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        assert self._wakeup is not None, "made before the thread is"
+        assert self._wakeup is not None, "it is made before the thread"
         self._poll.register(self._wakeup, select.POLLIN)
         monotonic = self._client.clock.monotonic
         next_round = wanted_at = monotonic()
@@ -177,7 +178,7 @@ class PubSub:
             return list(self._channels.values())
 
     def _subscribe(self) -> None:
-        """Send for the channels that are not open, and let go of those that are not wanted."""
+        """Subscribe to the channels that are not open, and unsubscribe from unwanted ones."""
         with self._lock:
             unwanted, self._unwanted = self._unwanted, []
         for channel in unwanted:
@@ -220,7 +221,7 @@ class PubSub:
         try:
             while address in self._servers and server.driver.can_read(0):
                 self._take(address, server.driver.read_response())
-        except ResponseError:  # MOVED, most likely: the channel is on another server by now
+        except ResponseError:  # most likely MOVED: the channel is on another server now
             self._client.forget_topology()
             self._lose(address)
         except (RedisError, OSError):
@@ -258,7 +259,7 @@ class PubSub:
                     self._lose(address)
 
     def _move(self) -> None:
-        """Queues that are on another server by now, as calls have found out."""
+        """Unsubscribe channels whose queues are on another server now; `_subscribe` opens them there."""
         for channel in self._listed():
             with contextlib.suppress(StoreError):
                 if channel.address is not None and self._client.address(channel.key) != channel.address:

@@ -1,4 +1,4 @@
-"""Which server holds a key: the one of the URL, the primary that sentinels name, or a node of a cluster."""
+"""Find the server that holds a key: the server of the URL, the primary of sentinels, or a node of a cluster."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -16,26 +16,26 @@ Key = str | bytes
 
 
 class Topology(Protocol):
-    """Where to call. What it raises are redis-py's errors: the link decides what they mean."""
+    """The servers of a store by key. Its methods raise redis-py's errors, which the client classifies."""
 
     def address(self, key: Key) -> RedisAddress:
-        """The server that holds the key; may have to ask."""
+        """Return the server that holds the key; this may call servers."""
 
     def primaries(self) -> Sequence[RedisAddress]:
-        """All servers that hold keys."""
+        """Return all servers that hold keys."""
 
     def forget(self) -> None:
-        """What was known is not true any more; look again before the next call."""
+        """Forget the known servers; the next call looks them up."""
 
     def follow(self, moved: str) -> RedisAddress:
-        """Where `slot host:port` of MOVED points, whatever is known here."""
+        """Return the server that MOVED names as `slot host:port`."""
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: whoever was asking is not here."""
+        """See `forking.Renewable`: the parent's thread may hold the lock."""
 
 
 def topology_of(url: RedisUrl) -> Topology:
-    """The topology that a URL's form says."""
+    """Return the topology for the kind of a URL."""
     if url.kind == "sentinel":
         return _Sentinels(url)
     return _Cluster(url) if url.kind == "cluster" else _One(url.addresses[0])
@@ -56,7 +56,7 @@ class _One:
     def forget(self) -> None:
         return
 
-    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never points elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never redirects
         return self._address
 
     def renew_after_fork(self) -> None:
@@ -64,7 +64,7 @@ class _One:
 
 
 class _Sentinels:
-    """The primary of a service; asked for anew after every failure."""
+    """The primary of a service, looked up again after every failure."""
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
@@ -81,7 +81,7 @@ class _Sentinels:
     def forget(self) -> None:
         self._primary = None
 
-    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters point elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters redirect
         return self.address(b"")
 
     def renew_after_fork(self) -> None:
@@ -100,7 +100,7 @@ class _Sentinels:
 
 
 class _Cluster:
-    """The nodes by slot, as any of them tells."""
+    """The nodes of a cluster by slot, as read from any node."""
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
@@ -126,7 +126,7 @@ class _Cluster:
     def follow(self, moved: str) -> RedisAddress:
         host, _, port = moved.partition(" ")[2].rpartition(":")
         if not port.isdigit():
-            raise RedisConnectionError(f"a node of the cluster points to no address: {moved!r}")
+            raise RedisConnectionError(f"a node of the cluster redirects to no address: {moved!r}")
         return RedisAddress(host or self._known[0].host, int(port))
 
     def renew_after_fork(self) -> None:
@@ -144,11 +144,11 @@ class _Cluster:
                         self._known = tuple(dict.fromkeys(address for address in slots if address is not None))
                         return slots
         listed = ", ".join(map(str, self._url.addresses))
-        raise RedisConnectionError(f"no node of the cluster at {listed} tells which holds what")
+        raise RedisConnectionError(f"no node of the cluster at {listed} answers CLUSTER SLOTS")
 
 
 def _query(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
-    """One question over a connection of its own."""
+    """Run one command on a connection of its own."""
     driver: RedisDriver = new_driver(address, url, seconds=1.0, authenticated=login)
     try:
         driver.connect()

@@ -1,5 +1,5 @@
 -- What every other file builds on: the names of keys, ids as members, and a buffer that writes variadic commands.
--- The files are joined into one function library in the order that redis/functions.py gives.
+-- The files are joined into one function library in the order that redis/calls.py gives.
 -- Instants are microseconds since the epoch. Lua's doubles hold them exactly below 2^53, the year 2255.
 
 -- While a library is loaded it can reach nothing but `redis.register_function`: the first call of a function binds

@@ -1,7 +1,6 @@
-"""The verbs of queues that are spread: each asks the shards it concerns, and makes one answer of theirs.
+"""The verbs of sharded queues: each calls the shards it concerns and merges their answers.
 
-What concerns one shard is one step, as ever; what concerns several is a step for each. Tasks are leased by eta within a
-shard, the shards by turns.
+A verb is atomic within a shard, and not over several. Tasks are leased by eta within a shard; shards take turns.
 """
 
 from collections import OrderedDict, defaultdict
@@ -44,12 +43,12 @@ Routed = tuple[ShardedQueue | None, int, NewTask]
 
 
 class ShardedTransaction:
-    """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
+    """See `Transaction`. Verbs of a queue that is not sharded are passed to `RedisTransaction`."""
 
     def __init__(self, calls: Calls, wanted: Mapping[str, int], shard_map: ShardMap | None = None) -> None:
         """Args:
-        wanted: the number of shards of queues that are to be spread when they are created.
-        spreads: what is known of those that are; None: nothing yet.
+        wanted: the number of shards of queues that are to be sharded when they are created.
+        shard_map: the known shards; None: none yet.
         """
         self._calls = calls
         self._plain = RedisTransaction(calls)
@@ -59,7 +58,7 @@ class ShardedTransaction:
         self._wanted = wanted
 
     def forget(self) -> None:
-        """The store was emptied: nothing that was known of its queues holds."""
+        """Forget the known shards, after the store was emptied."""
         self._shard_map.forget()
 
     # -- queues ---------------------------------------------------------------------------------------------------
@@ -99,7 +98,7 @@ class ShardedTransaction:
         return self._add(queue, tasks, lambda name, some: self._plain.add(name, some, now=now))
 
     def _add(self, queue: str, tasks: Sequence[NewTask], add: Add) -> list[Added]:
-        """One step, but in a cluster a step for each shard: its names decide where a task goes."""
+        """Add with one call, in a cluster with one for each shard."""
         if self._shard_map.of(queue) is None and not any(new.queue for new in tasks):
             return add(queue, tasks)
         rotations: Mapping[str, int] = defaultdict(self._shard_map.rotation)
@@ -119,7 +118,7 @@ class ShardedTransaction:
         ]
 
     def _routed(self, new: NewTask, queue: str, rotations: Mapping[str, int]) -> Routed:
-        """Where a task goes: how its queue is spread, the shard (by its name, else by the queue's turn), the task."""
+        """Choose a task's shard, by name or else round robin; return the queue's shards, the shard, the task."""
         target = new.queue or queue
         sharded = self._shard_map.of(target)
         if sharded is None:
@@ -142,7 +141,7 @@ class ShardedTransaction:
     def _lease_on(
         self, sharded: ShardedQueue, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
     ) -> Granted:
-        """Lease from the shards by turns, until all that was asked for is granted besides what is already."""
+        """Lease from the shards, beginning with `first`, until the request is met; `granted` counts towards it."""
         leases, expired = list(granted.leases), list(granted.expired)
         unsettled = granted.unsettled
         for offset in range(sharded.size):
@@ -259,7 +258,7 @@ class ShardedTransaction:
             self._calls.note_waiters(queue)
         return expired, more
 
-    # -- supervisors, and moving a queue --------------------------------------------------------------------------
+    # -- supervisors and transfer ---------------------------------------------------------------------------------
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return [self._outer_of_shard(each) for each in self._plain.release_worker(worker, now=now)]
@@ -302,13 +301,13 @@ class ShardedTransaction:
         for index, _, some in by_shard(names, lambda held: sharded.index_of_name(held.name)):
             self._plain.hold_names(sharded.shard(index), some, now=now)
 
-    # -- inside and outside ---------------------------------------------------------------------------------------
+    # -- deletions as shards know them ----------------------------------------------------------------------------
 
     def _adds_to_sharded(self, deletions: Sequence[Deletion]) -> bool:
         return any(new.queue and self._shard_map.of(new.queue) for deletion in deletions for new in deletion.then)
 
     def _inner(self, sharded: ShardedQueue | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
-        """Deletions as their shard knows them; what follows without a name of its own stays on that shard."""
+        """Convert deletions for their shard; tasks that follow without a name stay on that shard."""
         return [
             Deletion(
                 deletion.token if sharded is None else sharded.inner_token(deletion.token),
@@ -398,7 +397,7 @@ class ShardedTransaction:
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def _names(self, queue: str) -> list[str]:
-        """The queues that a queue consists of."""
+        """Return the names of the inner queues of a queue, or its own name."""
         sharded = self._shard_map.of(queue)
         return [queue] if sharded is None else sharded.shards
 
@@ -415,7 +414,7 @@ class ShardedTransaction:
         return _sum(queue, [self._plain.stats(name, tags, now=now) for name in self._names(queue)])
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        """A tag that is among the first of all shards is among the first of each that has it."""
+        """See `Transaction.tag_stats`. A tag among the first of all is among the first of each shard that has it."""
         by_tag: dict[str | None, list[QueueStats]] = {}
         for name in self._names(queue):
             for each in self._plain.tag_stats(name, after=after, limit=limit, now=now):
@@ -424,7 +423,7 @@ class ShardedTransaction:
         return [TagStats(tag, _sum(queue, by_tag[tag])) for tag in first]
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        """Exact for the shards; for all of them, what lies between two positions counts as its last task."""
+        """See `Transaction.waiting`. Tasks between two positions of a shard count as ready with the last of them."""
         of_shards = [self._plain.waiting(name, tags, now=now) for name in self._names(queue)]
         if len(of_shards) == 1:
             return of_shards[0]
@@ -510,7 +509,7 @@ class ShardedTransaction:
         return list(islice(merge(*of_shards, key=lambda lease: lease.expires_at), limit))
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        """The cursors of the shards are kept in this process under one number; elsewhere it counts as `missed`."""
+        """See `Transaction.samples`. A cursor is known to this process only; elsewhere it counts as `missed`."""
         sharded = self._shard_map.of(queue)
         if sharded is None:
             return self._plain.samples(queue, after=after, limit=limit)
@@ -547,7 +546,7 @@ class ShardedTransaction:
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._plain.last_answer(session)
 
-    # -- inside and outside ---------------------------------------------------------------------------------------
+    # -- results as callers know them -----------------------------------------------------------------------------
 
     def _outer_lease(self, lease: Lease, sharded: ShardedQueue, index: int) -> Lease:
         name, token = sharded.outer_name(lease.name, index), sharded.outer_token(lease.token, index)
@@ -560,7 +559,7 @@ class ShardedTransaction:
         return replace(task, queue=sharded.queue, id=sharded.outer_id(task.id, index))
 
     def _outer_of_shard(self, lease: FinishedLease) -> FinishedLease:
-        """A finished lease of any queue, a shard or not."""
+        """Convert a finished lease of any queue, a shard or not."""
         queue, _, index = lease.queue.partition(":")
         sharded = self._shard_map.of(queue) if index else None
         return lease if sharded is None else self._outer_finished(lease, sharded, int(index))
@@ -575,6 +574,7 @@ def _size_of(lease: Lease) -> int:
 
 
 MAX_CURSORS = 1000
+"""The most cursors over samples of sharded queues that a process keeps; the oldest is forgotten first."""
 
 _COUNTS = tuple(
     field.name
