@@ -1,4 +1,4 @@
-"""The add verb, and what a deletion adds in the same step."""
+"""The add verb; also the parts of it that a deletion which adds tasks needs."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ new_added = builder(Added)
 
 
 def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
-    """When each may first be leased; None: at once. Raises `InvalidEtaError`."""
+    """Return the eta of each task, None for at once. Raises `InvalidEtaError`."""
     return [
         None if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
         for new in tasks
@@ -41,7 +41,7 @@ def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
 
 
 def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | None, *, now: Instant) -> Added:
-    """What became of one add."""
+    """Return the outcome of one add from the columns of its row."""
     if refusal:
         assert new.name is not None, "only a name refuses a task"
         return Added(new.name, "exists" if refusal == EXISTS else "tombstoned")
@@ -90,7 +90,7 @@ def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: 
 
 
 def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
-    """The short way for one task alone; None: nothing is done, and `add` of the schema is to do it."""
+    """Add one plain task on the fast path (ADR 11); None: nothing was done, so `towline.add` must be called."""
     if new.name is not None or new.max_leases is not None:
         return None
     try:
@@ -106,5 +106,5 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
 
 
 def given(values: Sequence[object]) -> Sequence[object]:
-    """The values, or none at all when every one is None: the server then fills them up."""
+    """Return the values, or an empty sequence when all are None, which the server fills up."""
     return () if values.count(None) == len(values) else values

@@ -1,4 +1,4 @@
-"""The verbs of people and supervisors: delete by name, purge, redrive; workers, leads, repeats."""
+"""The verbs of administrators and supervisors: delete by name, purge, redrive; workers, leads, idempotency."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,7 +11,7 @@ from queue_core.store import Busy
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
-from queue_core.stores.postgres.queues import hold_open
+from queue_core.stores.postgres.queues import lock_open
 from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession, refuse
@@ -99,7 +99,7 @@ def redrive(
     session: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
-    hold_open(session, queue)
+    lock_open(session, queue)
     return [task_of(queue, row) for row in session.write(_REDRIVE, queue, now, names, tag_values(tags), limit)]
 
 
@@ -113,7 +113,7 @@ def retire_worker(session: PostgresSession, worker: str, *, busy: Busy, now: Ins
     """See `Transaction.retire_worker`."""
     is_free = bool(session.write(_RETIRE, worker, now)[0][0])
     if not is_free and busy == "finish":
-        session.write(_FENCE, worker, now)  # under the lock that the retirement has taken
+        session.write(_FENCE, worker, now)  # under the lock that the retirement took
     return is_free
 
 
@@ -137,4 +137,4 @@ def last_answer(session: PostgresSession, client_session: str) -> tuple[int, byt
 def keep_answer(session: PostgresSession, client_session: str, number: int, answer: bytes, *, now: Instant) -> None:
     """See `Transaction.keep_answer`."""
     if not session.write(_KEEP_ANSWER, client_session, number, answer, now)[0][0]:
-        raise StoreUnavailableError(f"call {number} of session {client_session!r} came late: a later one was answered")
+        raise StoreUnavailableError(f"call {number} of session {client_session!r} came late: a later call was answered")

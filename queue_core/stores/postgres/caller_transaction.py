@@ -1,4 +1,4 @@
-"""Verbs in a transaction of the caller's own: its commit wakes waiters for what they made leasable."""
+"""Verbs in the caller's own transaction, whose commit wakes waiters for the tasks that became leasable."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,19 @@ from queue_core.task import NewTask, StoredTask, TagFilter
 
 _NOTIFY = Statement(
     "towline_notify_on_commit",
-    "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS news (queue, tag, tasks),"
-    " towline.notify_on_commit(news.queue, news.tag, news.tasks)",
+    "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS made (queue, tag, tasks),"
+    " towline.notify_on_commit(made.queue, made.tag, made.tasks)",
     (pack.texts, pack.texts, pack.int4s),
 )
 
 MAX_TAGS = 1000
+"""The most tags of a resumed queue whose waiters are woken."""
 
 QueueTag = tuple[str, str | None]
 
 
 class CallerTransaction(PostgresTransaction):
-    """Each verb tells at once: who opened the transaction may commit it any time after."""
+    """Each verb sends its notifications at once, as the caller may commit any time after it."""
 
     __slots__ = ()
 
@@ -109,5 +110,5 @@ def _then_added(queue: str, deletions: Sequence[Deletion], outcomes: Sequence[De
 
 
 def _finished(finished: Iterable[FinishedLease | None]) -> list[QueueTag]:
-    """Of leases that ended without a deletion."""
+    """Return queue and tag of the tasks whose leases ended, but for those that died."""
     return [(lease.queue, lease.tag) for lease in finished if lease is not None and not lease.died]

@@ -1,6 +1,6 @@
-"""A verb that is committed as it is made: one round trip. If its answer is lost, its mark tells what became of it.
+"""Run and commit a verb in one round trip; if its answer is lost, its commit marker says whether it took effect.
 
-Once a mark is asked for, its connection is closed for good: a call on it that is under way still has failed, or will.
+Reading a marker closes its connection for good: a call that is still in progress on it has failed or will fail.
 """
 
 import hashlib
@@ -19,24 +19,24 @@ from queue_core.stores.postgres.client.statements import Row, Statement, qualifi
 _CLOSE = "SELECT xid::text, ids FROM towline.close_commit_marker(%s, %s)"
 
 MARKER_PACKS = (pack.int8, pack.int8)
-"""How the last two parameters of a statement that can be marked are packed: connection and call; None, unmarked."""
+"""The last two parameters of a statement that leaves a commit marker: connection and call; Nones: no marker."""
 NO_MARKER = (None, None)
 
 
 def marker_of(call: ClientCall) -> tuple[int, int]:
-    """The mark of a client's call: its session in place of a connection, and its number."""
+    """Return the marker of a client's call: its session in place of a connection, and its number."""
     digest = hashlib.blake2b(call.session.encode(), digest_size=8).digest()
     return int.from_bytes(digest, signed=True), call.number
 
 
 class VerbAnswerLostError(Exception):
-    """The call took effect, and its answer was lost."""
+    """A call took effect and its answer was lost."""
 
     def __init__(self, pool: ConnectionPool, xid: int, ids: list[int] | None, *, is_repeat: bool = False) -> None:
         """Args:
         xid: the transaction's number.
-        ids: of the tasks that an add added; less than 0, a refusal.
-        is_repeat: the call was made some time ago, and is asked for again.
+        ids: the ids of the tasks that an add added; less than 0: the outcome of a refusal.
+        is_repeat: whether a client repeated a call that it made some time ago.
         """
         self.is_repeat = is_repeat
         super().__init__(xid)
@@ -44,12 +44,12 @@ class VerbAnswerLostError(Exception):
         self.xid = xid
         self.ids = ids or []
         self.leased = None if ids is None else set(ids)
-        """Of a lease beside others in its transaction: the tasks that were its own. None: all of the transaction."""
+        """The tasks that the call leased, where others leased in its transaction too; None: all leased in it."""
 
     def read_answer(self, query: str, *values: object) -> list[Row]:
-        """What the answer was, by a query that is given the values and the transaction's number.
+        """Return the lost answer, with a query that takes the values and the transaction's number.
 
-        Raises `OutcomeUnknownError` where that can't be had.
+        Raises `OutcomeUnknownError` if that fails.
         """
         text = qualified(query, self._pool.address.schema).encode()
         return self._pool.find_out(
@@ -58,7 +58,7 @@ class VerbAnswerLostError(Exception):
 
 
 class AutocommitRunner:
-    """The calls of one step that need no transaction around them, on a connection that is lent."""
+    """Runs verbs that commit by themselves, on a borrowed connection."""
 
     __slots__ = ("_connection", "_pool")
 
@@ -69,10 +69,10 @@ class AutocommitRunner:
     def rows(
         self, statement: Statement, values: tuple[object, ...], marker: tuple[int, int] | None = None
     ) -> list[Row]:
-        """Run a statement and commit it; it is given the mark after its values: the connection's, or a client's.
+        """Run a statement and commit it; the marker follows its values: the connection's, or a client's.
 
-        Raises the driver's errors and `StoreUnavailableError`, when nothing took effect; `VerbAnswerLostError`;
-        `OutcomeUnknownError` when the server can't be asked in time.
+        Raises the driver's errors and `StoreUnavailableError` when nothing took effect; `VerbAnswerLostError`;
+        `OutcomeUnknownError` when the server can't be reached in time.
         """
         connection = self._connection
         connection.calls += 1
@@ -81,14 +81,14 @@ class AutocommitRunner:
         except psycopg.Error as error:
             if connection.driver.pgconn.status == pq.ConnStatus.OK:
                 raise
-            if marker is not None:  # the client's mark tells, whoever asks for its call again
+            if marker is not None:  # a repeat of the call, on any host, reads the client's marker
                 self._pool.give_back(connection)
                 raise OutcomeUnknownError(f"{self._pool.url}: the connection was lost before it answered") from error
             self._find_out(error)
 
     def _find_out(self, error: psycopg.Error) -> NoReturn:
         pool, connection = self._pool, self._connection
-        pool.give_back(connection)  # whoever finds out needs another, and there may be no more
+        pool.give_back(connection)  # reading the marker needs a connection, and this may be the last
         query = qualified(_CLOSE, pool.address.schema).encode()
 
         def read(other: PostgresConnection, _waited_seconds: float) -> Row | None:

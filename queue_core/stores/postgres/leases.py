@@ -1,4 +1,4 @@
-"""The verbs of workers: lease, exchange, renew, release, delete; each one round trip."""
+"""The verbs of workers: lease, exchange, renew, release, delete; one round trip each."""
 
 import json
 import re
@@ -122,7 +122,7 @@ Fences = tuple[list[int], list[int]]
 
 
 def fences_of(tokens: Sequence[str]) -> Fences:
-    """What each token is made of: `parse_token` for all of them at once. Raises as it does."""
+    """Parse tokens: `parse_token` for all of them at once. Raises `InvalidTokenError`."""
     joined = " ".join(tokens)
     if _TOKENS.fullmatch(joined):
         numbers = list(map(int, joined.replace(".", " ").split(" ")))
@@ -195,7 +195,7 @@ def _exchange(
             if swapped is not None:
                 return [] if fences is None else [swapped[0]], swapped[1]
         if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
-            grants = grants[:1]  # leased together, named in order: the server finds them with less work
+            grants = grants[:1]  # leased together and in order, which is less work for the server
         rows = session.verb(
             _EXCHANGE,
             queue,
@@ -243,11 +243,11 @@ def _exchange_one(
     *,
     now: Instant,
 ) -> tuple[Deleted | None, Granted] | None:
-    """Exchange one finished lease for one new one, by the fast path; None: nothing is done, and `exchange` is to do it.
+    """Exchange one finished lease for a new one on the fast path (ADR 11); None: nothing was done, call `exchange`.
 
     Args:
-        fence: id and instant of the grant of what is done; Nones: nothing is.
-        wanted: of `_filter_of`.
+        fence: id and instant of the grant of the finished lease; Nones: there is none.
+        wanted: the filter, of `_filter_of`.
 
     Raises `VerbAnswerLostError`.
     """
@@ -268,7 +268,7 @@ def _exchange_one(
     session.note_xid(xid or None)
     deleted = None
     if done_leases is not None:
-        assert done_id is not None and done_grant is not None, "something was done"
+        assert done_id is not None and done_grant is not None, "a lease was finished"
         session.note_finished(queue, 1)
         sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
         deleted = new_deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
@@ -296,13 +296,13 @@ def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
 
 
 def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
-    """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
+    """Return the rows of a call that took effect; of a repeated call, only leases that are still held."""
     if not lost.is_repeat:
         session.note_xid(lost.xid)
         return lost.read_answer(_EXCHANGE_RESULT, queue, now)
     *leases, last = lost.read_answer(_EXCHANGE_RESULT, queue, 0)
     own = lost.leased
-    deleted = lost.read_answer(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
+    deleted = lost.read_answer(_DELETED, queue)  # those of all calls in the transaction, of which tokens pick the own
     numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))
     return [
         *(row for row in leases if row[1] > now and (own is None or row[0] in own)),
@@ -340,7 +340,7 @@ def _deleted(
     *,
     now: Instant,
 ) -> Sequence[Deleted | None]:
-    """What became of each deletion, by the samples of those that took effect."""
+    """Return the outcome of each deletion, from the samples of those that took effect."""
     if not numbers or not texts:
         return [None] * len(fences[0])
     session.note_finished(queue, len(numbers))
@@ -367,7 +367,7 @@ def _ended(
 
 
 def _expired(session: PostgresSession, queue: str, settled: str) -> tuple[FinishedLease, ...]:
-    """The leases found expired."""
+    """Return the expired leases of a `settled` column, and note the tasks that became ready."""
     expired, became_ready = json.loads(settled)
     for tag, number in became_ready:
         session.note_ready(queue, tag, number)

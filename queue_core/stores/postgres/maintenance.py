@@ -1,13 +1,11 @@
-"""Forgets what is kept for a while only, and clears away what leased and deleted tasks leave in their table.
+"""Trim rows that are kept for a while only, and vacuum the table of tasks.
 
-Forgetting (`MaintenanceDue`) is done now and then, a bounded amount at a time, in the transactions of others. Each
-process counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that
-processes
-which live for a few tasks take their part too.
+`Trimmer` trims a bounded number of rows at a time, in the transactions of verbs. Each process counts the rows it adds,
+and trims once there are enough; its first count begins at random, so that short-lived processes take part too.
 
-Clearing (`Maintenance`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a
-minute: at 5,000 tasks a second a lease steps over 1,500 index pages of dead entries by then, which costs it 1 ms. So
-a process that finishes many leases looks now and then whether it is time.
+`Vacuum` keeps leases from stepping over dead rows. The server's autovacuum comes once a minute: at 5,000 tasks a second
+a lease steps over 1,500 index pages of dead entries by then, which takes 1 ms. So a process that finishes many leases
+checks now and then whether a vacuum is due.
 """
 
 import random
@@ -27,16 +25,18 @@ TRIM_FAILED = "trim.failed"
 VACUUM_FAILED = "vacuum.failed"
 
 KEPT_SAMPLES = 10_000
+"""The samples (finished leases) that are kept of each queue."""
 SAMPLES_BETWEEN = 2000
-"""Leases that finish between two cuts; whoever cuts looks for dead rows too."""
+"""Finished leases between two trims of a queue's samples, each with a check for dead rows."""
 TAGGED_BETWEEN = 1000
+"""Tagged tasks that are added between two passes over a queue's tags."""
 TAGS_EXAMINED = 2000
-"""More than tags can have come since the last time."""
+"""Tags examined in a pass; more than can have been added since the last one."""
 SECONDS_BETWEEN = 2.0
-"""From the end of one pass, whoever made it, to the beginning of the next."""
+"""The least time between two vacuums, of any process."""
 DEAD_ROWS = 20_000
 DEAD_SHARE = 0.05
-"""Cleared are this many dead rows, and this share of the live: a pass reads the whole of the indexes."""
+"""A vacuum is due with more dead rows than `DEAD_ROWS` and this share of the live ones, as it reads whole indexes."""
 
 _TRIM = Statement(
     "towline_trim",
@@ -56,19 +56,19 @@ _VACUUM_DUE = Statement(
     " FROM (SELECT 'towline.tasks'::regclass::oid) AS t (id)",
     (pack.int8, pack.float8, pack.float8),
 )
-"""By the functions under `pg_stat_user_tables`: 0.1 ms, where the view takes 0.45 ms."""
+"""Uses the functions under `pg_stat_user_tables`, which take 0.1 ms; the view takes 0.45 ms."""
 
 log = structlog.get_logger()
 
 
 def is_due(session: PostgresSession) -> bool:
-    """Whether enough is dead, and nobody cleared it a moment ago."""
+    """Return whether there are enough dead rows and the last vacuum was not a moment ago."""
     ((found,),) = session.rows(_VACUUM_DUE, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
     return bool(found)
 
 
 class Trimmer:
-    """Forgets what is due, as one process counts it; for several threads."""
+    """Trims samples, tags and commit markers when they are due by this process's count; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -77,7 +77,7 @@ class Trimmer:
         self._examined: dict[str, str] = {}
 
     def trim_if_due(self, session: PostgresSession) -> None:
-        """Forget what is due, as the last act of a transaction before its commit."""
+        """Trim what is due, as the last statements of a transaction before its commit."""
         finished = self._due(self._finished, session.finished, SAMPLES_BETWEEN)
         for queue in finished:
             session.rows(_TRIM, queue, KEPT_SAMPLES)
@@ -103,47 +103,47 @@ class Trimmer:
 
 
 class Vacuum:
-    """One thread, while there is something to do."""
+    """Vacuums the table of tasks in a thread that ends when it is done."""
 
     def __init__(self, pool: ConnectionPool, monotonic: Callable[[], float]) -> None:
         self._pool = pool
         self._table = f"{pool.address.schema}.tasks"
         self._monotonic = monotonic
         self._lock = Lock()
-        self._began_at = -inf
+        self._started_at = -inf
         self._is_running = False
         self._is_closed = False
 
-    def begin(self) -> None:
-        """Clear the table in a thread, unless that is being done, or was a moment ago."""
+    def start(self) -> None:
+        """Start a vacuum in a thread, unless one is running or was started a moment ago."""
         with self._lock:
             now = self._monotonic()
-            if self._is_running or self._is_closed or now - self._began_at < SECONDS_BETWEEN:
+            if self._is_running or self._is_closed or now - self._started_at < SECONDS_BETWEEN:
                 return
-            self._began_at, self._is_running = now, True
-        Thread(target=self._clear, name="towline-upkeep", daemon=True).start()
+            self._started_at, self._is_running = now, True
+        Thread(target=self._run, name="towline-vacuum", daemon=True).start()
 
     def close(self) -> None:
-        """Begin no more; what is under way goes on at the server."""
+        """Start no more vacuums; a running one goes on at the server."""
         with self._lock:
             self._is_closed = True
 
-    def _clear(self) -> None:
+    def _run(self) -> None:
         try:
-            self.clear_if_due()
-        except StoreError as error:  # autovacuum still comes
+            self.run_if_due()
+        except StoreError as error:  # autovacuum will do it
             log.debug(VACUUM_FAILED, store=self._pool.url, error=str(error))
         except Exception:
             log.exception(VACUUM_FAILED)
         finally:
             self._is_running = False
 
-    def clear_if_due(self) -> bool:
-        """Clear the table if enough is dead; whether it was."""
+    def run_if_due(self) -> bool:
+        """Vacuum the table if it is due; return whether it was."""
         with self._pool.lend(seconds=inf) as connection:
             if not is_due(PostgresSession(connection.runner, ())):
                 return False
-            # Whoever may not, or comes while another clears, is told so in a notice and does nothing.
+            # Without the right, or beside another vacuum, the server sends a notice and does nothing.
             connection.driver.execute(
                 f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE, INDEX_CLEANUP ON, PARALLEL 0) {self._table}".encode()
             )

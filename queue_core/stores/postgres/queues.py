@@ -1,4 +1,4 @@
-"""The verbs over queues themselves: create, set, list, pause, fence, drop; and the bound on all their payloads."""
+"""The verbs on queues themselves: create, set, list, pause, fence, drop; and the storage limit."""
 
 from typing import Literal
 
@@ -52,15 +52,15 @@ _STORAGE = Statement(
 
 
 def find(session: PostgresSession, name: str) -> QueueSpec:
-    """The queue of that name. Raises `UnknownQueueError`."""
+    """Return the queue of that name. Raises `UnknownQueueError`."""
     rows = session.rows(_ONE, name)
     if not rows:
         refuse(UNKNOWN, f"{name} {session.rows(_SOME)[0][0] or ''}")
     return _spec_of(rows[0])
 
 
-def hold_open(session: PostgresSession, name: str) -> None:
-    """Hold a queue, to change what is in it. Raises `UnknownQueueError`, `QueueMovedError`."""
+def lock_open(session: PostgresSession, name: str) -> None:
+    """Lock a queue before its tasks are changed. Raises `UnknownQueueError`, `QueueMovedError`."""
     results.call(session, _OPEN, name)
 
 
@@ -88,7 +88,7 @@ def _spec_of(row: Row) -> QueueSpec:
 
 
 def put_queue(session: PostgresSession, spec: QueueSpec) -> bool:
-    """See `Transaction.put_queue`. Nothing is written where nothing changes."""
+    """See `Transaction.put_queue`. An unchanged queue is not written."""
     known = session.rows(_ONE, spec.name)
     if known and _spec_of(known[0]) == spec:
         return False
@@ -135,6 +135,6 @@ def set_storage_limit(session: PostgresSession, limit_bytes: int | None) -> None
 
 
 def storage(session: PostgresSession) -> Storage:
-    """See `Transaction.storage`. What other transactions under way add is not in it."""
+    """See `Transaction.storage`. It leaves out other transactions in progress."""
     rows = session.rows(_STORAGE)
     return Storage(*rows[0]) if rows else Storage()

@@ -1,6 +1,6 @@
-"""The verbs that only look: tasks, statistics, waiting times, samples, live leases.
+"""The verbs that only read: tasks, statistics, waiting times, samples, live leases.
 
-They are exact as of `now`, though nothing is settled.
+They are exact as of `now`, although they write no expiry.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,10 @@ from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
-HEAD = 1000  # etas of the ready queue that are read for `waiting`
+HEAD = 1000
+"""Etas of ready tasks that are read for `waiting`."""
 POSITION_BITS = 16
-"""A cursor over samples is the number of a transaction and how many of its samples were read, in so many bits."""
+"""Bits of a samples cursor that count the samples read of a transaction; the bits above are its number."""
 
 _PEEK = Statement(
     "towline_peek",
@@ -56,7 +57,7 @@ _NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.t
 
 @dataclass(frozen=True, slots=True)
 class PostgresPeek:
-    """The request of a peek."""
+    """The parameters of a peek."""
 
     tags: TagFilter
     states: frozenset[TaskState]
@@ -68,14 +69,14 @@ class PostgresPeek:
 
 
 def tag_values(tags: TagFilter) -> tuple[str, ...] | None:
-    """The tags that a filter is about: None: any; none: the untagged."""
+    """Return a filter's tags as the schema's functions take them: None for any, empty for untagged tasks."""
     if tags.kind == "untagged":
         return ()
     return tags.tags or None
 
 
 def peek(session: PostgresSession, queue: str, request: PostgresPeek) -> Page:
-    """See `Transaction.peek`. The function reads along whichever path has the fewest rows."""
+    """See `Transaction.peek`. The function reads along the path that has the fewest rows."""
     spec = find(session, queue)
     rows = session.rows(
         _PEEK,
@@ -97,7 +98,7 @@ def peek(session: PostgresSession, queue: str, request: PostgresPeek) -> Page:
 def _as_of_now(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
     settled = semantics.settle(task, spec, now=now)
     shown = settled.task if isinstance(settled, LeaseEnd) else settled
-    assert shown is not None, "the statement leaves out what time has deleted"
+    assert shown is not None, "the statement leaves out tasks whose expiry deletes them"
     return shown
 
 

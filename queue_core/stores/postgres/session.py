@@ -1,4 +1,4 @@
-"""One transaction under way: its connection, what it answers, what is to be done as it ends."""
+"""One transaction in progress: its connection, and what its verbs note for its end."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -27,7 +27,7 @@ _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
 class PostgresSession:
-    """Calls statements in a transaction that begins with the first of them."""
+    """Runs statements in a transaction that begins with the first of them."""
 
     __slots__ = (
         "_autocommit",
@@ -54,15 +54,15 @@ class PostgresSession:
         pool: ConnectionPool | None = None,
     ) -> None:
         """Args:
-        begin: what opens the transaction, in the same round trip as its first statement; none: it is open.
-        marking: commits a verb as it is made, if that is the step's first.
-        link: asked on for what became of a client's call.
+        begin: the statements that open the transaction, in one round trip with its first one; none: it is open.
+        autocommit: runs and commits the session's first verb, if given.
+        pool: lends a connection to read the lost answer of a client's call.
         """
         self._pool = pool
         self.call: ClientCall | None = None
-        """The client's call that is under way."""
+        """The client's call in progress."""
         self.defers_marker = False
-        """Whether that leaves its mark when its verb is done, unless it is committed by itself."""
+        """Whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
         self.is_marked = False
         self._runner = runner
         self._autocommit = autocommit
@@ -72,21 +72,22 @@ class PostgresSession:
         self.finished: dict[str, int] = {}
         self.tagged: dict[str, int] = {}
         self.now = NEVER
-        self.needs_vacuum = False  # whether dead rows are to be cleared away, as far as it was looked
+        self.needs_vacuum = False
+        """Whether a check found enough dead rows for a vacuum."""
         self.ready: dict[tuple[str, str | None], int] = {}
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction was begun, and is to be ended."""
+        """Whether a transaction was begun and must be ended."""
         return self._begin is None
 
     @property
     def is_committed(self) -> bool:
-        """Whether a verb has changed something and was committed by itself."""
+        """Whether a verb changed something and committed by itself."""
         return self.xid is not None and not self.is_open
 
     def verb(self, statement: Statement, *values: object) -> list[Row]:
-        """Run a statement that is all of a verb, tells the transaction's number itself, and takes a mark at its end.
+        """Run a statement that is a whole verb, returns the transaction's number, and takes a commit marker last.
 
         Raises `VerbAnswerLostError` too.
         """
@@ -100,11 +101,11 @@ class PostgresSession:
         return self.rows(statement, *values, *(marker_of(call) if call is not None and self.is_marked else NO_MARKER))
 
     def leave_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
-        """Leave a client's mark beside those of others in this transaction, with the tasks that it leased."""
+        """Leave the commit marker of a client's call, with the tasks that it leased."""
         self.rows(_SET_MARKER, *marker_of(call), task_ids)
 
     def _look_for(self, call: ClientCall) -> None:
-        """Raise `VerbAnswerLostError` if a call took effect before, `OutcomeUnknownError` after a later one."""
+        """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did."""
         session, number = marker_of(call)
         found = self.rows(_READ_MARKER, session)
         if not found or found[0][0] < number:
@@ -112,11 +113,11 @@ class PostgresSession:
         last, xid, ids = found[0]
         call.answer_in((last, b""))
         self.is_marked = True
-        assert self._pool is not None, "a client's calls are made in transactions of ours"
+        assert self._pool is not None, "a client's calls run in the store's own transactions"
         raise VerbAnswerLostError(self._pool, int(xid), ids, is_repeat=True)
 
     def rows(self, statement: Statement, *values: object) -> list[Row]:
-        """Run a statement that only reads, or tells the transaction's number itself (see `note_number`)."""
+        """Run a statement that only reads, or returns the transaction's number itself (see `note_xid`)."""
         begin = self._begin
         if begin is None:
             return self._runner.call(statement, values)
@@ -124,44 +125,44 @@ class PostgresSession:
         return self._runner.call_all([*begin, (statement, values)])
 
     def write(self, statement: Statement, *values: object) -> list[Row]:
-        """Run a statement that may write and does not tell the transaction's number."""
+        """Run a statement that may write and does not return the transaction's number."""
         self.is_xid_known = self.xid is not None
         return self.rows(statement, *values)
 
     def note_xid(self, xid: int | None) -> None:
-        """A statement told the transaction's number; None: nothing is written yet."""
+        """Note the transaction's number; None: nothing is written yet."""
         if xid is not None:
             self.xid = xid
 
     def assigned_xid(self) -> int | None:
-        """The transaction's number; None when it wrote nothing."""
+        """Return the transaction's number; None when it wrote nothing."""
         if not self.is_xid_known:
             self.note_xid(self.rows(_XID)[0][0])
             self.is_xid_known = True
         return self.xid
 
     def note_finished(self, queue: str, number: int) -> None:
-        """So many finished leases of a queue were kept as samples."""
+        """Note that `number` samples were added to a queue."""
         self.finished[queue] = self.finished.get(queue, 0) + number
 
     def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:
-        """So many tasks with tags were added to a queue."""
+        """Note that `number` tagged tasks were added to a queue."""
         self.tagged[queue] = self.tagged.get(queue, 0) + number
         self.now = now
 
     def note_ready(self, queue: str, tag: str | None, number: int) -> None:
-        """Time has made so many tasks of a tag ready, which nobody but the store will tell of."""
+        """Note that `number` tasks of a tag became ready by time, for which the store must wake waiters."""
         key = (queue, tag)
         self.ready[key] = self.ready.get(key, 0) + number
 
     def take_ready(self) -> dict[tuple[str, str | None], int]:
-        """What was noted so since it was last taken."""
+        """Return and clear the tasks noted with `note_ready`."""
         ready, self.ready = self.ready, {}
         return ready
 
 
 def refuse(code: int, detail: str) -> NoReturn:
-    """Raise what a function of the schema refused a call for; nothing was written."""
+    """Raise the error for a refusal of a schema's function; nothing was written."""
     subject, _, rest = detail.partition(" ")
     if code == MOVED:
         check_not_moved(QueueSpec(subject, moved_to=rest))

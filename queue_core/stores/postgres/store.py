@@ -1,4 +1,4 @@
-"""The PostgreSQL store: several transactions at a time, on connections of a pool; a commit that answered is durable."""
+"""The PostgreSQL store: transactions on pooled connections; an answered commit is durable."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class PostgresWrite:
-    """A write transaction as a context; a class, as entering a generator costs more."""
+    """A write transaction as a context manager; a class, as a generator costs more."""
 
     __slots__ = ("_connection", "_session", "_store", "_unit")
 
@@ -66,7 +66,7 @@ class PostgresStore:
     unit: Unit = "transaction"
 
     def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
-        """Open the store at a `postgresql://` URL, making its schema when there is none; see `parse_address`."""
+        """Open the store at a `postgresql://` URL and create its schema if there is none; see `parse_address`."""
         self._durability = durability
         self._address = parse_address(url)
         self._settings = {"synchronous_commit": "off" if durability == "relaxed" else "on"}
@@ -80,7 +80,7 @@ class PostgresStore:
         forking.renew_after_forks(self)
 
     def _open(self, clock: RemoteClock) -> None:
-        """With no connection and no thread."""
+        """Set up the pool and the signals, without a connection or a thread."""
         self._pool = ConnectionPool(self._address, clock=clock, settings=self._settings)
         self._signals = NotifySignals(self._pool)
         self._vacuum = Vacuum(self._pool, clock.monotonic)
@@ -88,7 +88,7 @@ class PostgresStore:
         self._trimmer = Trimmer()
 
     def renew_after_fork(self) -> None:
-        """See `forking.Renewable`. Connections and threads are the parent's; a store that was closed stays so."""
+        """See `forking.Renewable`. Connections and threads are the parent's; a closed store stays closed."""
         pool = self._pool
         pool.clock.renew_after_fork()
         pool.leave_to_parent()
@@ -139,7 +139,7 @@ class PostgresStore:
         return PostgresWrite(self, unit)
 
     def enter(self, unit: Unit) -> tuple[PostgresConnection, PostgresSession]:
-        """A connection, and a transaction on it that begins with its first statement."""
+        """Return a connection and a session, whose transaction begins with its first statement."""
         connection = self._pool.take()
         if connection.is_pooled and self._durability == "relaxed":
             return connection, PostgresSession(connection.runner, _BEGIN_RELAXED, pool=self._pool)
@@ -147,7 +147,7 @@ class PostgresStore:
         return connection, PostgresSession(connection.runner, _BEGIN, autocommit, self._pool)
 
     def commit(self, connection: PostgresConnection, session: PostgresSession) -> None:
-        """Commit, or find out what became of it."""
+        """Commit; if the answer is lost, determine the outcome."""
         if session.is_committed:
             self._trim_after_verb(connection, session)
             self._after_commit(session)
@@ -180,7 +180,7 @@ class PostgresStore:
         self._after_commit(session)
 
     def _trim_after_verb(self, connection: PostgresConnection, session: PostgresSession) -> None:
-        """After a verb that was committed as it was made: what fails here is done another time, and fails nobody."""
+        """Trim after a verb that committed by itself; a failure is logged, as a later trim makes up for it."""
         try:
             self._trimmer.trim_if_due(session)
             if session.is_open:
@@ -191,20 +191,20 @@ class PostgresStore:
             self._pool.give_back(connection)
 
     def _after_commit(self, session: PostgresSession) -> None:
-        """Of a commit."""
+        """Count a commit, wake waiters of tasks that time made ready, and start a vacuum if one is due."""
         with self._lock:
             self._commits += 1
         for (queue, tag), number in session.take_ready().items():
             self._signals.publish(queue, tag, number)
         if session.needs_vacuum:
-            self._vacuum.begin()
+            self._vacuum.start()
 
     def _check_sound(self, pgconn: pq.abc.PGconn) -> None:
         if pgconn.transaction_status == pq.TransactionStatus.INERROR:
             raise StoreUnavailableError(f"{self.url}: a statement of the transaction failed; nothing was changed")
 
     def roll_back(self, connection: PostgresConnection, session: PostgresSession, error: BaseException) -> None:
-        """Undo what was done, and raise what the driver's error means."""
+        """Roll back, and raise the store's error for one of the driver."""
         try:
             if session.is_open and connection.driver.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):
@@ -217,13 +217,13 @@ class PostgresStore:
     @contextmanager
     def within(self, connection: object) -> Iterator[PostgresTransaction]:
         """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
-        runner = StatementRunner(self._check_foreign(connection).pgconn, self._address.schema, keeps_statements=False)
+        runner = StatementRunner(self._check_callers(connection).pgconn, self._address.schema, keeps_statements=False)
         try:
             yield CallerTransaction(PostgresSession(runner, ()))
         except psycopg.Error as error:
             raise self._pool.translate(error) from error
 
-    def _check_foreign(self, connection: object) -> "psycopg.Connection[object]":
+    def _check_callers(self, connection: object) -> "psycopg.Connection[object]":
         if not isinstance(connection, psycopg.Connection):
             raise InvalidRequestError(
                 f"connection must be a psycopg.Connection to the store's database: {type(connection).__name__}"
@@ -265,12 +265,12 @@ class PostgresStore:
         return Ticket(self._commits)
 
     def sync(self, ticket: Ticket) -> None:
-        """The commit was durable when it answered."""
+        """Do nothing: a commit is durable when it answers."""
 
-    # -- upkeep ---------------------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """See `Store.check_room`: its engine tells of that with each change."""
+        """See `Store.check_room`: PostgreSQL reports a lack of room with each change."""
 
     def make_room(self) -> bool:
         """See `Store.make_room`."""

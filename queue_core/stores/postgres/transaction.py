@@ -1,4 +1,4 @@
-"""The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
+"""The `Transaction` protocol over one session; each verb is implemented in a module of this package."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
@@ -114,7 +114,7 @@ class PostgresTransaction:
             self._session, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -167,7 +167,7 @@ class PostgresTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return admin.lead(self._session, name, holder, seconds=seconds, now=now)
 
-    # -- moving a queue to another store --------------------------------------------------------------------------
+    # -- transfer -------------------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return transfer.restore(self._session, queue, tasks, now=now)
@@ -181,10 +181,10 @@ class PostgresTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         queues.set_moved(self._session, queue, to)
 
-    # -- repeats --------------------------------------------------------------------------------------------------
+    # -- idempotency ----------------------------------------------------------------------------------------------
 
     def of_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
-        """Marked as the call's, as a connection's own calls are: no round trip and no row more."""
+        """See `Transaction.of_call`. The commit marker costs no further round trip."""
         return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
@@ -201,7 +201,7 @@ class PostgresTransaction:
 
 
 class CallTransaction(PostgresTransaction):
-    """The verbs of one call of a client: each leaves the call's mark, by which a repeat is known."""
+    """The verbs of one call of a client: each leaves the call's commit marker, which shows a repeat (ADR 28)."""
 
     __slots__ = ("_call",)
 
@@ -229,7 +229,7 @@ class CallTransaction(PostgresTransaction):
     def _lease_marked(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        """Other calls may be in the same transaction, so that its number does not tell whose its leases are."""
+        """Run a verb that leases and leave a marker with its tasks: other calls may lease in the same transaction."""
         session = self._session
         session.defers_marker, session.is_marked = True, False
         try:
@@ -243,7 +243,7 @@ class CallTransaction(PostgresTransaction):
     def _marked_with_retry(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        """A repeat that finds nothing to change may have waited for its first try to end, whose mark is there now."""
+        """Run a verb; a repeat that changes nothing runs again, as it may have waited for its first try to commit."""
         outcomes, granted = self._marked(verb)
         if self._call.is_repeat and outcomes and not granted.leases and all(outcome is None for outcome in outcomes):
             return self._marked(verb)

@@ -1,4 +1,4 @@
-"""The verbs that move a queue to or from another store: tasks as they were, and names that are held."""
+"""The verbs that move a queue to or from another store: tasks as they were, and names of deleted tasks."""
 
 from collections.abc import Sequence
 

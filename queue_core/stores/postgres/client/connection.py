@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: opened, checked for what the store relies on, and set up."""
+"""Open a connection to PostgreSQL, check what the store relies on, and set the session up."""
 
 import contextlib
 import os
@@ -20,10 +20,11 @@ from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
 
 OLDEST_VERSION = 14
 HANDSHAKE_SECONDS = 5.0
+"""The timeout of the checks of a new connection."""
 ISOLATION = "read committed"
 
 SETTINGS: Mapping[str, str] = {
-    # What a client that vanished had locked is free again after seconds, not after TCP's two hours.
+    # The locks of a vanished client are released after seconds, not after TCP's two hours.
     "tcp_keepalives_idle": "3",
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "2",
@@ -31,7 +32,7 @@ SETTINGS: Mapping[str, str] = {
     "client_connection_check_interval": "2000",
     "idle_in_transaction_session_timeout": "5000",
     "lock_timeout": "8000",
-    # Wake-ups and counters rely on a statement seeing what was committed before it began.
+    # Wake-ups and counters rely on each statement seeing all commits before it.
     "default_transaction_isolation": ISOLATION,
     "jit": "off",
 }
@@ -52,14 +53,15 @@ class PostgresConnection:
     """One open connection, in autocommit.
 
     Args:
-        life: names the time since the server's last crash; "" when that is not known. See `Link.outcome`.
-        is_pooled: a proxy stands between and may give each transaction another backend: what a session keeps (settings,
-            prepared statements, LISTEN, session locks) is not to be relied on.
-        number: counts the connections of a link.
-        idle_since: monotonic seconds at which it was given back.
-        is_lent: whether it is in use, and to be given back.
-        caller: runs statements on it.
-        mark: names the connection in the schema's `commit_markers`, `calls` the last of its calls there.
+        driver: the driver's connection.
+        life: names the time since the server's last crash; "": not known. See `ConnectionPool.outcome`.
+        is_pooled: whether it goes through a proxy that may give each transaction another backend, so that session state
+            (settings, prepared statements, LISTEN, session locks) is unreliable.
+        number: counts the connections of a pool.
+        idle_since: the monotonic seconds at which it was given back.
+        is_lent: whether it is in use and must be given back.
+        runner: runs statements on it.
+        marker: names the connection in the schema's `commit_markers`; `calls` is the number of its last call there.
     """
 
     driver: Connection
@@ -74,14 +76,14 @@ class PostgresConnection:
     _poll: "select.poll | None" = None
 
     def has_unread_input(self) -> bool:
-        """Whether the server said something unasked: that it is going, most likely."""
+        """Return whether the server sent anything unrequested, most likely that it shuts down."""
         if self._poll is None:
             self._poll = select.poll()
             self._poll.register(self.driver.pgconn.socket, select.POLLIN)
         return self.driver.closed or bool(self._poll.poll(0))
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: connect it to nothing, as the library would take leave of the server."""
+        """In the child of a fork: detach the socket, as libpq would end the parent's session."""
         with contextlib.suppress(psycopg.Error, OSError):
             descriptor = self.driver.pgconn.socket
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -89,7 +91,7 @@ class PostgresConnection:
             os.close(nothing)
 
     def read_time(self, clock: RemoteClock) -> None:
-        """Tell the clock the server's time. Raises the driver's errors."""
+        """Set the clock by the server's time. Raises the driver's errors."""
         sent_at = clock.since_boot()
         row = self.driver.execute(_TIME).fetchone()
         received_at = clock.since_boot()
@@ -106,13 +108,13 @@ def open_connection(
     clock: RemoteClock,
     call_timeouts: CallTimeouts,
 ) -> PostgresConnection:
-    """Connect, check, set, and tell the clock the time.
+    """Connect, check the server, set the session up, and set the clock.
 
     Args:
         where: names the server in errors.
-        settings: of PostgreSQL, for the session; left out behind a proxy, where others would inherit them.
+        settings: PostgreSQL's settings for the session; unused behind a proxy, where other sessions would inherit them.
 
-    Raises `StoreUnavailableError` for a server that is not there, or is a standby, as it is during a failover;
+    Raises `StoreUnavailableError` for a server that can't be reached or is a standby, as during a failover;
     `StoreReadOnlyError`, `StoreUnsafeError`.
     """
     try:
@@ -162,7 +164,7 @@ def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnectio
 
 
 def read_life(driver: Connection, schema: str) -> str:
-    """The server's present life; see `outcome`."""
+    """Return the server's present life; see `commit_outcome`."""
     row = driver.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
     return str(row[0]) if row else ""
 

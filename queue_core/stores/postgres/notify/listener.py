@@ -1,6 +1,6 @@
-"""The connection that listens: opened when somebody waits, made anew when it is lost, closed when nobody waits.
+"""The connection that listens: opened for the first waiter, reopened when it is lost, closed without waiters.
 
-A waiter that is registered with it is woken; whatever happened while it was lost, all look once when it is back.
+Registered waiters are woken by notifications; when a lost connection is back, all are woken once.
 """
 
 import contextlib
@@ -33,17 +33,24 @@ SIGNALS_UNHEARD = "signals.unheard"
 """LISTEN is not possible here, so waiters poll every `POLL_SECONDS`; the event says why."""
 
 OPEN_SECONDS = 5.0
-"""How long a first waiter waits for the connection."""
+"""How long the first waiter waits for the connection."""
 LINGER_SECONDS = 60.0
+"""How long the connection stays open without a waiter."""
 POLL_SECONDS = 2.0
-"""How often waiters look for themselves where nothing can be listened to."""
+"""How often waiters poll where LISTEN is not possible."""
 PASS_ON_SECONDS = 2.0
+"""How often wake-ups that were not taken up are passed on."""
 RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+"""The pauses before a lost connection is opened again; the last one repeats."""
 REFUSED_SECONDS = 30.0
+"""The pause where LISTEN is not possible."""
 REPOLL_SECONDS = (1.0, 3.0, 9.0, 27.0)
-"""After the store's first listener began: for transactions that told nobody, as nobody listened, and commit now."""
+"""When all waiters are woken after the store's first listener began.
 
-State = Literal["closed", "opening", "open", "lost", "deaf"]
+Transactions that were open then notify no one when they commit.
+"""
+
+State = Literal["closed", "opening", "open", "lost", "refused"]
 
 _REGISTER = Statement("towline_register_waiters", "SELECT towline.register_waiters($1, $2)", (pack.int8, pack.text))
 
@@ -51,7 +58,7 @@ log = structlog.get_logger()
 
 
 class NotifyListener:
-    """One thread on one connection."""
+    """Receives notifications in one thread, on one connection."""
 
     def __init__(self, pool: ConnectionPool, waiters: PostgresWaiters, sender: NotifySender) -> None:
         self._pool = pool
@@ -68,11 +75,11 @@ class NotifyListener:
 
     @property
     def trouble(self) -> str:
-        """Why waiters can't be woken; "" when they can, or nobody tried."""
+        """The reason why waiters can't be woken; "" when they can, or none registered."""
         return self._trouble
 
     def register(self, waiter: PostgresSubscription) -> None:
-        """From the return of this on the ear is woken; or, while the connection is lost, as soon as it is back."""
+        """Register a waiter; it is woken from now on, or once a lost connection is back."""
         with self._changed:
             if self._is_ending:
                 return
@@ -138,7 +145,7 @@ class NotifyListener:
             self._pause(pause_seconds)
 
     def _begin(self, listening: "ListenConnection") -> None:
-        """Whoever came before the state changed is registered here; whoever comes after does so itself."""
+        """Register the waiters that came before the connection was open; later ones register themselves."""
         self._is_doubtful = False
         self._take_interrupt()
         with self._changed:
@@ -191,7 +198,7 @@ class NotifyListener:
             self._waiters.deliver(message["waiters"], message["queue"], message["tag"])
 
     def _is_unused(self) -> bool:
-        """Whether nobody came at the last moment; then the thread is to end, and the next waiter starts another."""
+        """Return whether there is no waiter; if so, the thread must end, and the next waiter starts another."""
         with self._changed:
             if len(self._waiters):
                 return False
@@ -201,7 +208,7 @@ class NotifyListener:
             return True
 
     def _stop_listening(self) -> bool:
-        """Whether the thread is to end."""
+        """Stop wake-ups from the sender; return whether the thread must end."""
         with self._changed:
             if self._thread is not current_thread():
                 return True
@@ -209,10 +216,10 @@ class NotifyListener:
             return False
 
     def _note_failure(self, error: Exception, failures: int) -> float:
-        """Seconds until another try."""
+        """Note and log a failure; return the seconds until the next try."""
         is_refused = isinstance(error, StoreError) and not isinstance(error, StoreUnavailableError)
         with self._changed:
-            self._state = "deaf" if is_refused else "lost"
+            self._state = "refused" if is_refused else "lost"
             self._waiters.poll_seconds = POLL_SECONDS if is_refused else inf
             is_new, self._trouble = not self._trouble, str(error)
             self._changed.notify_all()
@@ -249,8 +256,8 @@ class ListenConnection:
     """A connection that listens.
 
     Args:
-        number: names the listener; others see by a lock that its session holds whether it lives.
-        is_first: no other process of the store listened.
+        number: names the listener; a lock of this number shows to others that its session lives.
+        is_first: whether no other process of the store listened.
     """
 
     pool: ConnectionPool
@@ -259,7 +266,7 @@ class ListenConnection:
     is_first: bool
 
     def close(self) -> None:
-        """Let nobody be told here any more."""
+        """Close the connection and remove the listener from the database."""
         with contextlib.suppress(psycopg.Error):
             self.connection.driver.close()
         with contextlib.suppress(StoreError), self.pool.lend() as connection:
@@ -267,7 +274,7 @@ class ListenConnection:
 
 
 def open_listen_connection(pool: ConnectionPool) -> ListenConnection:
-    """Connect and listen. Raises `StoreUnsafeError` where that is of no use: behind a proxy."""
+    """Connect and listen. Raises `StoreUnsafeError` behind a proxy, where LISTEN is useless."""
     connection = pool.connect(pool.address.listen)
     try:
         _check_direct(pool, connection)
@@ -288,6 +295,6 @@ def open_listen_connection(pool: ConnectionPool) -> ListenConnection:
 def _check_direct(pool: ConnectionPool, connection: PostgresConnection) -> None:
     if connection.is_pooled and not pool.address.listen:
         raise StoreUnsafeError(
-            f"{pool.url}: a proxy stands between, so nothing can be listened to, and waiters look for tasks every "
-            f"{POLL_SECONDS:.0f} s: add `listen=` with the percent-encoded URL of a direct way to the database"
+            f"{pool.url}: behind a proxy LISTEN is not possible, so waiters look for tasks every "
+            f"{POLL_SECONDS:.0f} s: add `listen=` with the percent-encoded URL of a direct connection to the database"
         )

@@ -1,6 +1,6 @@
-"""Tells the store, after the fact and in few calls, what became leasable and who waits again.
+"""Send to the database, in few calls, which tasks became leasable and which waiters wait again.
 
-One thread. What comes while a call is under way goes with the next; a store that is away is told when it is back.
+One thread; changes during a call go with the next one, and are kept while the database can't be reached.
 """
 
 import atexit
@@ -18,11 +18,13 @@ from queue_core.stores.postgres.notify.waiters import PostgresSubscription, rows
 SIGNALS_DROPPED = "signals.dropped"
 
 PACE_SECONDS = 0.005
-"""After a call that woke nobody: bounds what a busy queue without waiters costs."""
+"""The pause after a call that woke no waiter, which bounds the cost of a busy queue without waiters."""
 RETRY_SECONDS = 0.2
+"""The pause after a failed call."""
 FLUSH_SECONDS = 2.0
-"""How long `close` waits for what is still to be told."""
+"""How long `close` waits for pending changes to be sent."""
 MAX_WAKES_PER_CALL = 1000
+"""The most pairs of queue and tag in one call."""
 MAX_TASKS = 2**31 - 1
 
 _SIGNAL = Statement(
@@ -36,7 +38,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Batch:
-    """What is to be told. A waiter that is closed is never in `ready`."""
+    """The changes to send. A closed waiter is never in `ready`."""
 
     tasks: dict[tuple[str, str | None], int] = field(default_factory=dict)
     closed: list[int] = field(default_factory=list)
@@ -48,11 +50,11 @@ class _Batch:
 
 
 class NotifySender:
-    """See `Telling`."""
+    """See `WakeUpSender`."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.listener_number = 0
-        """The number of this process's listener; 0 while it has none."""
+        """The number of this process's listener; 0: it has none."""
         self._pool = pool
         self._changed = Condition()
         self._pending = _Batch()
@@ -61,7 +63,7 @@ class NotifySender:
         self._is_closed = False
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """See `Telling`."""
+        """See `WakeUpSender`."""
         with self._changed:
             tasks = self._pending.tasks
             key = (queue, tag)
@@ -69,30 +71,30 @@ class NotifySender:
             self._wake_thread_locked()
 
     def ready(self, waiter: PostgresSubscription) -> None:
-        """See `Telling`."""
+        """See `WakeUpSender`."""
         with self._changed:
             self._pending.ready[waiter.number] = waiter
             self._wake_thread_locked()
 
     def unregister(self, number: int) -> None:
-        """See `Telling`."""
+        """See `WakeUpSender`."""
         with self._changed:
             self._pending.ready.pop(number, None)
             self._pending.closed.append(number)
             self._wake_thread_locked()
 
     def pass_on(self) -> None:
-        """Let the store pass on wake-ups that were not taken up."""
+        """Pass on the wake-ups that were not taken up."""
         with self._changed:
             self._pending.passing = True
             self._wake_thread_locked()
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: the thread that has still to tell of something is the parent's."""
+        """In the child of a fork: leave the thread and its pending changes to the parent."""
         atexit.unregister(self.close)
 
     def close(self) -> None:
-        """Tell what is left, if the store can be reached, and end the thread."""
+        """Send what is pending, if the database can be reached, and end the thread."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -107,7 +109,7 @@ class NotifySender:
         elif self._thread is None and not self._is_closed:
             self._thread = Thread(target=self._work, name="towline-sender", daemon=True)
             self._thread.start()
-            atexit.register(self.close)  # a program that adds and ends has still to tell of it
+            atexit.register(self.close)  # a program may add and end at once
 
     def _work(self) -> None:
         while (batch := self._next()) is not None:
@@ -120,7 +122,7 @@ class NotifySender:
                 self._put_back(batch)
                 if self._is_closed:
                     return
-            except StoreError as error:  # a hint that can't be told: waiters look for themselves before long
+            except StoreError as error:  # only a hint is lost: waiters poll before long
                 log.warning(SIGNALS_DROPPED, store=self._pool.url, error=str(error))
             except Exception:
                 log.exception(SIGNALS_DROPPED)

@@ -1,4 +1,4 @@
-"""The waiters of this process: who waits for what, and which of them was woken. Touches no connection."""
+"""The waiters of this process, their tags, and which of them was woken. Touches no connection."""
 
 import json
 from bisect import insort
@@ -12,23 +12,24 @@ from queue_core.clock import Instant
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
+"""The most idle times of closed waiters that are kept of a queue."""
 
 
 class WakeUpSender(Protocol):
-    """What a waiter has told to others; each returns at once, and is done in this order."""
+    """Sends the changes of waiters; each method returns at once, and they are sent in order."""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Tasks of a tag became leasable: wake as many."""
+        """Wake as many waiters as tasks of the tag became leasable."""
 
     def ready(self, waiter: "PostgresSubscription") -> None:
-        """A waiter that was woken waits again."""
+        """Send that a woken waiter waits again."""
 
     def unregister(self, number: int) -> None:
-        """A waiter is gone."""
+        """Send that a waiter is closed."""
 
 
 class PostgresSubscription:
-    """A `Subscription`."""
+    """See `Subscription`."""
 
     def __init__(
         self, waiters: "PostgresWaiters", number: int, queue: str, tags: TagFilter, active_at: Instant
@@ -46,7 +47,7 @@ class PostgresSubscription:
         self._changed = Condition()
 
     def wait(self, *, timeout_seconds: float) -> bool:
-        """Sleep until woken (True) or the time is up (False). Who can't be woken is told to look every few seconds."""
+        """Sleep until woken (True) or a timeout (False); where wake-ups are impossible, True every few seconds."""
         if self._is_away:
             self._is_away = False
             self._waiters.sender.ready(self)
@@ -67,11 +68,11 @@ class PostgresSubscription:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """Unregister; an unused wake-up is passed on to the next fitting waiter."""
         self._waiters.remove(self)
 
     def deliver(self, tag: str | None) -> None:
-        """A task of this tag may be leased; None also where it is not known."""
+        """Deliver a wake-up for a task of this tag; None: without a tag, or unknown."""
         with self._changed:
             self.woken = True
             self.tag = tag
@@ -88,19 +89,19 @@ class PostgresSubscription:
 
 
 class PostgresWaiters:
-    """All waiters of this process."""
+    """The waiters of this process; thread-safe."""
 
     def __init__(self, sender: WakeUpSender) -> None:
         self.sender = sender
         self.poll_seconds = inf
-        """How often a waiter is to look for itself; infinite where it can be woken."""
+        """How often waiters poll; infinite where they can be woken."""
         self._lock = Lock()
         self._numbers = count(1)
         self._open: dict[int, PostgresSubscription] = {}
         self._idle: dict[str, list[Instant]] = {}
 
     def add(self, queue: str, tags: TagFilter, *, now: Instant) -> PostgresSubscription:
-        """One more. A waiter whose last wait ended in vain counts as active since that wait began."""
+        """Add a waiter. One whose last wait timed out counts as active since that wait began."""
         with self._lock:
             idle = self._idle.get(queue)
             waiter = PostgresSubscription(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
@@ -108,7 +109,7 @@ class PostgresWaiters:
             return waiter
 
     def remove(self, waiter: PostgresSubscription) -> None:
-        """One less; again is nothing."""
+        """Remove a waiter; does nothing the second time."""
         with self._lock:
             if self._open.pop(waiter.number, None) is None:
                 return
@@ -121,7 +122,7 @@ class PostgresWaiters:
             self.sender.publish(waiter.queue, waiter.tag, 1)
 
     def deliver(self, numbers: Iterable[int], queue: str, tag: str | None) -> None:
-        """These were picked to be woken; for those that have left meanwhile others are."""
+        """Deliver wake-ups to waiters by number; those of closed ones are passed on."""
         for number in numbers:
             with self._lock:
                 waiter = self._open.get(number)
@@ -132,12 +133,12 @@ class PostgresWaiters:
                 waiter.deliver(tag)
 
     def wake_all(self) -> None:
-        """Anything may have happened: all look."""
+        """Wake all waiters, as wake-ups may have been lost."""
         for waiter in self.all():
             waiter.deliver(None)
 
     def all(self) -> list[PostgresSubscription]:
-        """Those that are open."""
+        """Return the open waiters."""
         with self._lock:
             return list(self._open.values())
 

@@ -124,7 +124,7 @@ def test_a_watch_with_nothing_to_watch_ends_and_begins_anew(url: str, monkeypatc
 
 
 def _watches() -> bool:
-    return any(thread.name == "towline-watch" for thread in threading.enumerate())
+    return any(thread.name == "towline-call-timeouts" for thread in threading.enumerate())
 
 
 # -- what a server must be ----------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ def test_a_lost_table_is_told(url: str) -> None:
         ("UPDATE towline.counts SET ready = ready + 1 WHERE kind = 1", "counters of queue"),
         ("UPDATE towline.counts SET delayed = 1 WHERE kind = 2", "kind 2, tag 'a'"),
         ("DELETE FROM towline.tasks WHERE tag = 'a'", "counters"),
-        ("UPDATE towline.names SET task = 77", "does not hold its name"),
+        ("UPDATE towline.names SET task = 77", "does not have its name"),
         ("UPDATE towline.tasks SET queue = 77", "is of no queue"),
         ("UPDATE towline.tasks SET state = 2 WHERE tag = 'a'", "was never granted"),
     ],
