@@ -241,7 +241,7 @@ MUTATIONS: Final = (
         "redis-charges-an-uncounted-lease",
         "I11",
         "queue_core/stores/redis/lua/lease_ends.lua",
-        "if not asked.counts then held.leases = held.leases - 1 end",
+        "if not options.counts then held.leases = held.leases - 1 end",
         "",
         (HOLDERS, BOUNDS),
         "redis",

@@ -125,7 +125,7 @@ class RedisSignals:
         cells: list[str | int] = []
         for waiter in waiters:
             cells += (waiter.text, waiter.active_at)
-        answer = self._client.call_hint("listen", [self._key_of(queue)], cells)
+        answer = self._client.call_hint("register_waiters", [self._key_of(queue)], cells)
         now, *unknown = answer if isinstance(answer, list) else [0]
         for waiter in waiters:
             if not waiter.active_at and isinstance(now, int):
@@ -134,7 +134,7 @@ class RedisSignals:
 
     def _unregister(self, waiter: "RedisSubscription") -> bool:
         try:
-            self._client.call_hint("hush", [self._key_of(waiter.queue)], [waiter.text])
+            self._client.call_hint("unregister_waiters", [self._key_of(waiter.queue)], [waiter.text])
         except StoreError:
             self._stale[waiter.number] = waiter
             return False

@@ -197,7 +197,7 @@ def test_the_number_of_shards_stays_as_it_was(store: Store, url: str, size: int)
 def test_a_queue_that_is_there_is_not_spread_afterwards(url: str) -> None:
     plain = open_store(url)
     a_queue(plain)
-    with pytest.raises(InvalidSettingError, match="not spread"):
+    with pytest.raises(InvalidSettingError, match="without shards"):
         open_store(url + SPREAD)
     plain.close()
 
