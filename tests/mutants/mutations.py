@@ -215,15 +215,15 @@ MUTATIONS: Final = (
         "postgresql-tells-nobody-of-tasks-that-it-had-locked",
         "waiting",
         "queue_core/stores/postgres/leases.py",
-        "        for tag, number in json.loads(note):\n            step.note_ripe(queue, tag, number)\n",
-        "        json.loads(note)\n",
+        "        for tag, number in json.loads(detail):\n            session.note_ready(queue, tag, number)\n",
+        "        json.loads(detail)\n",
         ("tests/queue_core/stores/postgres/test_telling.py",),
     ),
     # -- Redis ----------------------------------------------------------------------------------------------------
     Mutation(
         "redis-leases-beyond-the-horizon",
         "I10",
-        "queue_core/stores/redis/lua/leasing.lua",
+        "queue_core/stores/redis/lua/leases.lua",
         "return within(first_ready(sets, count), horizon)",
         "return first_ready(sets, count)",
         ("tests/queue_core/stores/redis/test_inside.py",),
@@ -231,7 +231,7 @@ MUTATIONS: Final = (
     Mutation(
         "redis-repeats-a-token-when-the-clock-goes-back",
         "I2",
-        "queue_core/stores/redis/lua/leasing.lua",
+        "queue_core/stores/redis/lua/leases.lua",
         "number, leased_at = held.leases + 1, max(now, held.leased_at + 1)",
         "number, leased_at = held.leases + 1, now",
         (CONTRACT,),
@@ -240,8 +240,8 @@ MUTATIONS: Final = (
     Mutation(
         "redis-charges-an-uncounted-lease",
         "I11",
-        "queue_core/stores/redis/lua/ending.lua",
-        "if not asked.counts then held.leases = held.leases - 1 end",
+        "queue_core/stores/redis/lua/lease_ends.lua",
+        "if not options.counts then held.leases = held.leases - 1 end",
         "",
         (HOLDERS, BOUNDS),
         "redis",
@@ -249,7 +249,7 @@ MUTATIONS: Final = (
     Mutation(
         "redis-loses-tasks-that-do-not-fit",
         "I1",
-        "queue_core/stores/redis/lua/leasing.lua",
+        "queue_core/stores/redis/lua/leases.lua",
         "        if popped then put_back(popped, rows, at) end\n",
         "",
         (ROOM,),

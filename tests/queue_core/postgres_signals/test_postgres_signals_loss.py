@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.postgres import events
+from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY
 from tests.support.cutting_wire import a_wire
@@ -134,7 +134,7 @@ def test_whoever_waited_through_a_restart_looks_once_and_is_woken_again(own_engi
         here.publish("q", "a", 1)
         assert ear.wait(timeout_seconds=LONG)
         ear.close()
-    assert {entry["event"] for entry in logged} == {events.LISTENER_LOST, events.LISTENER_RESTORED}
+    assert {entry["event"] for entry in logged} == {listener.LISTENER_LOST, listener.LISTENER_RESTORED}
 
 
 def test_whoever_begins_to_wait_while_the_server_is_away_is_woken_when_it_is_back(own_engine: Engine) -> None:

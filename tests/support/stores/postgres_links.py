@@ -45,22 +45,22 @@ def a_postgres(folder: Path) -> Iterator[Engine]:
 
 
 @contextmanager
-def a_link(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
+def a_pool(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
     """A link that is closed in the end."""
-    link = ConnectionPool(parse_address(url), max_connections=max_connections)
+    pool = ConnectionPool(parse_address(url), max_connections=max_connections)
     try:
-        yield link
+        yield pool
     finally:
-        link.close()
+        pool.close()
 
 
 @contextmanager
 def signals_on(url: str) -> Iterator[NotifySignals]:
     """Signals of one process, which has a link of its own and knows the time."""
-    with a_link(url) as link:
-        with link.lend():
+    with a_pool(url) as pool:
+        with pool.lend():
             pass
-        signals = NotifySignals(link)
+        signals = NotifySignals(pool)
         try:
             yield signals
         finally:
@@ -83,17 +83,17 @@ def port_of(url: str) -> int:
     return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
 
 
-def asked(link: ConnectionPool, query: str) -> object:
+def asked(pool: ConnectionPool, query: str) -> object:
     """What a query on a lent connection gives: one cell."""
-    with link.lend() as wire:
-        row = wire.connection.execute(query).fetchone()  # type: ignore[call-overload]
+    with pool.lend() as connection:
+        row = connection.driver.execute(query).fetchone()  # type: ignore[call-overload]
     assert row is not None
     return row[0]
 
 
-def backend(link: ConnectionPool) -> object:
+def backend(pool: ConnectionPool) -> object:
     """The number of the server's process behind the connection that is lent."""
-    return asked(link, "SELECT pg_backend_pid()")
+    return asked(pool, "SELECT pg_backend_pid()")
 
 
 def somebody_waits(url: str, *, locktype: str = "%") -> bool:

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from queue_core.errors import StoreUnavailableError
-from queue_core.stores.redis.client import client as link_module
+from queue_core.stores.redis.client import client as client_module
 from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.signals import RedisSignals
@@ -63,26 +63,26 @@ def a_library() -> FunctionLibrary:
 
 
 @contextmanager
-def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
+def a_client(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
     """A link to a server of any settings; closed in the end."""
-    link = RedisClient(url, a_library(), durability=durability)
+    client = RedisClient(url, a_library(), durability=durability)
     try:
-        yield link
+        yield client
     finally:
-        link.close()
+        client.close()
 
 
 @contextmanager
 def signals_on(url: str) -> Iterator[RedisSignals]:
     """What one process would use to wake the waiters of others, on queues of that server."""
-    with a_link(url) as link, signals_over(link) as signals:
+    with a_client(url) as client, signals_over(client) as signals:
         yield signals
 
 
 @contextmanager
-def signals_over(link: RedisClient) -> Iterator[RedisSignals]:
+def signals_over(client: RedisClient) -> Iterator[RedisSignals]:
     """The same over a link that is there already."""
-    signals = RedisSignals(link, key_of)
+    signals = RedisSignals(client, key_of)
     try:
         yield signals
     finally:
@@ -104,20 +104,20 @@ def operator(engine: Engine, **options: str) -> "redis.Redis[bytes]":
     return redis.Redis(host=engine.host, port=engine.port, **options)
 
 
-def count(link: RedisClient, by: int = 1) -> object:
+def count(client: RedisClient, by: int = 1) -> object:
     """A change that shows when it took effect twice: the new sum."""
-    return link.call("count", [KEY], [by])
+    return client.call("count", [KEY], [by])
 
 
-def counted(link: RedisClient) -> int:
+def counted(client: RedisClient) -> int:
     """The sum, looked at."""
-    answer = link.look("read", [KEY])
+    answer = client.read("read", [KEY])
     return int(answer) if isinstance(answer, bytes) else 0
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.3) -> None:
     """Let links give up soon, for tests of what is said then."""
-    monkeypatch.setattr(link_module, "INSIST_SECONDS", seconds)
+    monkeypatch.setattr(client_module, "RETRY_SECONDS", seconds)
 
 
 def opened(url: str) -> RedisClient | None:

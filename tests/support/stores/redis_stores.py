@@ -31,19 +31,19 @@ def with_every_call_sent_twice(store: RedisStore) -> RedisStore:
 
     Leases are told again while they live, so those of 0 s are not.
     """
-    link = store._calls.link
-    send, numbers = link.call, count(1)
+    client = store._calls.client
+    send, numbers = client.call, count(1)
 
     def call(
-        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
     ) -> Answer:
-        numbered = once or ("twice", next(numbers))
-        first = send(function, keys, args, once=numbered)
-        again = send(function, keys, args, once=numbered)
+        numbered = call_id or ("twice", next(numbers))
+        first = send(function, keys, args, call_id=numbered)
+        again = send(function, keys, args, call_id=numbered)
         assert again == first or _ends_at_once(args), f"{function} was answered otherwise the second time"
         return first
 
-    link.call = call  # type: ignore[method-assign]
+    client.call = call  # type: ignore[method-assign]
     return store
 
 
@@ -65,7 +65,7 @@ def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
 
 
 @contextmanager
-def a_spread_store(url: str) -> Iterator[Store]:
+def a_sharded_store(url: str) -> Iterator[Store]:
     """A store whose queue is spread over shards."""
     with closing(open_store(url + SPREAD)) as opened:
         a_queue(opened)

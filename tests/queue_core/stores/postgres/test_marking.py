@@ -338,8 +338,8 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
         assert once is not None
         return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
 
-    def look_then_let_the_first_end(step: PostgresSession, call: ClientCall) -> None:
-        look(step, call)
+    def look_then_let_the_first_end(session: PostgresSession, call: ClientCall) -> None:
+        look(session, call)
         if first:
             with place.store.begin("verb") as turn:
                 assert delete(turn, first.pop()) == [True]

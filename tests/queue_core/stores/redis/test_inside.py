@@ -10,7 +10,7 @@ from queue_core.errors import StoreVersionError
 from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.store import Store
 from queue_core.stores import open_store
-from queue_core.stores.redis.functions import VERSION, library
+from queue_core.stores.redis.calls import VERSION, library
 from queue_core.stores.redis.keys import LAYOUT, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState

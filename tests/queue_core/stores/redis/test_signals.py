@@ -76,7 +76,7 @@ def ears(server: Engine) -> int:
 
 def test_a_waiter_of_another_process_is_woken_by_what_it_would_take(server: Engine, signals: RedisSignals) -> None:
     with a_waiting_process(server) as process:
-        signals.note_listeners("q")
+        signals.note_waiters("q")
         signals.publish("q", "b", 1)
         signals.publish("q", "a", 1)
         assert process.communicate(timeout=30)[0] == "True\n"
@@ -89,7 +89,7 @@ def test_publishing_calls_nobody_unless_a_verb_found_listeners(server: Engine, s
         wire.messages = 0
         others.publish("q", None, 1)
         assert wire.messages == 0
-        others.note_listeners("q")
+        others.note_waiters("q")
         others.publish("q", None, 1)
         assert wire.messages > 0
     assert ear.wait(timeout_seconds=LONG_WAIT)
@@ -145,7 +145,7 @@ def test_a_cut_wire_is_mended_and_whoever_waits_looks_for_itself(server: Engine,
         ear = messages.subscribe("q", ANY)
         wire.sever()
         assert ear.wait(timeout_seconds=LONG_WAIT)
-        signals.note_listeners("q")
+        signals.note_waiters("q")
         signals.publish("q", None, 1)
         assert ear.wait(timeout_seconds=LONG_WAIT)
         ear.close()
@@ -210,5 +210,5 @@ def test_nothing_is_kept_open_for_nobody(server: Engine, monkeypatch: pytest.Mon
             messages.publish("q", None, 1)
             assert ear.wait(timeout_seconds=LONG_WAIT)
             ear.close()
-            eventually(lambda: "towline-redis-ears" not in {thread.name for thread in threading.enumerate()})
+            eventually(lambda: "towline-redis-pubsub" not in {thread.name for thread in threading.enumerate()})
         eventually(lambda: not operator(server).execute_command("PUBSUB", "SHARDCHANNELS", "*"))

@@ -18,7 +18,7 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
 from tests.support.eventually import eventually
 from tests.support.stores.redis_cluster import a_cluster
-from tests.support.stores.redis_stores import SHARDS, SPREAD, a_spread_store, operator_of, take_all
+from tests.support.stores.redis_stores import SHARDS, SPREAD, a_sharded_store, operator_of, take_all
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, names, stats
 
@@ -32,7 +32,7 @@ def url() -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with a_spread_store(url) as opened:
+    with a_sharded_store(url) as opened:
         yield opened
         assert opened.check().problems == ()
 
@@ -197,7 +197,7 @@ def test_the_number_of_shards_stays_as_it_was(store: Store, url: str, size: int)
 def test_a_queue_that_is_there_is_not_spread_afterwards(url: str) -> None:
     plain = open_store(url)
     a_queue(plain)
-    with pytest.raises(InvalidSettingError, match="not spread"):
+    with pytest.raises(InvalidSettingError, match="without shards"):
         open_store(url + SPREAD)
     plain.close()
 

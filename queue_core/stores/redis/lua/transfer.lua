@@ -1,5 +1,5 @@
--- Moving a queue to or from another store: tasks as they were, and names that are still taken. And answers that
--- are remembered for clients' sessions.
+-- The transfer of a queue to or from another store: tasks as they were, and names of deleted tasks. Also the answers
+-- that are kept for clients' sessions.
 
 -- Arguments: now and the number of tasks; a block of ids; then for each a state, an eta and a letter for each `held`,
 -- `held`, the body and its long payload.
@@ -19,13 +19,13 @@ local function restore(keys, args)
     end
   end
   local added = add_tasks(queue, tasks, 1, number, args[4])
-  return finish(queue, 'o' .. char(heard(queue)) .. added)
+  return finish(queue, 'o' .. char(waiters_flag(queue)) .. added)
 end
 
 -- Arguments: now, limit; the name to go on after ("" is none). Answers end, length and name of each.
 local function held_names(keys, args)
   local now, limit = parse('>I8I4', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local from, parts = args[2] == '' and '-' or '(' .. args[2] .. '\1', {}
   while #parts < limit do
@@ -61,8 +61,8 @@ local function hold_names(keys, args)
   return finish(queue, 'o\0')
 end
 
--- Arguments: number, answer and how long it is kept, in seconds. Answers 0, and the number that is kept, when that is
--- no lower.
+-- Arguments: number, answer and how long it is kept, in seconds. Answers 0 and the kept number, if that is
+-- not lower.
 local function keep_answer(keys, args)
   local number = parse('>I8', args[3])
   local known = call('GET', keys[1])
@@ -73,6 +73,6 @@ local function keep_answer(keys, args)
 end
 
 changes('restore', restore, 'grows')
-looks('held_names', held_names)
+reads('held_names', held_names)
 changes('hold_names', hold_names, 'grows')
 changes_beside('keep_answer', keep_answer, 'grows')

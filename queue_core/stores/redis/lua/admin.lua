@@ -1,6 +1,6 @@
--- The verbs of people: delete by name, purge, redrive; none of them asks for a lease's token.
+-- The verbs of administrators: delete by name, purge, redrive; none of them needs a lease's token.
 
--- Delete what a name stands for. Returns a letter: d(eleted), t(ombstoned), u(nknown).
+-- Delete the task of a name. Returns a letter: d(eleted), t(ombstoned), u(nknown).
 local function delete_named(queue, name)
   local member, body = member_of_name(queue, name)
   local tag, given, is_long, state, eta, held
@@ -39,7 +39,7 @@ local function delete_by_name(keys, args)
   return finish(queue, 'o\0' .. concat(letters))
 end
 
--- Members of up to `limit` leased tasks of these tags, soonest to end first: only `held` knows their tags.
+-- Return members of up to `limit` leased tasks of these tags, soonest to end first; their tags are only in `held`.
 local function leased_of(queue, kind, tags, limit)
   local found, wanted = {}, set_of(tags)
   local left = min(limit, gauge(queue, LEASED, kind, tags))
@@ -127,10 +127,11 @@ local function redrive(keys, args)
   for index, member in ipairs(members) do
     redriven[index] = pack_task(queue, member, READY, now, bodies[index], LONGEST_PAYLOAD)
   end
-  return finish(queue, 'o' .. char(#members > 0 and heard(queue) or 0) .. concat(redriven))
+  return finish(queue, 'o' .. char(#members > 0 and waiters_flag(queue) or 0) .. concat(redriven))
 end
 
--- Arguments: now, the eta that is expected and the new one; the name. Answers 1 when a delayed task had the first.
+-- Arguments: now, the eta that is expected and the new one; the name. Answers 1 when a delayed task had the expected
+-- one.
 local function postpone(keys, args)
   local now, expected, eta = parse('>I8I8I8', args[3])
   local queue, refusal = open(keys[1], now, args)
@@ -147,7 +148,7 @@ local function postpone(keys, args)
   take_delayed(queue, tag, member)
   flush(queue)
   put_waiting(queue, tag, member, eta)
-  return finish(queue, 'o' .. char(eta <= now and heard(queue) or 0) .. '1')
+  return finish(queue, 'o' .. char(eta <= now and waiters_flag(queue) or 0) .. '1')
 end
 
 changes('delete_by_name', delete_by_name)

@@ -1,12 +1,12 @@
--- How verbs are registered, and how a call that comes again is answered. A verb that changes something gets a session
--- and the number of its call before its own arguments, and keeps its answer: the same number again is answered the
--- same and changes nothing; a lower one is a straggler that nobody waits for.
+-- Idempotency: how verbs are registered, and how repeated calls are answered (ADR 28). A verb that changes something
+-- gets a session and a call number before its own arguments, and keeps its answer: the same number gets the same answer
+-- and changes nothing; a lower one is outdated and is refused.
 
 local STALE = 's'
 local VERBATIM, WITH_LEASES = 'a', 'l'
-local KEPT = '>I8I8c1I4'                  -- number, when the session was last noted, form, length of what comes first
+local KEPT = '>I8I8c1I4'                  -- number, when the session was last noted, form, length of the first part
 
--- The leases of `kept` that are still held at `now` as they were granted.
+-- Return the leases of `kept` that are still held at `now` as they were granted.
 local function leases_again(key, kept, now)
   local keys = keys_of(key)
   local leases = {}
@@ -23,8 +23,8 @@ local function leases_again(key, kept, now)
   return concat(leases)
 end
 
--- What answers a call at once, because of what is kept of its session's last one; nil: it is a new call.
-function answer_again(key, kept, number, now)
+-- Return the kept answer of a repeated call, or the refusal of an outdated one; nil: it is a new call.
+function repeated_answer(key, kept, number, now)
   local last, _, form, length, at = parse(KEPT, kept)
   if number > last then return nil end
   if number < last then return STALE end
@@ -33,19 +33,19 @@ function answer_again(key, kept, number, now)
   return answer .. leases_again(key, sub(kept, at + length), now)
 end
 
--- How an answer is kept: whole or, where it ends with leases, what comes before these and where to find them again.
+-- Pack an answer to keep it: whole or, if it ends with leases, the part before them and where to find them again.
 function kept_answer(number, noted_at, answer, before, leases)
   if before then return pack(KEPT, number, noted_at, WITH_LEASES, #before) .. before .. leases end
   return pack(KEPT, number, noted_at, VERBATIM, #answer) .. answer
 end
 
--- Register a verb that only looks.
-function looks(name, verb)
+-- Register a verb that only reads.
+function reads(name, verb)
   register(name, verb, { 'no-writes' })
 end
 
 -- Register a verb that changes a queue: it calls `open` and `finish`, which keep its answer in the queue's hash. One
--- that `grows` what is kept is refused when the memory that Redis may use is used up.
+-- that `grows` the data is refused when Redis has reached its maxmemory.
 function changes(name, verb, grows)
   register(name, verb, grows ~= 'grows' and { 'allow-oom' } or {})
 end
@@ -55,7 +55,7 @@ function changes_beside(name, verb, grows)
   changes(name, function(keys, args)
     local key, number = keys[1] .. ':k:' .. args[1], tonumber(args[2])
     local kept = call('GET', key)
-    local answer = kept and answer_again(keys[1], kept, number, 0)
+    local answer = kept and repeated_answer(keys[1], kept, number, 0)
     if answer then return answer end
     answer = verb(keys, args)
     call('SET', key, kept_answer(number, 0, answer), 'EX', KEPT_SECONDS)

@@ -1,6 +1,7 @@
--- Lets time act: due tasks become ready (or dead), a bounded number at a time, inside the verb that looks next.
+-- Expiry: due tasks become ready (or dead), a bounded number at a time, inside the next verb.
 
--- The position of the first due task beyond `limit`; `delayed` and `leased` are members and scores in turn, in order.
+-- Return the position of the first due task beyond `limit`; `delayed` and `leased` are members and scores in turn, in
+-- order.
 local function horizon_of(delayed, leased, limit)
   local d, l = 1, 1
   for _ = 1, limit do
@@ -34,7 +35,7 @@ local function settle_leased(queue, due, size, expired)
   end
 end
 
--- Settle the first `limit` due tasks by eta. What is read later in the same call finds them settled. Returns the leases
+-- Settle the first `limit` due tasks by eta. Later reads of the same call find them settled. Returns the leases
 -- that had expired, and eta and member of the first due task that is left, if one is: those before it may be leased.
 function settle(queue, limit)
   local keys, untagged, tagged = queue.keys, counts_for(queue, UNTAGGED), counts_for(queue, TAGGED)
@@ -58,7 +59,7 @@ function settle(queue, limit)
   return expired, horizon
 end
 
--- Settle a task that went with the end of its last lease, and whose name is therefore a deleted one's; whether it did.
+-- Settle a task that the end of its last lease deletes, so that its name counts as a deleted one's; return whether.
 function settle_used_up(queue, member)
   if not queue.spec.deletes_exhausted then return false end
   local eta = call('ZSCORE', queue.keys.leased, member)

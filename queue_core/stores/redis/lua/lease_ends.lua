@@ -1,7 +1,7 @@
 -- The verbs of a lease's holder: renew, release, delete; each fenced by the token. And exchange: delete, then lease.
 
--- Open the queue of a call whose fences are packed in an argument. Returns it and what was found of each fence: its
--- member, the field of what leases made of it, that, and the eta where it is the current lease of its task, else false.
+-- Open the queue of a call whose fences are packed in an argument. Returns it and for each fence: the member, the field
+-- of the lease record, the record, and the eta if the fence is the current lease of its task, else false.
 local function open_for(key, now, args, worker, packed_fences, number)
   local fences = { parse('>' .. rep('I8', 2 * number), packed_fences) }
   local members = {}
@@ -20,7 +20,7 @@ local function open_for(key, now, args, worker, packed_fences, number)
   return queue, { members = members, fields = fields, packed = packed, etas = etas }
 end
 
--- The leases that were found: false where one is not current. The same fence twice is the same lease.
+-- Return the leases of the fences: false where one is not current. The same fence twice is the same lease.
 local function leases_of(found)
   local leases, by_member = {}, {}
   for index, member in ipairs(found.members) do
@@ -33,7 +33,7 @@ local function leases_of(found)
 end
 
 -- Arguments: now and the number of tokens; the tokens; for each its new length (-1: the queue's own). Answers a 1 or 0
--- for each, then the renewed.
+-- for each, then the renewed leases.
 local function renew(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, found = open_for(keys[1], now, args, nil, args[4], number)
@@ -67,31 +67,31 @@ local function renew(keys, args)
   return finish(queue, 'o\0' .. concat(letters) .. concat(renewed))
 end
 
--- Microseconds that the queue's back-off says; see semantics.py, whose arithmetic this repeats to the last bit.
+-- Return the queue's back-off in microseconds, with exactly the arithmetic of semantics.py.
 local function back_off(queue, leases, jitter)
   local doublings = min(max(leases - 1, 0), 60)
   local longest = min(queue.spec.retry_max, queue.spec.retry_min * 2 ^ doublings)
   return round(longest * (1.0 - 0.1 * jitter) * 1e6)
 end
 
--- Give one lease back. `asked` has delay (-1: the queue's back-off), jitter, whether the lease counts, and a reason; or
--- that the task takes its old place at once.
-function release_one(queue, lease, asked)
+-- Release one lease. `options` has the delay (-1: the queue's back-off), jitter, whether the lease counts, and a
+-- reason; or says that the task takes its old place at once.
+function release_one(queue, lease, options)
   local held, now, member = lease.held, queue.now, lease.member
   take_leased(queue, held.tag, member)
   change(queue, held.tag, RELEASED_TOTAL, 1)
   held.spent = ahead_of(held.spent, now, lease.eta)
-  if asked.reason ~= '' or (asked.counts and is_exhausted(queue, held)) then
-    return die(queue, member, held, RELEASED, now, asked.reason ~= '' and asked.reason or 'max_leases')
+  if options.reason ~= '' or (options.counts and is_exhausted(queue, held)) then
+    return die(queue, member, held, RELEASED, now, options.reason ~= '' and options.reason or 'max_leases')
   end
   local finished = pack_finished(member, held, RELEASED, now, '')
   local eta
-  if asked.takes_old_place or (asked.delay < 0 and not asked.counts) then
+  if options.takes_old_place or (options.delay < 0 and not options.counts) then
     eta = min(held.ready_at, now)
   else
-    eta = now + (asked.delay >= 0 and asked.delay or back_off(queue, held.leases, asked.jitter))
+    eta = now + (options.delay >= 0 and options.delay or back_off(queue, held.leases, options.jitter))
   end
-  if not asked.counts then held.leases = held.leases - 1 end
+  if not options.counts then held.leases = held.leases - 1 end
   set(queue, AS_HELD .. member, pack_held(held))
   put_waiting(queue, held.tag, member, eta)
   note(queue, finished)
@@ -116,8 +116,8 @@ local function release(keys, args)
       })
     end
   end
-  local is_heard = #finished > 0 and heard(queue) or 0
-  return finish(queue, 'o' .. char(is_heard) .. concat(letters) .. concat(finished))
+  local waiters = #finished > 0 and waiters_flag(queue) or 0
+  return finish(queue, 'o' .. char(waiters) .. concat(letters) .. concat(finished))
 end
 
 function delete_one(queue, lease)
@@ -130,7 +130,7 @@ function delete_one(queue, lease)
   return finished
 end
 
--- Delete what was found, in order. Returns a 1 or 0 for each, and the finished leases.
+-- Delete the tasks of current leases, in order. Returns a 1 or 0 for each, and the finished leases.
 local function delete_all(queue, found)
   local keys, now = queue.keys, queue.now
   local letters, gone, is_gone, gone_fields, finished = {}, {}, {}, {}, {}
@@ -175,8 +175,8 @@ local function delete_all(queue, found)
   return concat(letters), concat(finished)
 end
 
--- Delete what was found, each with the tasks that follow it: the numbers of these (2 bytes each) are in `follows`. One
--- by one, as a task may need the name of one that a later deletion of the same call removes.
+-- Delete the tasks of current leases, each with the tasks that follow it: their numbers (2 bytes each) are in
+-- `follows`. One by one, as a task may need the name of one that a later deletion of the same call removes.
 local function hand_over(queue, found, follows, tasks, block)
   local letters, finished, first = {}, {}, 1
   for index, lease in ipairs(leases_of(found)) do
@@ -206,7 +206,7 @@ local function delete(keys, args)
   return finish(queue, 'o\0' .. letters .. finished)
 end
 
--- All queues of a call that deletes and adds: the first with what was found of its fences.
+-- Open all queues of a call that deletes and adds; the first with the leases of its fences.
 local function open_all_for(keys, now, args, worker, packed_fences, number)
   local first, found = open_for(keys[1], now, args, worker, packed_fences, number)
   if not first then return nil, found end
@@ -224,17 +224,17 @@ local function delete_and_add(keys, args)
   local total = parse('>I4', args[5])
   if not has_ids(queues[1], total, args[6]) then return NO_IDS end
   local letters, finished = hand_over(queues[1], found, sub(args[5], 5), parse_tasks(queues, args, 7, total), args[6])
-  return finish_all(queues, 'o' .. char(heard_by_any(queues)) .. letters .. finished)
+  return finish_all(queues, 'o' .. char(waiters_of_any(queues)) .. letters .. finished)
 end
 
--- Lease after deletions, of which `letters` and `finished` tell, and end the call.
-local function lease_after(queue, request, letters, finished, is_heard)
+-- Lease after deletions, whose outcomes are `letters` and `finished`, and end the call.
+local function lease_after(queue, request, letters, finished, waiters)
   local seen_at, retired_at = known_worker(queue)
   if retired_at then
-    return finish(queue, 'o' .. char(REFUSED + is_heard) .. pack('>I2I2', #letters, 0) .. letters .. finished)
+    return finish(queue, 'o' .. char(REFUSED + waiters) .. pack('>I2I2', #letters, 0) .. letters .. finished)
   end
   local flags, expired, leases, kept = grant(queue, request, seen_at)
-  if not is_set(flags, HEARD) then flags = flags + is_heard end
+  if not is_set(flags, HAS_WAITERS) then flags = flags + waiters end
   local before = 'o' .. char(flags) .. pack('>I2I2', #letters, #expired) .. letters .. finished .. concat(expired)
   return finish(queue, before .. leases, before, kept)
 end
@@ -265,7 +265,7 @@ local function exchange_and_add(keys, args)
   local letters, finished = hand_over(queue, found, sub(args[5], 5), tasks, args[6])
   flush(queue)
   for index = 2, #queues do finish(queues[index]) end
-  return lease_after(queue, request, letters, finished, heard_by_any(queues))
+  return lease_after(queue, request, letters, finished, waiters_of_any(queues))
 end
 
 changes('renew', renew)

@@ -1,8 +1,9 @@
--- Workers as each queue knows them: first seen, retired. A worker is fenced in every queue before it counts as retired.
+-- The records of workers in each queue: first seen, retired. A worker is fenced in every queue before it counts as
+-- retired.
 
 local GIVEN_BACK = { counts = true, reason = '', takes_old_place = true }
 
--- Ids of a worker's leased tasks, in order: expired ones too.
+-- Return the ids of a worker's leased tasks, in order, expired ones too.
 local function members_of_worker(queue, worker)
   local found = {}
   local rows = call('ZRANGE', queue.keys.leased, 0, -1, 'WITHSCORES')
@@ -29,7 +30,7 @@ end
 local function look_at_all(keys, now)
   local queues = {}
   for _, key in ipairs(keys) do
-    local queue = look_at(key, now)  -- one that was deleted meanwhile has no leases
+    local queue = read_queue(key, now)  -- a queue that was deleted meanwhile has no leases
     if queue then queues[#queues + 1] = queue end
   end
   return queues
@@ -62,7 +63,7 @@ local function retire_worker(keys, args)
   return 'o\0' .. '1'
 end
 
--- Arguments: now; a worker that was fenced by a retirement that did not come about.
+-- Undo the fence of a retirement that was given up. Arguments: now; a worker.
 local function readmit_worker(keys, args)
   for _, queue in ipairs(look_at_all(keys, (parse('>I8', args[3])))) do
     local seen_at = worker_of(queue, args[4])
@@ -84,13 +85,13 @@ local function fence_workers(keys, args)
   return 'o\0'
 end
 
--- Arguments: now; a worker. Fences it, and gives back what it holds: counted, in the old places. Answers, for each
--- queue, how many leases ended, and these. A queue that was moved away is left alone.
+-- Arguments: now; a worker. Fences it, and releases its leases: counted, to the old places. Answers, for each queue,
+-- how many leases ended, and these. A queue that was moved away is skipped.
 local function release_worker(keys, args)
   local now, worker = parse('>I8', args[3]), args[4]
-  local parts, is_heard = {}, 0
+  local parts, waiters = {}, 0
   for index, key in ipairs(keys) do
-    local queue = look_at(key, now)
+    local queue = read_queue(key, now)
     local finished = {}
     if queue then fence(queue, worker) end
     if queue and queue.spec.moved_to == '' then
@@ -99,14 +100,14 @@ local function release_worker(keys, args)
         if lease.eta > now then finished[#finished + 1] = release_one(queue, lease, GIVEN_BACK) end
       end
       finish(queue)
-      if #finished > 0 then is_heard = max(is_heard, heard(queue)) end
+      if #finished > 0 then waiters = max(waiters, waiters_flag(queue)) end
     end
     parts[index] = pack('>I4', #finished) .. concat(finished)
   end
-  return 'o' .. char(is_heard) .. concat(parts)
+  return 'o' .. char(waiters) .. concat(parts)
 end
 
--- Arguments: now; a worker that is retired, for queues that are created later. Forgets a few of a month ago.
+-- Keep a retired worker for queues that are created later, and forget a few of a month ago. Arguments: now; a worker.
 local function keep_retired(keys, args)
   local now = parse('>I8', args[3])
   call('HSETNX', keys[1], args[4], text_of(now))
@@ -126,7 +127,7 @@ local function lead(keys, args)
   return 'o\0' .. '1'
 end
 
-looks('workers_seen', workers_seen)
+reads('workers_seen', workers_seen)
 changes_beside('retire_worker', retire_worker)
 changes_beside('readmit_worker', readmit_worker)
 changes_beside('fence_workers', fence_workers)

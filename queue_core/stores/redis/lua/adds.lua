@@ -2,8 +2,8 @@
 
 local ADDED_READY, ADDED_DELAYED, EXISTS, TOMBSTONED = 'r', 'd', 'e', 't'
 
--- In a cluster the counter of the whole store is on another node: callers draw blocks of ids from it and bring them
--- along, and a queue uses one up before it takes the next. `block` is "" elsewhere; "-" when none was brought.
+-- In a cluster the counter of all ids is on another node: callers reserve blocks of ids there and pass them on, and a
+-- queue uses up one block before the next. `block` is "" without a cluster, and "-" when the caller passes none.
 function has_ids(queue, number, block)
   if block == '' then return true end
   local first, left = 1, 0
@@ -17,7 +17,7 @@ function has_ids(queue, number, block)
   return true
 end
 
--- The first of `number` new ids.
+-- Return the first of `number` new ids.
 local function take_ids(queue, number, block)
   if block == '' then return call('INCRBY', IDS, text_of(number)) - number + 1 end
   local first, left = parse('>I8I8', call('GET', queue.keys.block))
@@ -50,7 +50,7 @@ function parse_tasks(queues, args, at, number)
   return tasks
 end
 
--- Whether a name can't be given: EXISTS or TOMBSTONED; nil: it is free, and any tomb of it is removed.
+-- Return why a name can't be given, EXISTS or TOMBSTONED; nil: it is free, and its tomb is removed, if any.
 local function refusal_of(queue, name, given)
   local key = queue.key .. name
   if given[key] then return EXISTS end
@@ -131,11 +131,11 @@ function add_tasks(owner, tasks, first, last, block)
   return pack('>I8', id) .. concat(letters)
 end
 
--- Open the queues of a call beside the first, which keeps its answer; nil and the answer when one can't be.
+-- Open the queues of a call beside the first, which keeps the call's answer; nil and the answer of a refusal.
 function open_rest(first, keys, now)
   local queues = { first }
   for index = 2, #keys do
-    local queue, refusal = look_at(keys[index], now)
+    local queue, refusal = read_queue(keys[index], now)
     refusal = refusal or refusal_of_moved(queue)
     if refusal then return nil, refusal end
     queues[index] = queue
@@ -143,14 +143,14 @@ function open_rest(first, keys, now)
   return queues
 end
 
--- Whether somebody waits on one of the queues.
-function heard_by_any(queues)
-  local is_heard = 0
-  for _, queue in ipairs(queues) do is_heard = max(is_heard, heard(queue)) end
-  return is_heard
+-- Return whether one of the queues has waiters.
+function waiters_of_any(queues)
+  local waiters = 0
+  for _, queue in ipairs(queues) do waiters = max(waiters, waiters_flag(queue)) end
+  return waiters
 end
 
--- Write all that is left to write. Returns the answer.
+-- Write all pending changes. Returns the answer.
 function finish_all(queues, answer)
   for index = 2, #queues do finish(queues[index]) end
   return finish(queues[1], answer)
@@ -162,8 +162,8 @@ local function count_added(queue, tag, number)
   if counts then counts[READY], counts[ADDED] = counts[READY] + number, counts[ADDED] + number end
 end
 
--- The same as `add_tasks` for what is added most: ready tasks of one queue without names and long payloads. nil when
--- one of them is not like that.
+-- The fast path of `add_tasks`, for ready tasks of one queue without names and long payloads; nil when one of them is
+-- not like that.
 local function add_plain(queue, args, at, number, block)
   if args[at] ~= '' or args[at + 1] ~= '' then return nil end
   at = at + 2
@@ -215,12 +215,12 @@ local function add(keys, args)
   if not first then return refusal end
   if not has_ids(first, number, args[4]) then return NO_IDS end
   local added = #keys == 1 and add_plain(first, args, 5, number, args[4])
-  if added then return finish(first, 'o' .. char(heard(first)) .. added) end
+  if added then return finish(first, 'o' .. char(waiters_flag(first)) .. added) end
   local queues
   queues, refusal = open_rest(first, keys, now)
   if not queues then return refusal end
   added = add_tasks(first, parse_tasks(queues, args, 5, number), 1, number, args[4])
-  return finish_all(queues, 'o' .. char(heard_by_any(queues)) .. added)
+  return finish_all(queues, 'o' .. char(waiters_of_any(queues)) .. added)
 end
 
 changes('add', add, 'grows')

@@ -9,7 +9,7 @@ local function times_of(packed)
   return seen_at > 0 and seen_at or nil, retired_at > 0 and retired_at or nil
 end
 
--- When a worker was first seen by a queue, and retired, if it was.
+-- Return when a worker was first seen by a queue, and when it was retired, if it was.
 function worker_of(queue, worker)
   return times_of(call('HGET', queue.key, AS_WORKER .. worker))
 end
@@ -23,7 +23,7 @@ function keep_worker(queue, worker, seen_at, retired_at)
   call('ZADD', queue.keys.workers, text_of(retired_at or seen_at), worker)
 end
 
--- Forget a few workers of which nothing was heard for a month.
+-- Forget a few workers that were not active for a month.
 local function forget_workers(queue)
   local old = text_of(queue.now - FORGOTTEN_AFTER)
   for _, worker in ipairs(call('ZRANGEBYSCORE', queue.keys.workers, '-inf', old, 'LIMIT', '0', WORKERS_EXAMINED)) do
@@ -32,7 +32,7 @@ local function forget_workers(queue)
   end
 end
 
--- Keep to what lies before the first due task that was not settled.
+-- Keep the tasks before the first due task that was not settled.
 local function within(rows, horizon)
   if not horizon then return rows end
   local kept = {}
@@ -43,7 +43,7 @@ local function within(rows, horizon)
   return kept
 end
 
--- Several sorted sets in one order, each read a piece at a time: up to `count` members and scores in turn.
+-- Merge several sorted sets, each read a piece at a time: up to `count` members and scores in turn.
 local function merged(sets, count)
   local piece = max(4, floor(2 * count / #sets))
   local heads = {}
@@ -75,7 +75,7 @@ local function merged(sets, count)
   return taken
 end
 
--- The first `count` ready tasks of some sorted sets: members and scores in turn.
+-- Return the first `count` ready tasks of some sorted sets: members and scores in turn.
 function first_ready(sets, count)
   if #sets == 1 then return call('ZRANGE', sets[1], '0', text_of(count - 1), 'WITHSCORES') end
   if #sets > 2 then return merged(sets, count) end
@@ -97,15 +97,15 @@ function first_ready(sets, count)
   return rows
 end
 
--- Of the two sets that have all tasks, those that are not empty, as far as the counters tell.
+-- Return which of the two sets that have all tasks are not empty, by the counters.
 local function full_sets(queue)
   if counts_for(queue, TAGGED)[READY] == 0 then return { queue.keys.ready } end
   if counts_for(queue, UNTAGGED)[READY] == 0 then return { queue.keys.ready_tagged } end
   return { queue.keys.ready, queue.keys.ready_tagged }
 end
 
--- Up to `count` tasks that may be leased, members and etas in turn; and the set from which they were taken already, if
--- they were. Those of one set are, unless some due task was not settled and may come before them.
+-- Return up to `count` tasks that may be leased, members and etas in turn; and the set from which they were popped, if
+-- they were. Tasks of one set are, unless a due task that was not settled may come before them.
 local function candidates(queue, request, horizon)
   local kind, tags, count = request.kind, request.tags, request.count
   local sets = kind ~= NO_TAG and #tags == 0 and full_sets(queue) or ready_sets(queue, kind, tags)
@@ -128,7 +128,7 @@ local function count_leased(queue, tag, number)
     counts[READY] - number, counts[LEASED] + number, counts[LEASES] + number
 end
 
--- Put back those tasks, from a place in `rows` on, of which a set was rid.
+-- Put popped tasks back into their set, from a place in `rows` on.
 local function put_back(set, rows, from)
   local back = {}
   for at = from, #rows, 2 do
@@ -137,9 +137,9 @@ local function put_back(set, rows, from)
   call_many('ZADD', set, back)
 end
 
--- Lease these tasks (members and etas in turn), of which one set is rid already, as long as there is room for them (nil:
--- any). Returns the leases as their holder gets them and, shorter, as they are kept for a call that comes again: id and
--- `leased_at`.
+-- Lease these tasks (members and etas in turn), which one set has popped already, as long as there is room for them
+-- (nil: no bound). Returns the leases as their holder gets them and, shorter, as they are kept for a repeated call: id
+-- and `leased_at`.
 local function take(queue, rows, popped, worker, lease_us, room)
   local keys, now = queue.keys, queue.now
   local fields = {}
@@ -214,9 +214,9 @@ local function take(queue, rows, popped, worker, lease_us, room)
   return concat(leases), concat(kept)
 end
 
--- What a lease asks for, of the arguments from `at` to `last`: now, length (-1: the queue's own), count and kind of
--- filter, room for the tasks in all and for what comes with each (0 in all: there is no bound), how many are leased
--- whatever their size; the worker; tags.
+-- Parse the request of a lease from the arguments `at` to `last`: now, length (-1: the queue's own), count and kind of
+-- filter, room in bytes for all tasks (0: no bound) and the overhead of each, how many are leased whatever their size;
+-- the worker; tags.
 function parse_request(args, at, last)
   local _, lease_us, seconds, count, kind, total, each, least = parse(LEASE_REQUEST, args[at])
   return { lease_us = lease_us, seconds = seconds, count = count, kind = kind, worker = args[at + 1],
@@ -224,7 +224,7 @@ function parse_request(args, at, last)
     room = total > 0 and count > least and { total = total, each = each, least = least } or nil }
 end
 
--- What refuses a lease, before anything is written: too long a lease, or nil.
+-- Return the refusal of a lease that is too long, before anything is written; nil: none.
 function lease_refusal(queue, request)
   local spec = queue.spec
   if request.lease_us < 0 then request.lease_us, request.seconds = spec.lease_us, spec.lease_seconds end
@@ -232,8 +232,7 @@ function lease_refusal(queue, request)
   return nil
 end
 
--- Grant what may be granted to a worker that was not retired. Returns flags, leases found expired, leases, and these as
--- they are kept.
+-- Grant leases to a worker that was not retired. Returns flags, expired leases, leases, and these as they are kept.
 function grant(queue, request, seen_at)
   if request.worker ~= '' and not seen_at then
     keep_worker(queue, request.worker, queue.now)
@@ -241,7 +240,7 @@ function grant(queue, request, seen_at)
   end
   local expired, horizon = settle(queue, SETTLED_PER_CALL)
   local flags = horizon and UNSETTLED or 0
-  if #expired > 0 then flags = flags + heard(queue) end
+  if #expired > 0 then flags = flags + waiters_flag(queue) end
   if queue.spec.is_paused then return flags % UNSETTLED, expired, '', '' end
   local rows, popped = candidates(queue, request, horizon)
   if #rows == 0 then return flags, expired, '', '' end
@@ -259,7 +258,7 @@ local function lease(keys, args)
   if too_long then return too_long end
   local flags, expired, leases, kept = grant(queue, request, seen_at)
   local before = 'o' .. char(flags) .. pack('>I2I2', 0, #expired) .. concat(expired)
-  -- A client's call that got nothing is tried again under its number, as long as it waits.
+  -- A waiting client repeats a call that got nothing under the same number.
   if leases == '' and sub(queue.session, 1, 3) == AS_SESSION .. 'c.' then queue.session = false end
   return finish(queue, before .. leases, before, kept)
 end

@@ -1,9 +1,9 @@
--- Recounts what the counters, sets and names promise, a piece at a time; on a queue that nobody changes meanwhile.
+-- Recount the counters, sets and names of a queue, a piece at a time; the queue must not change meanwhile.
 
 local PIECE = 500
 local SETS = { 'leased', 'ready_tagged', 'ready', 'delayed_all', 'delayed', 'dead_all', 'dead' }
 
--- The problems of one task; and its state.
+-- Return the problems of one task, and its state.
 local function problems_of(queue, member, body, problems)
   local keys = queue.keys
   local id = sub(member, 2)
@@ -49,10 +49,10 @@ local function problems_of(queue, member, body, problems)
   return found
 end
 
--- Arguments: a cursor. Answers the next one, and lists: problems; id, state, whether it was leased, has a name, has a
--- long payload, bytes of its payload, and tag of each task.
+-- Arguments: a cursor. Answers the next one, and lists: problems; for each task its id, state, whether it was leased,
+-- has a name, has a long payload, the bytes of its payload, and its tag.
 local function check_piece(keys, args)
-  local queue = look_at(keys[1], 0)
+  local queue = read_queue(keys[1], 0)
   if not queue then return { '0', {}, {} } end
   local answer = call('HSCAN', queue.key, args[1], 'COUNT', PIECE)
   local problems, tasks = {}, {}
@@ -71,10 +71,10 @@ local function check_piece(keys, args)
 end
 
 -- Arguments: fields of counters. Answers sizes (of the sets above, the hashes of names and long payloads; the queue's
--- own hash, and what it should have beside tasks), then for each field its counters (packed, or nil) and, for a tag,
+-- own hash, and the fields in it beside tasks), then for each field its counters (packed, or nil) and, for a tag,
 -- the sizes of its sets and whether it is listed.
 local function check_counts(keys, args)
-  local queue = look_at(keys[1], 0)
+  local queue = read_queue(keys[1], 0)
   if not queue then return { {} } end
   local own, sizes = queue.keys, {}
   for index, set in ipairs(SETS) do sizes[index] = call('ZCARD', own[set]) end
@@ -97,7 +97,7 @@ end
 
 -- Answers the bytes of all payloads as they are counted, if they are.
 local function check_stored(keys)
-  local queue = look_at(keys[1], 0)
+  local queue = read_queue(keys[1], 0)
   if not queue or not queue.spec.is_counted then return '' end
   return call('GET', queue.keys.stored) or '0'
 end
@@ -110,7 +110,7 @@ local function check_tags(keys, args)
   return { answer[1], tags }
 end
 
-looks('check_piece', check_piece)
-looks('check_counts', check_counts)
-looks('check_stored', check_stored)
-looks('check_tags', check_tags)
+reads('check_piece', check_piece)
+reads('check_counts', check_counts)
+reads('check_stored', check_stored)
+reads('check_tags', check_tags)

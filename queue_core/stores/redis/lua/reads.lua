@@ -1,11 +1,10 @@
--- The verbs that only look. Exact as of `now`, though nothing is settled: what is due but stored as it was is counted
--- in.
+-- The verbs that only read. Exact as of `now`, although they write no expiry: due tasks count in their new state.
 
 local HEAD = 1000              -- etas of the ready queue that are read for `waiting`
-local POINTS = 8               -- of it that are told: see stats.positions_of
-local NONE = 0                 -- an instant that is not there
+local POINTS = 8               -- positions of it in an answer: see stats.positions_of
+local NONE = 0                 -- stands for no instant
 
--- Due leased tasks, soonest first, with what a filter needs to know of them.
+-- Return the due leased tasks, soonest first, with the facts that a filter needs.
 local function due_leased(queue)
   local due = {}
   local rows = call('ZRANGEBYSCORE', queue.keys.leased, '-inf', queue.at, 'WITHSCORES')
@@ -21,8 +20,8 @@ local function due_leased(queue)
   return due
 end
 
--- How many of the due leased tasks these tags have, how many of them die of it, and the first eta of the others. The
--- whole queue is counted without reading each, where none can die.
+-- Return how many due leased tasks these tags have, how many of them die, and the first eta of the others. If none can
+-- die, the whole queue is counted without reading each.
 local function due_counts(queue, due, kind, tags)
   local wanted = set_of(tags)
   local number, gone, first = 0, 0, NONE
@@ -60,7 +59,7 @@ local function sum_counts(queue, kind, tags)
   return sums
 end
 
--- Counters as of now, and the eta of the oldest ready task. `due` is the answer of `due_leased`, if it was asked.
+-- Return the counters as of now, and the eta of the oldest ready task. `due` is the result of `due_leased`, if known.
 local function counts_now(queue, kind, tags, due)
   local sums = sum_counts(queue, kind, tags)
   local oldest = NONE
@@ -102,7 +101,7 @@ end
 -- Arguments: now, kind of filter; tags.
 local function stats(keys, args)
   local now, kind = parse('>I8B', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   return 'o\0' .. pack_counts(queue, counts_now(queue, kind, { unpack(args, 2) }))
 end
@@ -111,7 +110,7 @@ end
 -- tag ("" is none) before each tag's counts.
 local function tag_stats(keys, args)
   local now, limit, untagged = parse('>I8I4B', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local tags = {}
   if untagged == 1 and queue.packed_untagged then tags[1] = '' end
@@ -128,7 +127,7 @@ local function tag_stats(keys, args)
   return 'o\0' .. concat(parts)
 end
 
--- The tag of the first leasable task, whether it is settled or not; nil: there is none.
+-- Return the tag of the first leasable task, settled or not; nil: there is none.
 local function oldest_tag(queue, tags, due)
   local best_eta, best_member, best_tag
   local function offer(eta, member, tag)
@@ -159,7 +158,7 @@ local function offer_etas(etas, rows)
   for index = 2, #rows, 2 do etas[#etas + 1] = tonumber(rows[index]) end
 end
 
--- The etas at a few positions of one sorted set, spread evenly: any rank of it costs the same.
+-- Return the etas at a few evenly spread positions of one sorted set, as every rank costs the same.
 local function at_positions(set, ready)
   local points, parts = min(POINTS, ready), {}
   for index = 1, points do
@@ -170,7 +169,7 @@ local function at_positions(set, ready)
   return concat(parts)
 end
 
--- The first etas of several sets and of what is due, in order, and the newest eta of all.
+-- Return the first etas of several sets and of the due tasks, in order, and the newest eta of all.
 local function first_etas(queue, sets, kind, tags, due)
   local etas, newest = {}, 0
   offer_etas(etas, first_ready(sets, HEAD))
@@ -197,7 +196,7 @@ end
 -- ready tasks, the newest eta of them and the first etas.
 local function waiting(keys, args)
   local now, kind = parse('>I8B', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local tags, due = { unpack(args, 2) }, due_leased(queue)
   if kind == OLDEST_TAG then
@@ -224,7 +223,7 @@ end
 -- Arguments: now, until, limit, kind of filter; tags. Answers etas, in order, of delayed tasks that were never leased.
 local function upcoming(keys, args)
   local now, till, limit, kind = parse('>I8I8I4B', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local etas, most = {}, text_of(limit)
   for _, set in ipairs(sets_of(queue, DELAYED, kind, { unpack(args, 2) })) do
@@ -246,7 +245,7 @@ end
 -- Arguments: now, limit. Answers eta, lengths and `held` of each lease.
 local function live_leases(keys, args)
   local now, limit = parse('>I8I4', args[1])
-  local queue, refusal = look_at(keys[1], now)
+  local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local rows = call('ZRANGEBYSCORE', queue.keys.leased, '(' .. text_of(now), '+inf', 'WITHSCORES', 'LIMIT', 0, limit)
   local members, parts = {}, {}
@@ -260,16 +259,17 @@ end
 
 -- Answers an instant, 0 for none.
 local function next_eta(keys)
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   if queue.spec.moved_to ~= '' then return 'o\0' .. pack('>I8', NONE) end
   return 'o\0' .. pack('>I8', earliest((first_of(queue.keys.delayed_all)), (first_of(queue.keys.leased))))
 end
 
--- Arguments: cursor, limit. Answers how many were ever noted, the number of the first that follows, and these.
+-- Arguments: cursor, limit. Answers how many samples were ever noted, the number of the first that follows, and
+-- samples.
 local function samples(keys, args)
   local after, limit = parse('>I8I4', args[1])
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   local total = counts_for(queue, UNTAGGED)[LAST] + counts_for(queue, TAGGED)[LAST]
   local dropped = total - call('LLEN', queue.keys.samples)
@@ -278,10 +278,10 @@ local function samples(keys, args)
   return 'o\0' .. pack('>I8I8I4', dropped, first, #finished) .. concat(finished)
 end
 
-looks('stats', stats)
-looks('tag_stats', tag_stats)
-looks('waiting', waiting)
-looks('upcoming', upcoming)
-looks('live_leases', live_leases)
-looks('next_eta', next_eta)
-looks('samples', samples)
+reads('stats', stats)
+reads('tag_stats', tag_stats)
+reads('waiting', waiting)
+reads('upcoming', upcoming)
+reads('live_leases', live_leases)
+reads('next_eta', next_eta)
+reads('samples', samples)
