@@ -24,9 +24,9 @@ class OrchestratorError(Exception):
 class ConfigError(OrchestratorError):
     """The settings cannot be used; `mistakes` has all of them."""
 
-    def __init__(self, mistakes: "Sequence[SettingProblem]") -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.mistakes))
+    def __init__(self, problems: "Sequence[SettingProblem]") -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.problems))
 
 
 class SpawnError(OrchestratorError):

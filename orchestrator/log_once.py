@@ -9,13 +9,13 @@ class LogOnce:
     def __init__(self) -> None:
         self._known: tuple[object, ...] | None = None
 
-    def is_news(self, error: BaseException) -> bool:
+    def is_new(self, error: BaseException) -> bool:
         """Whether this is another failure than the one before. What the kernel refuses counts by its number."""
         found = (type(error), error.errno if isinstance(error, OSError) and error.errno else str(error))
         before, self._known = self._known, found
         return found != before
 
-    def ends(self) -> bool:
+    def recovers(self) -> bool:
         """It went well now; whether it had gone wrong before."""
         had_failed, self._known = self._known is not None, None
         return had_failed

@@ -85,7 +85,7 @@ class QueueSample:
     running: tuple[RunningLease, ...] = ()
     finished: tuple[LeaseSample, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
-    heard: dict[str, PresentWorker] = field(default_factory=dict)
+    presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
 
     @property

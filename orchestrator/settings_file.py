@@ -40,7 +40,7 @@ _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"
 _LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 
 
-class _Whole(QueueFile):
+class _SettingsDocument(QueueFile):
     """The file as its JSON Schema describes it."""
 
     pools: dict[str, PoolSpec] = {}  # noqa: RUF012  pydantic copies it
@@ -150,26 +150,26 @@ def parse(
     document = read_document(text, name=name, repeats="kept")
     refuse_empty(document)
     data = overlay(document.data, overrides)
-    queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
+    queue_file, problems = parse_queue_file(data, also=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
     pools: dict[str, PoolSpec] = {}
     supervisor = SupervisorSettings()
     try:
         pools = parse_pools(mapping.get("pools", {}))
     except ConfigError as error:
-        mistakes += error.mistakes
+        problems += error.problems
     try:
         supervisor = parse_supervisor(_or_empty(mapping.get("supervisor")))
     except ConfigError as error:
-        mistakes += error.mistakes
-    mistakes += _relations(mapping)
+        problems += error.problems
+    problems += _relations(mapping)
     fleet = {key: mapping[key] for key in _FLEET_KEYS if key in mapping}
-    mistakes += home_mistakes(fleet, leave_out=_NOT_PATHS)
+    problems += home_mistakes(fleet, leave_out=_NOT_PATHS)
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
-        mistakes.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
-    if mistakes or document.repeats or queue_file is None:
-        raise document_error(document, mistakes, overrides)
+        problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+    if problems or document.repeats or queue_file is None:
+        raise document_error(document, problems, overrides)
     return Project(
         queue_file,
         {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
@@ -195,7 +195,7 @@ def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec
 
 def json_schema() -> dict[str, object]:
     """The JSON Schema (2020-12) of the file, for editors."""
-    schema = _Whole.model_json_schema()
+    schema = _SettingsDocument.model_json_schema()
     pool = schema["$defs"]["PoolSpec"]  # a pool is named by its key
     pool["properties"].pop("name")
     pool["required"].remove("name")
@@ -248,15 +248,15 @@ def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
     """What must hold between pools and queues, however the rest of the file looks."""
     queues, pools = data.get("queues"), data.get("pools")
     known = [str(name) for name in queues] if isinstance(queues, Mapping) else []
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     for name, pool in pools.items() if isinstance(pools, Mapping) else ():
         queue = pool.get("queue") if isinstance(pool, Mapping) else None
         if isinstance(queue, str) and queue not in known:
             meant = did_you_mean(queue, known)
             fix = "" if meant else f"; write it there: `queues: {{{queue}: {{}}}}`"
             path = ("pools", str(name), "queue")
-            mistakes.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
-    return mistakes
+            problems.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
+    return problems
 
 
 def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:

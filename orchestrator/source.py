@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.samples import PresentWorker, QueueSample
 
 
@@ -79,13 +79,13 @@ class WorkSource(Protocol):
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """Whether a worker has ended a lease of the pool's queue since the last sample of that pool."""
 
-    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
+    def settle(self, fates: Sequence[TaskVerdict]) -> Sequence[str]:
         """Hold back, or make dead, what is to be so, and leave the rest held.
 
         For each the mark of a task that is held back now; "" for others, and for one that had moved on by itself.
         """
 
-    def recall(self, suspects: Sequence[Suspect]) -> None:
+    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         """Let anybody have tasks again that were held back; one that is not held back any more is left as it is."""
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-ASKED_OF_US: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+CONTROL_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Their default is the end of the process: not what somebody wants who asks for a reload while we start."""
 
 
@@ -29,12 +29,12 @@ def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def ignore_what_is_asked() -> None:
+def ignore_control_signals() -> None:
     """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us.
 
     Outside the main thread signals are left alone.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in ASKED_OF_US:
+    for number in CONTROL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

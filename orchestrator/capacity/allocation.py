@@ -65,7 +65,7 @@ class CapacityDemand:
     pool: str
     alive: int
     wanted: int
-    appetite: WorkerUsage
+    usage: WorkerUsage
     idle: int = 0
     starting: int = 0
     promised_bytes: float = 0.0
@@ -87,8 +87,8 @@ class Allocation:
     is_to_yield: bool = False
 
 
-def shared(host: HostCapacity, claims: Iterable[CapacityDemand]) -> Mapping[str, Allocation]:
-    """The room of every pool that claims some.
+def allocate(host: HostCapacity, demands: Iterable[CapacityDemand]) -> Mapping[str, Allocation]:
+    """The room of every pool that demands some.
 
     Pools of the highest priority are served first. Among equals the next worker goes to the pool that would then have
     the smallest part of the host, counting what it has already, in whichever of memory and CPU it has most of; what one
@@ -96,79 +96,79 @@ def shared(host: HostCapacity, claims: Iterable[CapacityDemand]) -> Mapping[str,
 
     Source: Ghodsi et al., Dominant Resource Fairness, for the order within a priority.
     """
-    known = list(claims)
-    memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(claim.promised_bytes for claim in known)
-    cores = host.free_cores - math.fsum((claim.starting - claim.hung) * _cores(claim) for claim in known)
+    known = list(demands)
+    memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(demand.promised_bytes for demand in known)
+    cores = host.free_cores - math.fsum((demand.starting - demand.hung) * _cores(demand) for demand in known)
     yields = _yields(known) if host.is_pressed else None
-    rooms: dict[str, Allocation] = {}
-    levels: dict[int, list[CapacityDemand]] = {}
-    for claim in known:
-        levels.setdefault(claim.priority, []).append(claim)
-    for priority in sorted(levels, reverse=True):
-        level = levels[priority]
-        for claim, granted, scarce in _filled(host, level, 0.0 if host.is_pressed else memory, cores):
-            is_to_yield = claim.pool == yields
-            why = _why(host, claim, scarce) if scarce or is_to_yield else ""
-            rooms[claim.pool] = Allocation(granted, scarce, why, is_to_yield=is_to_yield)
-            memory -= granted * claim.appetite.memory_bytes
-            cores -= granted * _cores(claim)
-    return rooms
+    allocations: dict[str, Allocation] = {}
+    by_priority: dict[int, list[CapacityDemand]] = {}
+    for demand in known:
+        by_priority.setdefault(demand.priority, []).append(demand)
+    for priority in sorted(by_priority, reverse=True):
+        equals = by_priority[priority]
+        for demand, granted, scarce in _filled(host, equals, 0.0 if host.is_pressed else memory, cores):
+            is_to_yield = demand.pool == yields
+            why = _why(host, demand, scarce) if scarce or is_to_yield else ""
+            allocations[demand.pool] = Allocation(granted, scarce, why, is_to_yield=is_to_yield)
+            memory -= granted * demand.usage.memory_bytes
+            cores -= granted * _cores(demand)
+    return allocations
 
 
 def _filled(
-    host: HostCapacity, claims: list[CapacityDemand], memory: float, cores: float
+    host: HostCapacity, demands: list[CapacityDemand], memory: float, cores: float
 ) -> list[tuple[CapacityDemand, int, Scarce]]:
     """One worker at a time to whoever has least, until nobody wants or nothing fits."""
-    granted = dict.fromkeys(range(len(claims)), 0)
-    scarce: dict[int, Scarce] = dict.fromkeys(range(len(claims)), "")
-    turn = [(_share(host, claim, 1), index) for index, claim in enumerate(claims) if claim.wanted > claim.alive]
+    granted = dict.fromkeys(range(len(demands)), 0)
+    scarce: dict[int, Scarce] = dict.fromkeys(range(len(demands)), "")
+    turn = [(_share(host, demand, 1), index) for index, demand in enumerate(demands) if demand.wanted > demand.alive]
     heapq.heapify(turn)
     while turn:
         _, index = heapq.heappop(turn)
-        claim = claims[index]
-        needs = _cores(claim)
-        is_first = claim.alive + granted[index] == 0
-        if claim.appetite.memory_bytes > memory:
+        demand = demands[index]
+        needs = _cores(demand)
+        is_first = demand.alive + granted[index] == 0
+        if demand.usage.memory_bytes > memory:
             scarce[index] = "memory"
-        elif claim.untried is not None and claim.alive + granted[index] >= claim.untried:
+        elif demand.untried is not None and demand.alive + granted[index] >= demand.untried:
             scarce[index] = "unknown"
         elif FITTING_SHARE * needs > cores and needs > 0 and not is_first:
             scarce[index] = "cpu"
         else:
             granted[index] += 1
-            memory -= claim.appetite.memory_bytes
+            memory -= demand.usage.memory_bytes
             cores -= needs
-            if claim.alive + granted[index] < claim.wanted and granted[index] < MOST_AT_A_TIME:
-                heapq.heappush(turn, (_share(host, claim, granted[index] + 1), index))
-    return [(claim, granted[index], scarce[index]) for index, claim in enumerate(claims)]
+            if demand.alive + granted[index] < demand.wanted and granted[index] < MOST_AT_A_TIME:
+                heapq.heappush(turn, (_share(host, demand, granted[index] + 1), index))
+    return [(demand, granted[index], scarce[index]) for index, demand in enumerate(demands)]
 
 
-def _why(host: HostCapacity, claim: CapacityDemand, scarce: Scarce) -> str:
+def _why(host: HostCapacity, demand: CapacityDemand, scarce: Scarce) -> str:
     if scarce == "cpu":
-        return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(claim):.1f}"
+        return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(demand):.1f}"
     if scarce == "unknown":
-        return f"nothing is known yet of what a worker takes: {claim.untried} until one was measured for a second"
+        return f"nothing is known yet of what a worker takes: {demand.untried} until one was measured for a second"
     return (
         f"{host.free_memory_bytes / _MIB:,.0f} of {host.memory_bytes / _MIB:,.0f} MiB are free, "
-        f"and one worker takes {claim.appetite.memory_bytes / _MIB:,.0f} MiB"
+        f"and one worker takes {demand.usage.memory_bytes / _MIB:,.0f} MiB"
     )
 
 
-def _cores(claim: CapacityDemand) -> float:
-    cores = claim.appetite.cores
+def _cores(demand: CapacityDemand) -> float:
+    cores = demand.usage.cores
     return 0.0 if cores is None or cores < IDLE_CORES else cores
 
 
-def _share(host: HostCapacity, claim: CapacityDemand, more: int) -> float:
+def _share(host: HostCapacity, demand: CapacityDemand, more: int) -> float:
     """The part of the host that the pool has with so many workers more, in what it has most of."""
-    workers = claim.alive + more
-    memory = workers * claim.appetite.memory_bytes / max(1.0, host.memory_bytes)
-    return max(memory, workers * _cores(claim) / max(0.01, host.cores))
+    workers = demand.alive + more
+    memory = workers * demand.usage.memory_bytes / max(1.0, host.memory_bytes)
+    return max(memory, workers * _cores(demand) / max(0.01, host.cores))
 
 
-def _yields(claims: list[CapacityDemand]) -> str | None:
+def _yields(demands: list[CapacityDemand]) -> str | None:
     """The pool that gives up an idle worker: of the lowest priority, with most of them."""
-    idle = [claim for claim in claims if claim.idle]
+    idle = [demand for demand in demands if demand.idle]
     if not idle:
         return None
-    return min(idle, key=lambda claim: (claim.priority, -claim.idle * claim.appetite.memory_bytes, claim.pool)).pool
+    return min(idle, key=lambda demand: (demand.priority, -demand.idle * demand.usage.memory_bytes, demand.pool)).pool

@@ -10,11 +10,11 @@ import psutil
 from orchestrator.capacity.allocation import HostCapacity
 from orchestrator.clock import Monotonic
 
-LOOK_SECONDS: Final = 1.0
+MEASURE_SECONDS: Final = 1.0
 SETTLED_SECONDS: Final = 5.0
 """CPU in use is a mean over about that long: a single look may fall between two tasks."""
 
-UNKNOWN: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
+UNKNOWN_HOST: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
 """Nobody is held back by what can't be told."""
 _UNLIMITED_BYTES: Final = 1 << 60  # version 1 says "no limit" with a number near 2**63
 
@@ -27,23 +27,23 @@ class HostMeter:
         self._root = root
         self._groups = _Groups(root)
         self._host: HostCapacity | None = None
-        self._looked_at = Monotonic(float("-inf"))
-        self._by_host, self._by_group = _InUse(), _InUse()
+        self._measured_at = Monotonic(float("-inf"))
+        self._by_host, self._by_group = _CoresInUse(), _CoresInUse()
 
     def memory_limit_bytes(self) -> int | None:
         """The tightest limit of the control groups around us; None without one."""
         return min((int(limit) for limit, _ in self._groups.memory()), default=None)
 
-    def look(self, *, now: Monotonic) -> HostCapacity:
+    def measure(self, *, now: Monotonic) -> HostCapacity:
         """What there is, and what is free: the tighter of the host's and of every control group around us."""
-        if self._host is not None and now < self._looked_at + LOOK_SECONDS:
+        if self._host is not None and now < self._measured_at + MEASURE_SECONDS:
             return self._host
-        elapsed = now - self._looked_at
+        elapsed = now - self._measured_at
         try:
             memory, times = psutil.virtual_memory(), psutil.cpu_times()
         except OSError:  # no descriptor left, say: what was known goes on
-            return self._host or UNKNOWN
-        self._looked_at = now
+            return self._host or UNKNOWN_HOST
+        self._measured_at = now
         total, free = float(memory.total), float(memory.available)
         for limit, used in self._groups.memory():
             total, free = min(total, limit), min(free, max(0.0, limit - used))
@@ -58,7 +58,7 @@ class HostMeter:
         return self._host
 
 
-class _InUse:
+class _CoresInUse:
     """Cores in use, from CPU seconds so far: a mean that forgets. None before there are two looks: nothing."""
 
     def __init__(self) -> None:

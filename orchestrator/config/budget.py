@@ -83,18 +83,18 @@ class Budget:
         raise ValueError(f"no budget: {data!r}")
 
 
-def full(hours_per_day: float) -> Budget:
+def full_budget(hours_per_day: float) -> Budget:
     """What a pool begins with: a day's worth."""
     return Budget(hours_per_day * _HOUR_SECONDS)
 
 
-def kept(budgets: Mapping[str, Budget], *, wall_seconds: float) -> dict[str, object]:
+def budgets_to_json(budgets: Mapping[str, Budget], *, wall_seconds: float) -> dict[str, object]:
     """Budgets as plain values, with the instant at which they were this."""
     return {"at": wall_seconds, "pools": {name: budget.to_json() for name, budget in budgets.items()}}
 
 
-def found(data: object) -> tuple[float, dict[str, Budget]]:
-    """What `kept` gave: the instant, and the budgets by pool. Raises `ValueError` for anything else."""
+def budgets_from_json(data: object) -> tuple[float, dict[str, Budget]]:
+    """What `budgets_to_json` gave: the instant, and the budgets by pool. Raises `ValueError` for anything else."""
     match data:
         case {"at": int() | float() as at, "pools": dict() as pools}:
             return float(at), {str(name): Budget.from_json(one) for name, one in pools.items()}

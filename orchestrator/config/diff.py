@@ -9,7 +9,7 @@ from orchestrator.values import value
 Kind = Literal["added", "removed", "changed"]
 
 SHORT_CHARS: Final = 40
-_NEVER_TOLD: Final = frozenset({"env", "command"})
+_SECRET_SETTINGS: Final = frozenset({"env", "command"})
 """Settings whose values may hold secrets: that they changed is told, and no more."""
 
 
@@ -55,10 +55,10 @@ def _settings(old: PoolSpec, new: PoolSpec) -> tuple[str, ...]:
 def _compared(path: str, old: object, new: object, *, top: str) -> list[str]:
     if old == new:
         return []
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and top not in _NEVER_TOLD:
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and top not in _SECRET_SETTINGS:
         keys = list(dict.fromkeys([*old, *new]))
         return [line for key in keys for line in _compared(f"{path}.{key}", old.get(key), new.get(key), top=top)]
-    if top in _NEVER_TOLD or not (_is_short(old) and _is_short(new)):
+    if top in _SECRET_SETTINGS or not (_is_short(old) and _is_short(new)):
         return [path]
     return [f"{path}: {_shown(old)} -> {_shown(new)}"]
 

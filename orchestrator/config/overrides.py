@@ -114,7 +114,7 @@ class Overrides:
         )
 
 
-NO_ORDERS: Final = Overrides()
+NO_OVERRIDES: Final = Overrides()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class HostOverride:
 NOT_DRAINED: Final = HostOverride()
 
 
-def told(orders: Overrides, now: Moment) -> list[str]:
+def describe_overrides(orders: Overrides, now: Moment) -> list[str]:
     """What is in force, in words."""
     words = []
     if orders.scale is not None:
@@ -160,13 +160,13 @@ def shown_seconds(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def kept(orders: Mapping[str, Overrides]) -> dict[str, object]:
+def overrides_to_json(orders: Mapping[str, Overrides]) -> dict[str, object]:
     """The orders of all pools as plain values; pools of which nothing was asked are left out."""
-    return {"version": _VERSION, "pools": {name: one.to_json() for name, one in orders.items() if one != NO_ORDERS}}
+    return {"version": _VERSION, "pools": {name: one.to_json() for name, one in orders.items() if one != NO_OVERRIDES}}
 
 
-def found(data: object) -> dict[str, Overrides]:
-    """What `kept` gave. Raises `ValueError` for anything else."""
+def overrides_from_json(data: object) -> dict[str, Overrides]:
+    """What `overrides_to_json` gave. Raises `ValueError` for anything else."""
     match data:
         case {"version": int() as version, "pools": dict() as pools} if version == _VERSION:
             return {str(name): Overrides.from_json(one) for name, one in pools.items()}

@@ -258,15 +258,15 @@ def parse_pools(data: object) -> dict[str, PoolSpec]:
     if not isinstance(data, Mapping):
         raise ConfigError([SettingProblem(("pools",), "must be a mapping of pool names to their settings")])
     pools: dict[str, PoolSpec] = {}
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     for name, settings in data.items():
         outcome = _parse_pool(name, settings)
         if isinstance(outcome, PoolSpec):
             pools[outcome.name] = outcome
         else:
-            mistakes.extend(outcome)
-    if mistakes:
-        raise ConfigError(mistakes)
+            problems.extend(outcome)
+    if problems:
+        raise ConfigError(problems)
     return pools
 
 
@@ -289,17 +289,17 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
         ]
     if not isinstance(settings, Mapping):
         return [SettingProblem(path, "must be a mapping of settings, with at least queue, slo, and app or command")]
-    mistakes = []
+    problems = []
     if "name" in settings:
-        mistakes.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
+        problems.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        problems += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
         # A field's mistake keeps pydantic from comparing fields, so they are compared here in any case.
-        mistakes += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
-        return mistakes
-    return mistakes or pool
+        problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
+        return problems
+    return problems or pool
 
 
 def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:

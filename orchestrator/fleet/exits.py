@@ -54,7 +54,7 @@ WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST
 """Causes that say nothing of what the worker was working on: somebody asked it to end, or its queue was away."""
 
 
-class Ended(Protocol):
+class EndedWorker(Protocol):
     """A worker's exit, as a runtime tells it: exactly one of `code` and `signal`, or neither."""
 
     @property
@@ -77,40 +77,40 @@ class Ended(Protocol):
     def is_stopped(self) -> bool: ...
 
 
-def cause_of(ended: Ended, *, asked: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
+def cause_of(ended: EndedWorker, *, drained: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
     """Why a worker ended, and the same in words for its owner.
 
     `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended; `hung`: it was asked because it
     was unresponsive, and how that showed.
     """
-    cause, detail = _cause_of(ended, asked=asked, overdue=overdue)
+    cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
 
 
-def at_work(cause: Cause, detail: str) -> str:
+def detail_at_work(cause: Cause, detail: str) -> str:
     """The same in words for a worker that held tasks: then an end that looks well is none."""
     if cause is not Cause.FINISHED:
         return detail
     return f"exit code {EXIT_FINISHED}, in the middle of its work: a handler ended the process, or made a daemon of it"
 
 
-def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:
         return Cause.OUT_OF_MEMORY, f"the kernel ended it: out of memory{_of_memory(ended)}"
-    if ended.is_stopped and not (asked or overdue):
+    if ended.is_stopped and not (drained or overdue):
         if number == signal.SIGKILL:
             return Cause.OVERDUE, "somebody else stopped it, and ended it before it had finished"
         if number == signal.SIGTERM or (number is None and ended.code == EXIT_FINISHED):
             return Cause.DRAINED, "asked to finish by somebody else"
     if number is not None:
-        return _cause_of_signal(number, asked=asked, overdue=overdue)
-    if ended.code is None and not asked:
+        return _cause_of_signal(number, drained=drained, overdue=overdue)
+    if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit was not told"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, "asked to finish") if asked else (Cause.FINISHED, "finished by itself")
+        return (Cause.DRAINED, "asked to finish") if drained else (Cause.FINISHED, "finished by itself")
     if ended.code == EXIT_MISCONFIGURED:
         return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
     if ended.code == EXIT_QUEUE_LOST:
@@ -118,14 +118,14 @@ def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     return Cause.CRASHED, f"exit code {ended.code}{_IN_WORDS.get(ended.code, '')}"
 
 
-def _of_memory(ended: Ended) -> str:
+def _of_memory(ended: EndedWorker) -> str:
     """Peak and limit, as far as they are known."""
     peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
     had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"
     return had if limit is None else f"{had}, with a limit of {limit / _MIB:,.0f} MiB"
 
 
-def _signal_of(ended: Ended) -> int | None:
+def _signal_of(ended: EndedWorker) -> int | None:
     """The signal that ended it, also where a shell between us tells it as an exit code (128 + signal)."""
     if ended.signal is None and ended.code in {
         _SHELL_SIGNAL_BASE + signal.SIGTERM,
@@ -135,10 +135,10 @@ def _signal_of(ended: Ended) -> int | None:
     return ended.signal
 
 
-def _cause_of_signal(number: int, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+def _cause_of_signal(number: int, *, drained: bool, overdue: bool) -> tuple[Cause, str]:
     if overdue and number == signal.SIGKILL:
         return Cause.OVERDUE, "ended: it did not finish within its grace"
-    if asked and number == signal.SIGTERM:
+    if drained and number == signal.SIGTERM:
         return Cause.DRAINED, "asked to finish"
     try:
         name = signal.Signals(number).name

@@ -66,7 +66,7 @@ def is_expected(ref: str) -> bool:
     return ref.startswith(_EXPECTED)
 
 
-def roll_call(
+def observe_external(
     fleet: Fleet, present: Sequence[PresentWorker], sample: QueueSample, *, spec: PoolSpec, now: Monotonic
 ) -> ExternalWorkers:
     """Bring the fleet up to date with who was seen; call it before `observe`, once per sample.

@@ -14,24 +14,24 @@ from orchestrator.values import value
 
 SUSPECT_DEATHS: Final = 2
 """A task that was there at so many deaths is a suspect; one with a single lease left, at the first."""
-MAX_DEATHS_ALONE: Final = 5
+MAX_SOLO_DEATHS: Final = 5
 """Where a queue has no `max_leases`, a task becomes dead when its worker died so many times with nothing else in it."""
 HOLD_SECONDS: Final = 120.0
 """How long a suspect is held back for the worker that is started for it: if none comes, anybody may lease it again."""
 HOLD_SECONDS_PER_PLACE: Final = 10.0
 MAX_HOLD_SECONDS: Final = 900.0
-START_SECONDS: Final = 5.0
+MIN_HOLD_LEFT_SECONDS: Final = 5.0
 """A worker is started only for a suspect that is held back for as long as this still."""
-AT_ONCE_ALONE: Final = 3
+SOLO_RETRIES_AT_ONCE: Final = 3
 """After more deaths alone than these there is a pause before the next: what it needs may be away, or too little."""
 MAX_PAUSE_SECONDS: Final = 30.0
-ALONE_SHARE: Final = 8
+SOLO_SHARE: Final = 8
 """One of so many workers of a pool runs a suspect, at a time; one may in any case."""
 MAX_KNOWN: Final = 10_000
 MAX_WORKERS_KNOWN: Final = 8
 FORGOTTEN_SECONDS: Final = 72 * 3600.0
 """A death of so long ago says nothing of a task any more."""
-ALONE: Final = ".alone."
+SOLO_MARK: Final = ".alone."
 """In the name of a worker that is there for one task."""
 
 Verdict = Literal["given back", "held back", "dead"]
@@ -107,7 +107,7 @@ class DeathLedger:
 
 
 @value
-class SuspectVerdict:
+class TaskVerdict:
     """What is to become of one task of a dead worker's, and its record with this death.
 
     `hold_seconds`: for so long it is held back. `charge`: whether the lease counts. `why`: the reason it is dead for.
@@ -123,7 +123,7 @@ class SuspectVerdict:
 
 
 @value
-class Suspect:
+class IsolatedTask:
     """A task that is held back to run alone. `mark` is its source's name for it, with which a worker is named, and
     `workers` are those that died while they held it.
 
@@ -137,7 +137,7 @@ class Suspect:
     workers: tuple[str, ...] = ()
 
 
-def judged(
+def judge_tasks(
     ledger: DeathLedger,
     held: Sequence[SuspectedTask],
     *,
@@ -146,7 +146,7 @@ def judged(
     isolates: Literal["yes", "no"],
     waiting: int,
     at: float,
-) -> tuple[DeathLedger, tuple[SuspectVerdict, ...]]:
+) -> tuple[DeathLedger, tuple[TaskVerdict, ...]]:
     """What becomes of the tasks that a worker held when it died of what may have been one of them.
 
     Args:
@@ -159,34 +159,36 @@ def judged(
     fates = []
     for task in held:
         record = after.of(task.key, at=at)
-        fate = _fate(task, record, is_alone=len(held) == 1, isolates=isolates)
+        fate = _verdict(task, record, is_only_one=len(held) == 1, isolates=isolates)
         if fate.verdict == "dead":
-            fate = SuspectVerdict(task, "dead", record, why=reason(record, how=how, worker=worker))
+            fate = TaskVerdict(task, "dead", record, why=reason(record, how=how, worker=worker))
         elif fate.verdict == "held back":
             pause = (
-                min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - AT_ONCE_ALONE)) if record.alone > AT_ONCE_ALONE else 0.0
+                min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - SOLO_RETRIES_AT_ONCE))
+                if record.alone > SOLO_RETRIES_AT_ONCE
+                else 0.0
             )
             hold = min(MAX_HOLD_SECONDS, HOLD_SECONDS + HOLD_SECONDS_PER_PLACE * waiting) + pause
-            fate = SuspectVerdict(task, "held back", record, fate.charge, hold, pause)
+            fate = TaskVerdict(task, "held back", record, fate.charge, hold, pause)
             waiting += 1
         fates.append(fate)
     return after, tuple(fates)
 
 
-def _fate(
-    task: SuspectedTask, record: DeathRecord, *, is_alone: bool, isolates: Literal["yes", "no"]
-) -> SuspectVerdict:
+def _verdict(
+    task: SuspectedTask, record: DeathRecord, *, is_only_one: bool, isolates: Literal["yes", "no"]
+) -> TaskVerdict:
     left = task.leases_left
-    is_over = left == 0 if left is not None else record.alone >= MAX_DEATHS_ALONE
-    if is_alone and is_over:
-        return SuspectVerdict(task, "dead", record)
+    is_over = left == 0 if left is not None else record.alone >= MAX_SOLO_DEATHS
+    if is_only_one and is_over:
+        return TaskVerdict(task, "dead", record)
     if isolates == "no":
-        return SuspectVerdict(task, "given back", record)
+        return TaskVerdict(task, "given back", record)
     if left == 0:  # in company: the last lease is given once more, and alone
-        return SuspectVerdict(task, "held back", record, "uncounted")
+        return TaskVerdict(task, "held back", record, "uncounted")
     if record.deaths >= SUSPECT_DEATHS or left == 1:
-        return SuspectVerdict(task, "held back", record)
-    return SuspectVerdict(task, "given back", record)
+        return TaskVerdict(task, "held back", record)
+    return TaskVerdict(task, "given back", record)
 
 
 def reason(record: DeathRecord, *, how: str, worker: str) -> str:
@@ -195,36 +197,38 @@ def reason(record: DeathRecord, *, how: str, worker: str) -> str:
     return f"its worker died{times} while it ran, last: {how} (worker {worker})"
 
 
-def queued(line: Iterable[Suspect], *, now: Monotonic) -> tuple[Suspect, ...]:
+def still_held(line: Iterable[IsolatedTask], *, now: Monotonic) -> tuple[IsolatedTask, ...]:
     """Those of a line that are held back for long enough still."""
-    return tuple([one for one in line if one.lapses_at - now > START_SECONDS])
+    return tuple([one for one in line if one.lapses_at - now > MIN_HOLD_LEFT_SECONDS])
 
 
-def explained_by(culprit: Suspect, line: Iterable[Suspect]) -> tuple[Suspect, ...]:
+def cleared_by(culprit: IsolatedTask, line: Iterable[IsolatedTask]) -> tuple[IsolatedTask, ...]:
     """Those of a line who were held at no other deaths than one that ended its worker alone: it was not them."""
     return tuple([one for one in line if one.workers and set(one.workers) <= set(culprit.workers)])
 
 
-def reserved(line: Sequence[Suspect], *, running: int) -> int:
+def reserved(line: Sequence[IsolatedTask], *, running: int) -> int:
     """Places that a pool leaves free while suspects wait; where some are `running`, theirs are the next ones'."""
     return 1 if line and not running else 0
 
 
-def next_ones(line: Sequence[Suspect], *, most: int, taken: int, alone: int, now: Monotonic) -> tuple[Suspect, ...]:
+def next_to_start(
+    line: Sequence[IsolatedTask], *, most: int, taken: int, alone: int, now: Monotonic
+) -> tuple[IsolatedTask, ...]:
     """For whom a worker is to be started now, of a pool with `taken` of its `most` workers, `alone` of them with a
     suspect: that is a few of them at a time, as the others are for those who did nothing."""
-    most = max(0, min(most - taken, max(1, most // ALONE_SHARE) - alone))
+    most = max(0, min(most - taken, max(1, most // SOLO_SHARE) - alone))
     return tuple([one for one in line if now >= one.not_before][:most])
 
 
-def name_for(suspect: Suspect, *, identity: str) -> str:
+def solo_worker_name(suspect: IsolatedTask, *, identity: str) -> str:
     """What the worker is called that is started for a suspect: by it the queue knows whom to give the task to."""
-    return f"{identity}{ALONE}{suspect.mark}"
+    return f"{identity}{SOLO_MARK}{suspect.mark}"
 
 
-def is_alone(worker: str) -> bool:
+def is_solo_worker(worker: str) -> bool:
     """Whether a worker is there for one task."""
-    return ALONE in worker
+    return SOLO_MARK in worker
 
 
 def ledger_of(deaths: Iterable[Mapping[str, object]]) -> DeathLedger:

@@ -11,7 +11,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
-from orchestrator.fleet.quarantine import is_alone
+from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.samples import PresentWorker, QueueSample
 from orchestrator.values import value
@@ -22,7 +22,7 @@ worker that was silent then may not have been able to ask."""
 UNTAKEN_SECONDS: Final = 10.0
 """Work that waits for so long is taken by no worker that asks: where no server wakes them, they look every 5 s."""
 
-_JUDGED: Final = frozenset({"idle", "alone", "unresponsive"})
+_CHECKED_STATES: Final = frozenset({"idle", "alone", "unresponsive"})
 
 
 @value
@@ -33,7 +33,7 @@ class WorkWatch:
     untaken_since: Monotonic | None = None
 
 
-def watched(
+def next_watch(
     before: WorkWatch | None, sample: QueueSample, *, last: QueueSample | None, turn_seconds: float
 ) -> WorkWatch:
     """The watch after a sample; `last` is the one before it, None where a look failed in between."""
@@ -47,7 +47,7 @@ def watched(
     return WorkWatch(since, max(oldest_at, sample.at if known is None else known))
 
 
-def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Fleet:
+def mark_unresponsive(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Fleet:
     """Mark the workers that hang, and those no longer that ask again. Call it after `observe`, once per sample.
 
     Workers of others are left out: who of them is silent is no longer there (see `rollcall`). So are all as long as
@@ -57,23 +57,23 @@ def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatc
         return fleet
     changed = {}
     for name, worker in fleet.workers.items():
-        if worker.leases or worker.started_at is None or worker.state not in _JUDGED:
+        if worker.leases or worker.started_at is None or worker.state not in _CHECKED_STATES:
             continue
-        after = _judged(worker, sample, spec=spec, watch=watch)
+        after = _checked(worker, sample, spec=spec, watch=watch)
         if after is not worker:
             changed[name] = after
     return replace(fleet, workers={**fleet.workers, **changed}) if changed else fleet
 
 
-def _judged(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Worker:
-    heard = sample.heard.get(worker.worker)
+def _checked(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Worker:
+    presence = sample.presence.get(worker.worker)
     is_marked = worker.state == "unresponsive"
-    if heard is None:
+    if presence is None:
         hung_at = _untaken_since(worker, sample, spec=spec, watch=watch)
         if hung_at is None and is_marked and not _took_since(worker):
             hung_at = worker.hung_at  # nothing speaks for it yet
     else:
-        hung_at = _silent_since(worker, heard, sample, spec=spec, watch=watch)
+        hung_at = _silent_since(worker, presence, sample, spec=spec, watch=watch)
     if hung_at is None:
         return _asks_again(worker, sample) if is_marked else worker
     if not is_marked:
@@ -88,17 +88,17 @@ def _took_since(worker: Worker) -> bool:
 
 
 def _silent_since(
-    worker: Worker, heard: PresentWorker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch
+    worker: Worker, presence: PresentWorker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch
 ) -> Monotonic | None:
     """Since when it has neither asked nor held a lease, where that is too long; None while it may be called idle."""
-    if heard.silent_seconds <= 0.0:
+    if presence.silent_seconds <= 0.0:
         return None
-    asked_at = Monotonic(sample.at - heard.silent_seconds)
+    asked_at = Monotonic(sample.at - presence.silent_seconds)
     alive_at = asked_at if worker.acted_at is None else max(asked_at, worker.acted_at)
     lapsed_at = worker.lapsed_at
     if lapsed_at is not None and watch.since < lapsed_at and alive_at < lapsed_at:
         return lapsed_at  # whoever lives renews its lease, or ends it
-    limit_seconds = WAITS_SECONDS if heard.waits else max(POLLS_SECONDS, spec.slo)
+    limit_seconds = WAITS_SECONDS if presence.waits else max(POLLS_SECONDS, spec.slo)
     since = alive_at if lapsed_at is None else max(alive_at, lapsed_at)
     return since if sample.at - max(since, watch.since) >= limit_seconds else None
 
@@ -113,5 +113,5 @@ def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch
 
 
 def _asks_again(worker: Worker, sample: QueueSample) -> Worker:
-    state: State = "alone" if is_alone(worker.worker) else "idle"
+    state: State = "alone" if is_solo_worker(worker.worker) else "idle"
     return replace(worker, state=state, since=sample.at, hung_at=None, condition="")

@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
-from orchestrator.fleet.quarantine import is_alone
+from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, EndedWorker, cause_of, detail_at_work
+from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
@@ -78,7 +78,7 @@ class Worker:
 
 
 @value
-class Memory:
+class RememberedWorker:
     """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish, or
     that it was let finish in its own time."""
 
@@ -87,7 +87,7 @@ class Memory:
     finishes: bool = False
 
 
-NOTHING_KNOWN: Final = Memory()
+NOT_REMEMBERED: Final = RememberedWorker()
 
 
 @value
@@ -188,7 +188,7 @@ def joined(
 
 
 def _first_state(worker: str) -> State:
-    return "alone" if is_alone(worker) else "starting"
+    return "alone" if is_solo_worker(worker) else "starting"
 
 
 def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
@@ -197,11 +197,11 @@ def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at
     return replace(fleet, workers={**fleet.workers, worker: found})
 
 
-def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
+def recalled(fleet: Fleet, memories: Mapping[str, RememberedWorker]) -> Fleet:
     """Go on with adopted workers where an earlier supervisor was: nobody is asked to finish, or replaced, twice."""
     workers = {}
     for name, worker in fleet.workers.items():
-        known = memories.get(name, NOTHING_KNOWN)
+        known = memories.get(name, NOT_REMEMBERED)
         is_leaving = (known.finishes or known.leaves_by is not None) and not worker.is_external
         if known.replaced_by in fleet.workers or is_leaving:
             worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
@@ -263,17 +263,17 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
 
-def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
+def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
     """Why one of these workers ended, and the same in words."""
     worker = fleet.workers.get(ended.worker)
     if worker is None:
-        return cause_of(ended, asked=False, overdue=False)
+        return cause_of(ended, drained=False, overdue=False)
     has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: nobody has asked it to end yet
     is_asked = worker.is_leaving and not has_finished
-    return cause_of(ended, asked=is_asked, overdue=worker.state == "killed", hung=_hung(worker, ended))
+    return cause_of(ended, drained=is_asked, overdue=worker.state == "killed", hung=_hung(worker, ended))
 
 
-def _hung(worker: Worker, ended: Ended) -> str:
+def _hung(worker: Worker, ended: EndedWorker) -> str:
     """How a worker hung that was ended for it; empty for any other."""
     if worker.hung_at is None or not worker.is_leaving:
         return ""
@@ -282,7 +282,7 @@ def _hung(worker: Worker, ended: Ended) -> str:
 
 
 def exited(
-    fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
+    fleet: Fleet, ended: EndedWorker, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
 ) -> tuple[Fleet, Death]:
     """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off.
 
@@ -291,7 +291,7 @@ def exited(
     worker = fleet.workers.get(ended.worker)
     cause, detail = cause_in(fleet, ended)
     if held:
-        detail = at_work(cause, detail)
+        detail = detail_at_work(cause, detail)
     has_worked = bool(held) or worked == "yes"
     failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0

@@ -88,16 +88,16 @@ class Trial:
         return {"more": self.many, "probe": min(2 * self.few, self.many)}.get(self.step, self.few)
 
     @property
-    def did(self) -> str:
+    def comparison(self) -> str:
         """What each size did."""
         many, few = 1.0 / _mean(self.done_many), 1.0 / _mean(self.done_few)
         return f"{self.many} at a time did {many:.3g} tasks a second, {self.few} did {few:.3g}"
 
-    def told(self, now: Monotonic) -> str:
+    def describe(self, now: Monotonic) -> str:
         """The same, and what follows from it."""
         if self.step != "held":
-            return f"{self.did}: trying {self.limit}"
-        return f"{self.did} (p < 0.001): {self.few} at most for {(self.until - now) / 60.0:.0f} min"
+            return f"{self.comparison}: trying {self.limit}"
+        return f"{self.comparison} (p < 0.001): {self.few} at most for {(self.until - now) / 60.0:.0f} min"
 
     def after(self, sample: QueueSample, leases: Iterable[TimedLease], spec: PoolSpec) -> "Trial | None":
         """The trial after a look; None where it is not so that few do as much."""
@@ -145,14 +145,14 @@ class Contention:
     def after(self, sample: QueueSample, spec: PoolSpec, *, startup_seconds: float) -> "Contention":
         """Learn from a new look at the pool, whose workers take so long to start."""
         if spec.contention == "off":
-            return NOTHING
+            return NO_CONTENTION
         at, trial = sample.at, self.trial
         ended = [_timed(lease, at, lease.ended_seconds_ago) for lease in sample.finished if lease.outcome == "deleted"]
         running = [_timed(lease, at) for lease in sample.running]
         seen = _with(self.seen, ended, _SEEN)
         if trial is not None and spec.contention == "guard":
             if trial.step in {"held", "probe"} and at >= trial.until:
-                return NOTHING
+                return NO_CONTENTION
             trial = trial.after(sample, [*ended, *running], spec)
             return Contention(quiet_until=Monotonic(at + _QUIET_SECONDS)) if trial is None else Contention(seen, trial)
         if at < self.quiet_until or not _is_late(sample, spec):
@@ -163,7 +163,7 @@ class Contention:
         return Contention(seen, trial, self.quiet_until)
 
 
-NOTHING: Final = Contention()
+NO_CONTENTION: Final = Contention()
 
 
 def _timed(lease: LeaseSample | RunningLease, at: Monotonic, ago: float | None = None) -> TimedLease:

@@ -7,9 +7,9 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, least_recently_used
 from orchestrator.samples import QueueSample, Waiting
-from orchestrator.scaling.deadline import Pace, ServingCapacity, crew_of, pace_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Rule
-from orchestrator.scaling.finish_by import Course, course
+from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Rule
+from orchestrator.scaling.finish_by import FinishForecast, forecast_finish
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.reserve import NOBODY_WARM, WarmWorkers
 from orchestrator.values import value
@@ -51,11 +51,11 @@ class DecisionContext:
     """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
 
     facts: Facts
-    crew: ServingCapacity
+    capacity: ServingCapacity
     pace: Pace
     idle: tuple[Worker, ...]
     busy: int
-    course: Course | None = None
+    forecast: FinishForecast | None = None
     warm: WarmWorkers = NOBODY_WARM
     upcoming: tuple[Waiting, ...] = ()
 
@@ -91,7 +91,7 @@ def context_of(
     spec: PoolSpec,
     state: PolicyState,
     now: Monotonic,
-    conditions: Conditions = NOTHING_SPECIAL,
+    conditions: Conditions = DEFAULT_CONDITIONS,
 ) -> DecisionContext:
     """Count the fleet, and gather what a decision at `now` is made from.
 
@@ -105,9 +105,11 @@ def context_of(
     """
     alive, estimates = fleet.alive, state.estimates
     pace = pace_of(estimates, spec)
-    crew = crew_of(alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now)
+    capacity = capacity_of(
+        alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now
+    )
     if conditions.helpers:
-        crew = replace(crew, helpers=conditions.helpers)
+        capacity = replace(capacity, helpers=conditions.helpers)
     idle = least_recently_used(alive)
     facts = Facts(
         sample,
@@ -119,11 +121,11 @@ def context_of(
         state,
     )
     warm = state.reserve.warm(
-        paper=state.paper.workers,
+        erlang_workers=state.erlang.workers,
         tasks=sample.ready + sample.in_flight,
         in_flight=sample.in_flight,
         rate=estimates.arrival_rate,
-        crew=crew,
+        capacity=capacity,
         pace=pace,
     )
     upcoming = sample.upcoming
@@ -131,24 +133,24 @@ def context_of(
         upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
     return DecisionContext(
         facts,
-        crew,
+        capacity,
         pace,
         tuple(idle),
-        len(alive) - len(idle) - len(crew.ready_in_seconds),
-        _course(facts, crew=crew, pace=pace),
+        len(alive) - len(idle) - len(capacity.ready_in_seconds),
+        _finish_forecast(facts, capacity=capacity, pace=pace),
         warm,
         upcoming,
     )
 
 
-def _course(facts: Facts, *, crew: ServingCapacity, pace: Pace) -> Course | None:
+def _finish_forecast(facts: Facts, *, capacity: ServingCapacity, pace: Pace) -> FinishForecast | None:
     finish_by = facts.conditions.finish_by
     if finish_by is None or not facts.sample.ready:
         return None
-    return course(
+    return forecast_finish(
         finish_by,
         facts.sample.ready,
-        crew=crew,
+        capacity=capacity,
         startup_seconds=pace.startup_seconds,
         current=facts.current,
         most=facts.spec.workers.max,

@@ -49,14 +49,14 @@ class ServingCapacity:
         started = sum(1 for ready_in in self.ready_in_seconds if ready_in <= within_seconds)
         own = self.idle_slots + self.busy_slots + started * self.slots_per_worker
         return own + math.fsum(
-            [min(helper.most, helper.share * helper.crew.slots_up(within_seconds)) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.slots_up(within_seconds)) for helper in self.helpers]
         )
 
     def slots_later(self, within_seconds: float) -> float:
         """Slots of workers that are starting and will be up after that time."""
         later = sum(1 for ready_in in self.ready_in_seconds if ready_in >= within_seconds)
         return later * self.slots_per_worker + math.fsum(
-            [min(helper.most, helper.share * helper.crew.slots_later(within_seconds)) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.slots_later(within_seconds)) for helper in self.helpers]
         )
 
     def free_slots(self, within_seconds: float) -> float:
@@ -67,7 +67,7 @@ class ServingCapacity:
     def busy_slots(self) -> float:
         """Slots that hold a lease."""
         return self.own_busy_slots + math.fsum(
-            [min(helper.most, helper.share * helper.crew.busy_slots) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.busy_slots) for helper in self.helpers]
         )
 
     @property
@@ -102,7 +102,7 @@ class HelperPool:
     """
 
     pool: str
-    crew: ServingCapacity
+    capacity: ServingCapacity
     held: int
     share: float = 1.0
     most: float = math.inf
@@ -111,11 +111,11 @@ class HelperPool:
     @property
     def slots(self) -> float:
         """Slots that hold this pool's tasks, and its share of those that are free or will be up soon."""
-        free = self.crew.idle_slots + len(self.crew.ready_in_seconds) * self.crew.slots_per_worker
+        free = self.capacity.idle_slots + len(self.capacity.ready_in_seconds) * self.capacity.slots_per_worker
         return self.held + min(self.share * free, self.most)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What is counted, in a few words; "" for nothing."""
         places, some = round(self.slots), "" if math.isinf(self.most) else "some of "
         counted = "1 place" if places == 1 else f"{places} places"
@@ -123,7 +123,7 @@ class HelperPool:
 
     def can_start(self, within_seconds: float) -> float:
         """Leases of this pool's tasks that may begin there within that time."""
-        return min(self.most, self.share * self.crew.can_start(within_seconds))
+        return min(self.most, self.share * self.capacity.can_start(within_seconds))
 
 
 @value
@@ -150,7 +150,7 @@ class Pace:
         return self.usual_start_seconds + self.turn_seconds <= _START_SHARE * self.slo_seconds
 
 
-def crew_of(
+def capacity_of(
     alive: Iterable[Worker],
     held_seconds: Sequence[float],
     *,
@@ -205,7 +205,7 @@ class Need:
 _NOBODY: Final = Need()
 
 
-def workers_needed(waiting: Sequence[Waiting], *, crew: ServingCapacity, pace: Pace) -> Need:
+def workers_needed(waiting: Sequence[Waiting], *, capacity: ServingCapacity, pace: Pace) -> Need:
     """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
     A task whose deadline passes before a worker spawned now could be up is late whatever is done: it is given a slot of
@@ -223,31 +223,31 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: ServingCapacity, pace: P
         within = max(0.0, usable_seconds - task.age_seconds)
         if within >= planned and task.position <= can_start:
             continue  # as many can begin in less time
-        is_guess = not crew.is_known and within < at_stake_seconds
+        is_guess = not capacity.is_known and within < at_stake_seconds
         planned = within
-        can_start = crew.free_slots(within) if is_guess else crew.can_start(within)
+        can_start = capacity.free_slots(within) if is_guess else capacity.can_start(within)
         is_late = within < startup_seconds
-        missing = task.position - can_start - (crew.slots_later(within) if is_late else 0.0)
+        missing = task.position - can_start - (capacity.slots_later(within) if is_late else 0.0)
         if missing <= _ROUNDING:
             continue
         if is_late or is_guess:
-            workers = math.ceil(missing / crew.slots_per_worker - _ROUNDING)
+            workers = math.ceil(missing / capacity.slots_per_worker - _ROUNDING)
         else:
-            workers = _needed_now(missing, within, crew=crew, pace=pace)
+            workers = _needed_now(missing, within, capacity=capacity, pace=pace)
         if workers > need.workers:
             need = Need(workers, task.position, task.age_seconds, within, can_start)
     return need
 
 
-def _needed_now(missing: float, within: float, *, crew: ServingCapacity, pace: Pace) -> int:
+def _needed_now(missing: float, within: float, *, capacity: ServingCapacity, pace: Pace) -> int:
     """Workers to spawn now so that so many more leases begin in time.
 
     While there is time the last of them is put off: what it would do can be done by one spawned a turn later, and a
     lease that ends until then may save the start. Two turns are kept back, since a start may take longer than planned.
     """
-    each = crew.one_more_can_start(within, startup_seconds=pace.startup_seconds)
+    each = capacity.one_more_can_start(within, startup_seconds=pace.startup_seconds)
     workers = math.ceil(missing / each - _ROUNDING)
     if within - _PUT_OFF_TURNS * pace.turn_seconds < pace.startup_seconds:
         return workers
-    each_later = crew.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
+    each_later = capacity.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
     return min(workers, math.ceil(missing / each_later - _ROUNDING) - 1)

@@ -13,7 +13,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.deadline import HelperPool
 from orchestrator.values import value
 
-__all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
+__all__ = ["DEFAULT_CONDITIONS", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
 Rule = Literal["deadline", "late", "saturated", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
 """What set the target: a task's deadline, tasks that are late, work that is much of what the largest fleet does, an
@@ -78,7 +78,7 @@ class Conditions:
     paused: Paused = "no"
     cores: int = 2
     start_seconds: float | None = None
-    room: Allocation | None = None
+    allocation: Allocation | None = None
     budget: Left = "left"
     bounds_by: str = ""
     finish_by: FinishBy | None = None
@@ -99,7 +99,7 @@ class Conditions:
         )
 
 
-NOTHING_SPECIAL: Final = Conditions()
+DEFAULT_CONDITIONS: Final = Conditions()
 """Nothing paused, on a small host."""
 
 

@@ -81,7 +81,7 @@ def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
     most = _workers_for(trial.limit, facts.spec)
     if target <= most:
         return None
-    return most, Limit("contention", trial.told(facts.now))
+    return most, Limit("contention", trial.describe(facts.now))
 
 
 def _workers_for(leases: int, spec: PoolSpec) -> int:
@@ -90,7 +90,7 @@ def _workers_for(leases: int, spec: PoolSpec) -> int:
 
 def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Not beyond what memory and CPU of the host have room for; with memory all but used up an idle worker goes."""
-    room = facts.conditions.room
+    room = facts.conditions.allocation
     if room is None or not (room.scarce or room.is_to_yield):
         return None
     most = facts.current + room.workers
@@ -107,7 +107,7 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.state.paper.workers), "does on paper"
+    most, why = max(spec.workers.min, facts.state.erlang.workers), "does on paper"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:
@@ -240,8 +240,8 @@ def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: 
     """
     if decision is None or not decision.limits or spec.dry_run:
         return spec.turn_seconds
-    room, last = conditions.room, decision.limits[-1].guard
-    is_untried = last == "host_headroom" and room is not None and room.scarce == "unknown"
+    allocation, last = conditions.allocation, decision.limits[-1].guard
+    is_untried = last == "host_headroom" and allocation is not None and allocation.scarce == "unknown"
     if last != "spawn_parallelism" and not is_untried:
         return spec.turn_seconds
     return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))

@@ -12,7 +12,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.contention import Contention
-from orchestrator.scaling.deadline import Pace, ServingCapacity, crew_of, pace_of
+from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.erlang import ErlangNeed, slots_needed
 from orchestrator.scaling.estimates import Estimates, activity, peak_leases
@@ -23,11 +23,11 @@ from orchestrator.values import value
 
 _MIN_ELAPSED_SECONDS: Final = 0.001
 _LONG_AGO: Final = Monotonic(float("-inf"))
-_NONE: Final = 1e-6
+_NEGLIGIBLE: Final = 1e-6
 
 
 @value
-class Backlogs:
+class CounterfactualBacklogs:
     """How large a fleet the slo really needed: the backlog that each smaller fleet would have had by now.
 
     A worker that was used was not therefore needed: without it the task might have waited, within its slo, for another.
@@ -50,7 +50,7 @@ class Backlogs:
         slots_per_worker: int,
         wait_seconds: float,
         most: int,
-    ) -> tuple["Backlogs", int]:
+    ) -> tuple["CounterfactualBacklogs", int]:
         """Learn what a turn brought; and the size of the fleet that was needed, in workers.
 
         Args:
@@ -67,7 +67,7 @@ class Backlogs:
         brought = real - self.real + done
         known = self.of_fleets + (self.real,) * (fleet - len(self.of_fleets))
         backlogs: list[float] = []
-        needed = 1 if real > _NONE or brought > _NONE else 0
+        needed = 1 if real > _NEGLIGIBLE or brought > _NEGLIGIBLE else 0
         slots = 0
         for before in known[:fleet]:
             slots += slots_per_worker
@@ -80,12 +80,12 @@ class Backlogs:
                 backlog = longest
             backlogs.append(backlog)
         if wait_seconds > 0 and real > slots * wait_seconds:
-            needed = math.ceil(real / (slots_per_worker * wait_seconds) - _NONE)
-        while backlogs and backlogs[-1] <= real + _NONE:
+            needed = math.ceil(real / (slots_per_worker * wait_seconds) - _NEGLIGIBLE)
+        while backlogs and backlogs[-1] <= real + _NEGLIGIBLE:
             backlogs.pop()
         if needed > most:
             needed = most
-        return Backlogs(real, tuple(backlogs)), needed
+        return CounterfactualBacklogs(real, tuple(backlogs)), needed
 
 
 @value
@@ -97,9 +97,9 @@ class PolicyState:
 
     estimates: Estimates = Estimates()
     reserve: Reserve = Reserve()
-    paper: ErlangNeed = ErlangNeed()
+    erlang: ErlangNeed = ErlangNeed()
     contention: Contention = Contention()
-    backlogs: Backlogs = Backlogs()
+    backlogs: CounterfactualBacklogs = CounterfactualBacklogs()
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()
     overload: Overload = Overload()
@@ -155,17 +155,22 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = known.after(sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = pace_of(estimates, spec)
-    crew = crew_of(alive, seen.running_seconds, estimates=estimates, spec=spec, now=now)
+    capacity = capacity_of(alive, seen.running_seconds, estimates=estimates, spec=spec, now=now)
     recurrence = state.recurrence
     if not pace.is_start_in_time:
         recurrence = recurrence.after(sample.arrivals, at=at, turn_seconds=turn_seconds)
     return PolicyState(
         estimates,
         state.reserve.after(
-            sample.arrivals, at=at, busy_seconds=seen.done_seconds, elapsed_seconds=elapsed, crew=crew, pace=pace
+            sample.arrivals,
+            at=at,
+            busy_seconds=seen.done_seconds,
+            elapsed_seconds=elapsed,
+            capacity=capacity,
+            pace=pace,
         ),
-        state.paper.after(
-            _paper_workers(estimates, crew=crew, pace=pace, spec=spec),
+        state.erlang.after(
+            _erlang_workers(estimates, capacity=capacity, pace=pace, spec=spec),
             at=at,
             window_seconds=estimates.restart_seconds(spec),
         ),
@@ -178,12 +183,12 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     )
 
 
-def _paper_workers(estimates: Estimates, *, crew: ServingCapacity, pace: Pace, spec: PoolSpec) -> int:
+def _erlang_workers(estimates: Estimates, *, capacity: ServingCapacity, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
         rate=estimates.arrival_rate,
-        service_seconds=crew.service_seconds,
+        service_seconds=capacity.service_seconds,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
-        limit=spec.workers.max * crew.slots_per_worker,
+        limit=spec.workers.max * capacity.slots_per_worker,
     )
-    return math.ceil(slots / crew.slots_per_worker)
+    return math.ceil(slots / capacity.slots_per_worker)

@@ -93,7 +93,7 @@ class Waits:
         return Recent(leases, min(worst, _STEP**level), worst)
 
 
-NONE: Final = Waits()
+NO_WAITS: Final = Waits()
 """Of a pool of which no lease began yet."""
 
 

@@ -5,7 +5,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, billed_for, least_recently_used, outdated
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision
 from orchestrator.values import value
 
 MAX_ACTIONS: Final = 64
@@ -64,14 +64,14 @@ def plan_actions(
     fleet: Fleet,
     spec: PoolSpec,
     now: Monotonic,
-    conditions: Conditions = NOTHING_SPECIAL,
+    conditions: Conditions = DEFAULT_CONDITIONS,
     reserved: int = 0,
 ) -> Plan:
     """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
 
     Shrinking retires idle workers only. A worker that holds a lease is let finish, and gets no more, only when the pool
     is above its upper bound, when a guard has found that fewer do as much, or when it is outdated and its replacement
-    is up (or there is no room for one); it has no deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md).
+    is up (or there is no place for one); it has no deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md).
     Every process counts towards the upper bound until it is collected, so growth waits for those that leave; but as
     many as `surge_workers` do not while another one takes their place, or because they hang. So many places as are
     `reserved` are left free. A worker that hangs is ended after its grace, and at once where its place is needed.
@@ -85,14 +85,14 @@ def plan_actions(
     finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     places = most + min(surge, _succeeded(fleet)) - len(fleet.workers)
-    room = max(0, places - reserved)
+    places_left = max(0, places - reserved)
     wanted = max(0, decision.target - len(alive))
-    grow = min(room, wanted)
+    grow = min(places_left, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
         beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
-        finish, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
+        finish, spawn = _replacing(fleet, alive, spec=spec, places_left=beside, target=decision.target, now=now)
         if places < 0:  # whoever went could have no successor before others have gone
             finish = []
     if not (kill or retire or finish or spawn or replaced or end):
@@ -201,10 +201,10 @@ def _succeeded(fleet: Fleet) -> int:
     )
 
 
-def _fitting(room: int, conditions: Conditions) -> int:
+def _fitting(places_left: int, conditions: Conditions) -> int:
     """No more at a time than there is memory for; a lack of CPU passes with those that are replaced."""
-    host = conditions.room
-    return room if host is None or host.scarce != "memory" else min(room, host.workers)
+    host = conditions.allocation
+    return places_left if host is None or host.scarce != "memory" else min(places_left, host.workers)
 
 
 def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bool:
@@ -213,9 +213,9 @@ def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bo
 
 
 def _replacing(
-    fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
+    fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, places_left: int, target: int, now: Monotonic
 ) -> tuple[list[WorkerRemoval], list[Spawn]]:
-    """Replace outdated workers a few at a time, new before old; without room for so many, old before new.
+    """Replace outdated workers a few at a time, new before old; without places for so many, old before new.
 
     Then nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
     """
@@ -228,8 +228,8 @@ def _replacing(
     at_a_time = max(1, target // _REPLACED_SHARE) - max(_under_way(fleet, alive, spec, now), target - len(alive))
     old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
     for w, why in old[: max(0, at_a_time)]:
-        if room:
-            room -= 1
+        if places_left:
+            places_left -= 1
             spawn.append(Spawn(why, replaces=w.worker))
         else:
             finish.append(WorkerRemoval(w.worker, why))

@@ -39,7 +39,7 @@ class WarmWorkers:
     busy: float = 0.0
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """What the budget took away, in a sentence; "" for nothing."""
         if self.kept >= self.wanted:
             return ""
@@ -73,7 +73,7 @@ class Reserve:
         at: Monotonic,
         busy_seconds: float,
         elapsed_seconds: float,
-        crew: ServingCapacity,
+        capacity: ServingCapacity,
         pace: Pace,
     ) -> "Reserve":
         """Learn that `arrivals` came in the turn that ended `at`; slots were busy in it for `busy_seconds` in all."""
@@ -89,11 +89,11 @@ class Reserve:
         total = 0
         for then, count in reversed(recent):
             total += count
-            burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds))
+            burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / capacity.service_seconds))
         return Reserve(burst, at, recent, busy_slots)
 
     def warm(
-        self, *, paper: int, tasks: int, in_flight: int, rate: float, crew: ServingCapacity, pace: Pace
+        self, *, erlang_workers: int, tasks: int, in_flight: int, rate: float, capacity: ServingCapacity, pace: Pace
     ) -> WarmWorkers:
         """What is to be kept warm now.
 
@@ -107,14 +107,14 @@ class Reserve:
             return NOBODY_WARM
         if not tasks and rate * pace.startup_seconds < _QUIET_TASKS:
             return NOBODY_WARM  # nothing comes within a start, as far as can be told
-        slots = crew.slots_per_worker
+        slots = capacity.slots_per_worker
         burst = math.ceil(max(0.0, self.burst / slots - _NOISE))
-        kept = min(paper, self._affordable(STEADY_SHARE, in_flight, slots))
-        if burst > _BURSTY * paper:
+        kept = min(erlang_workers, self._affordable(STEADY_SHARE, in_flight, slots))
+        if burst > _BURSTY * erlang_workers:
             kept = max(kept, min(burst, self._affordable(BURST_SHARE, in_flight, slots)))
         else:
             burst = 0
-        return WarmWorkers(max(paper, burst), kept, self.busy_slots / slots)
+        return WarmWorkers(max(erlang_workers, burst), kept, self.busy_slots / slots)
 
     def _affordable(self, share: float, in_flight: int, slots: int) -> int:
         return math.floor((in_flight + share * self.busy_slots) / slots + 0.5)

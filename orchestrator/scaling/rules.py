@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator.samples import Waiting
 from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
-from orchestrator.scaling.finish_by import Course
+from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
 
 _DAY_SECONDS: Final = 86_400.0
@@ -28,13 +28,13 @@ def grow(context: DecisionContext) -> Proposal | None:
     proposals = [Proposal(current + need.workers, "deadline", _why_deadline(context, need))] if need.workers else []
     if sample.ready and not sample.paused and facts.spec.workers.max:
         proposals += [one for one in (_late(context), _saturated(context)) if one is not None]
-    if context.course is not None:
-        proposals.append(_finish(context, context.course))
+    if context.forecast is not None:
+        proposals.append(_finish_proposal(context, context.forecast))
     if context.warm.kept:
         proposals.append(_warm(context))
     if context.upcoming and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
-    if current == 0 and sample.ready > context.crew.taken_elsewhere:
+    if current == 0 and sample.ready > context.capacity.taken_elsewhere:
         proposals.append(Proposal(1, "wake", f"{sample.ready} ready and nobody to lease them"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
@@ -48,11 +48,11 @@ def _deadline(context: DecisionContext) -> Need:
     grown = context.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
-    return workers_needed(waiting, crew=context.crew, pace=context.pace)
+    return workers_needed(waiting, capacity=context.capacity, pace=context.pace)
 
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
-    starting = len(context.crew.ready_in_seconds)
+    starting = len(context.capacity.ready_in_seconds)
     return (
         f"{context.facts.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
         f"must be leased within {need.within_seconds:.1f} s; "
@@ -61,26 +61,28 @@ def _why_deadline(context: DecisionContext, need: Need) -> str:
     )
 
 
-def _finish(context: DecisionContext, course: Course) -> Proposal:
+def _finish_proposal(context: DecisionContext, forecast: FinishForecast) -> Proposal:
     return Proposal(
-        context.facts.current + course.workers, "finish_by", told(context, course) if course.workers else ""
+        context.facts.current + forecast.workers,
+        "finish_by",
+        describe_forecast(context, forecast) if forecast.workers else "",
     )
 
 
-def told(context: DecisionContext, course: Course) -> str:
+def describe_forecast(context: DecisionContext, forecast: FinishForecast) -> str:
     """How the work that waits stands to the instant by which it is to be done."""
     finish_by = context.facts.conditions.finish_by
     if finish_by is None:
         return ""
-    done_in, ready = course.done_in_seconds, context.facts.sample.ready
+    done_in, ready = forecast.done_in_seconds, context.facts.sample.ready
     by = finish_by.clock()
-    if not course.is_in_time:
+    if not forecast.is_in_time:
         # Of an estimate that is beyond a day the time of day says nothing.
         days = done_in / _DAY_SECONDS
         later = done_in - finish_by.within_seconds
         when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
         return f"{ready} ready can't be done by {by} with max {context.facts.spec.workers.max}: {when}"
-    return f"{ready} ready are to be done by {by}: {course.workers} more needed for that"
+    return f"{ready} ready are to be done by {by}: {forecast.workers} more needed for that"
 
 
 def _late(context: DecisionContext) -> Proposal | None:
@@ -104,7 +106,7 @@ def _saturated(context: DecisionContext) -> Proposal | None:
     """
     facts, slo_seconds = context.facts, context.pace.slo_seconds
     spec, rate = facts.spec, facts.state.estimates.arrival_rate
-    most = spec.workers.max * spec.concurrency * slo_seconds / context.crew.service_seconds
+    most = spec.workers.max * spec.concurrency * slo_seconds / context.capacity.service_seconds
     asked = facts.sample.ready + _COMING * rate * slo_seconds
     if asked <= _SATURATED * most:
         return None
@@ -117,12 +119,12 @@ def _saturated(context: DecisionContext) -> Proposal | None:
 
 def _slot_each(context: DecisionContext) -> int:
     """Workers with a slot for every task that waits or runs, beside what other pools have for them."""
-    return math.ceil(context.tasks / context.facts.spec.concurrency) - context.crew.workers_elsewhere
+    return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
 def _warm(context: DecisionContext) -> Proposal:
     why = f"a start takes {context.pace.startup_seconds:.1f} s, too long for the slo: {context.warm.kept} are kept warm"
-    return Proposal(context.warm.kept - context.crew.workers_elsewhere, "warm", why)
+    return Proposal(context.warm.kept - context.capacity.workers_elsewhere, "warm", why)
 
 
 def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
@@ -138,8 +140,8 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     state = facts.state
     restart = state.estimates.restart_seconds(spec)
     # The pool's first worker is number below + 1 of all.
-    below = context.crew.workers_below if context.crew.helpers else 0
-    starting = len(context.crew.ready_in_seconds)
+    below = context.capacity.workers_below if context.capacity.helpers else 0
+    starting = len(context.capacity.ready_in_seconds)
     level = facts.current - starting
     low = max(spec.workers.min - starting, context.warm.kept - below, context.busy, fewest(context) - starting)
     held: dict[int, float] = {}
@@ -155,8 +157,8 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
         if spare_seconds >= hold:
             why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
             proposal = Proposal(level - 1 + starting, "idle", why)
-        elif level - 1 + below >= max(1, state.paper.workers) and context.pace.is_start_in_time:
-            why = f"{max(1, state.paper.workers)} meet the slo on paper, for {restart:.0f} s now"
+        elif level - 1 + below >= max(1, state.erlang.workers) and context.pace.is_start_in_time:
+            why = f"{max(1, state.erlang.workers)} meet the slo on paper, for {restart:.0f} s now"
             proposal = Proposal(level - 1 + starting, "paper", why)
         else:
             break

@@ -15,7 +15,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
-from orchestrator.scaling.deadline import HelperPool, ServingCapacity, crew_of
+from orchestrator.scaling.deadline import HelperPool, ServingCapacity, capacity_of
 from orchestrator.scaling.learning import PolicyState
 
 MAX_SHARERS: Final = 16
@@ -62,23 +62,23 @@ class SharingPool:
 
 def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPool:
     """What the workers of the other pool mean for this one."""
-    crew = _crew(other, now=now)
+    capacity = _capacity_of(other, now=now)
     held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
     is_first = order_of(other.spec) < order_of(pool.spec)
     tasks, others_tasks = _tasks(pool.sample), _tasks(other.sample)
     if not _takes_all_of(other.spec, pool.spec):
-        return HelperPool(other.spec.name, crew, held, 1.0, others_tasks, is_first)
+        return HelperPool(other.spec.name, capacity, held, 1.0, others_tasks, is_first)
     share = 1.0 if others_tasks <= tasks or _takes_all_of(pool.spec, other.spec) else tasks / others_tasks
-    return HelperPool(other.spec.name, crew, held, share, math.inf, is_first)
+    return HelperPool(other.spec.name, capacity, held, share, math.inf, is_first)
 
 
-def _crew(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
+def _capacity_of(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
     """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
     alive = pool.fleet.alive
     if pool.fleet.failed_starts(pool.spec):
         alive = tuple([worker for worker in alive if worker.state != "starting"])
     running = [lease.held_seconds for lease in pool.sample.running]
-    return crew_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
+    return capacity_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
 
 
 def _tasks(sample: QueueSample) -> int:

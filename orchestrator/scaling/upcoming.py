@@ -47,7 +47,7 @@ def _starts_elsewhere(spec: PoolSpec) -> bool:
 
 def prepare(context: DecisionContext) -> Proposal | None:
     """Ask for workers for tasks to come; None where none is needed yet."""
-    need = _need(context, context.crew)
+    need = _need(context, context.capacity)
     if not need.workers:
         return None
     sample = context.facts.sample
@@ -67,22 +67,22 @@ def fewest(context: DecisionContext) -> int:
     too_many = len(context.idle) + 1
     while too_many - spare > 1:
         middle = (spare + too_many) // 2
-        left = max(0, context.crew.idle_slots - middle * context.crew.slots_per_worker)
-        if _need(context, replace(context.crew, idle_slots=left)).workers:
+        left = max(0, context.capacity.idle_slots - middle * context.capacity.slots_per_worker)
+        if _need(context, replace(context.capacity, idle_slots=left)).workers:
             too_many = middle
         else:
             spare = middle
     return current - spare
 
 
-def _need(context: DecisionContext, crew: ServingCapacity) -> Need:
+def _need(context: DecisionContext, capacity: ServingCapacity) -> Need:
     """The most workers that any of the tasks to come asks for now."""
     facts, pace, estimates = context.facts, context.pace, context.facts.state.estimates
     sample, spec, need = facts.sample, facts.spec, _NOTHING
     startup_seconds, usable_seconds = start_seconds(estimates), pace.usable_slo_seconds
     if sample.paused or startup_seconds + pace.turn_seconds <= usable_seconds:
         return need
-    is_known = crew.is_known
+    is_known = capacity.is_known
     horizon_seconds = lead_seconds(estimates, spec, facts.conditions)
     grown = facts.now - sample.at
     position, can_start = sample.ready, 0.0
@@ -94,36 +94,40 @@ def _need(context: DecisionContext, crew: ServingCapacity) -> Need:
         if position <= can_start:
             continue  # as many can begin before those are due
         within = due_in + usable_seconds
-        can_start = _can_start(crew, before, due_in, within, is_known=is_known)
+        can_start = _can_start(capacity, before, due_in, within, is_known=is_known)
         missing = position - can_start
         if missing <= _ROUNDING:
             continue
         left = within - max(startup_seconds, due_in)
-        workers = math.ceil(missing / (crew.slots_per_worker * _each(crew, left, is_known=is_known)) - _ROUNDING)
-        starting = len(crew.ready_in_seconds) + workers
+        workers = math.ceil(
+            missing / (capacity.slots_per_worker * _each(capacity, left, is_known=is_known)) - _ROUNDING
+        )
+        starting = len(capacity.ready_in_seconds) + workers
         lead = _lead_seconds(starting, startup_seconds, spec=spec, conditions=facts.conditions)
         if due_in <= lead and workers > need.workers:
             need = Need(workers, task.position, -due_in, within, can_start)
     return need
 
 
-def _can_start(crew: ServingCapacity, before: int, due_in: float, within: float, *, is_known: bool) -> float:
+def _can_start(capacity: ServingCapacity, before: int, due_in: float, within: float, *, is_known: bool) -> float:
     """Leases that may begin until tasks due then are late, with `before` tasks that are leasable earlier.
 
     Nobody works ahead: a slot that has nothing to do until then begins one task then, and what it can do after it.
     """
     if not is_known:
-        return crew.free_slots(within)
-    up, spare = crew.slots_up(due_in), crew.can_start(due_in) - before
+        return capacity.free_slots(within)
+    up, spare = capacity.slots_up(due_in), capacity.can_start(due_in) - before
     if spare <= 0.0:
-        return crew.can_start(within)
+        return capacity.can_start(within)
     free = min(up, spare)
-    in_time = free * _each(crew, within - due_in, is_known=True)
-    return before + in_time + (up - free) * (within - due_in) / crew.service_seconds + crew.slots_up(within) - up
+    in_time = free * _each(capacity, within - due_in, is_known=True)
+    return (
+        before + in_time + (up - free) * (within - due_in) / capacity.service_seconds + capacity.slots_up(within) - up
+    )
 
 
-def _each(crew: ServingCapacity, seconds: float, *, is_known: bool) -> float:
+def _each(capacity: ServingCapacity, seconds: float, *, is_known: bool) -> float:
     """Leases that a slot may begin within so many seconds, the first of them at once."""
     if not is_known or seconds <= 0.0:
         return 1.0  # as far as is known a task may last for ever
-    return 1.0 + seconds / crew.service_seconds
+    return 1.0 + seconds / capacity.service_seconds

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.simulation.results import RunResult
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import PoolCandidate, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload
@@ -74,10 +74,10 @@ def against_rule(
     """A pool beside a worker per task within the pool's bounds; each figure is the mean over the seeds' runs."""
     spec = candidate.spec
     slots, bounds = spec.concurrency, spec.workers
-    told = told_of(workload, slo_seconds=spec.slo, least=bounds.min, most=bounds.max, slots=slots)
+    settings = rule_settings(workload, slo_seconds=spec.slo, least=bounds.min, most=bounds.max, slots=slots)
     scalers = (
         lambda: PolicyScaler(spec, cores=world.cores, begins_at=world.begins_at, state=candidate.state),
-        lambda: RuleScaler(RULE, told),
+        lambda: RuleScaler(RULE, settings),
     )
     pool, rule = (
         _figures([simulate(workload, world, made(), slo_seconds=spec.slo, slots=slots, seed=seed) for seed in seeds])

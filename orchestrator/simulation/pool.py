@@ -3,17 +3,71 @@
 Tasks are numbers, events tuples and a lease is one object: a day of a task a second must be over in seconds.
 """
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.samples import Outcome
-from orchestrator.simulation.parts import NEVER, SimulatedExit, SimulatedLease, SimulatedWorker, SimulationEvents
 from orchestrator.simulation.workload import SimulatedWorld, Workload
+
+NEVER: Final = math.inf
+
+
+@dataclass(slots=True)
+class SimulatedWorker:
+    """One simulated worker. `up_at` is its first lease call; `used_at` the end of its last lease, if any."""
+
+    name: str
+    born_at: float
+    used_at: float
+    up_at: float | None = None
+    is_leaving: bool = False
+    leases: int = 0
+
+
+@dataclass(slots=True)
+class SimulatedLease:
+    """A lease, held until `ended_at`. `at_a_time` counts the pool's leases when it began, itself included."""
+
+    worker: SimulatedWorker
+    task: int
+    began_at: float
+    waited_seconds: float
+    number: int
+    at_a_time: int
+    ended_at: float = NEVER
+    outcome: Outcome = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedExit:
+    """A worker's end, as a runtime tells it (see `exits.Ended`)."""
+
+    worker: str
+    at: Monotonic
+    code: int | None = 0
+    signal: int | None = None
+    out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    reason: str = ""
+    is_stopped: bool = False
+
+
+@dataclass(slots=True)
+class SimulationEvents:
+    """What happened since it was taken last."""
+
+    arrivals: int
+    finished: list[SimulatedLease]
+    gone: list[SimulatedExit]
+
 
 MAX_UPCOMING: Final = 1_000
 """Tasks to come that are told, at most, as the queue does."""
@@ -65,13 +119,13 @@ class SimulatedPool:
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
-        self._told = 0
+        self._taken = 0
         self._arrives_at = self._ready_at[0]
         self._is_contended = any(world.contention)
         self._is_failing = workload.failures is not None or world.failing is not None
         self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # so that one is always next
         self._order = 0
-        self._news = SimulationEvents(0, [], [])
+        self._recent = SimulationEvents(0, [], [])
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -79,17 +133,17 @@ class SimulatedPool:
         """When something happens next by itself; `NEVER` when nothing will."""
         return min(self._events[0][0], self._arrives_at)
 
-    def news_at(self, ahead_seconds: float) -> float:
+    def next_visible_at(self, ahead_seconds: float) -> float:
         """The same, where it is news too that a task which was added becomes leasable within so many seconds."""
-        news_at = self.next_at()
+        next_visible_at = self.next_at()
         if self._added_at is None or not ahead_seconds:
-            return news_at
+            return next_visible_at
         for task in range(self._next, min(self._next + _LOOKED_AHEAD, self._tasks)):
             seen_at = self._ready_at[task] - ahead_seconds
-            if seen_at >= news_at:
+            if seen_at >= next_visible_at:
                 break
-            news_at = min(news_at, max(seen_at, self._added_at[task]))
-        return news_at
+            next_visible_at = min(next_visible_at, max(seen_at, self._added_at[task]))
+        return next_visible_at
 
     @property
     def steps(self) -> int:
@@ -132,18 +186,18 @@ class SimulatedPool:
         elif kind == _RETRY:
             self.retrying -= 1
             self._ready_again[key] = self.now  # type: ignore[index]
-            self._news.arrivals += 1
+            self._recent.arrivals += 1
             self.ready.append(key)  # type: ignore[arg-type]
             self._arrived()
         else:
             self._overdue(key)  # type: ignore[arg-type]
 
-    def take_news(self) -> SimulationEvents:
+    def take_events(self) -> SimulationEvents:
         """What happened since this was asked last."""
-        news, self._news = self._news, SimulationEvents(0, [], [])
-        news.arrivals += self._next - self._told
-        self._told = self._next
-        return news
+        events, self._recent = self._recent, SimulationEvents(0, [], [])
+        events.arrivals += self._next - self._taken
+        self._taken = self._next
+        return events
 
     # -- what is seen ---------------------------------------------------------------------------------------------
 
@@ -244,7 +298,7 @@ class SimulatedPool:
             return  # its worker was killed
         worker, now = lease.worker, self.now
         lease.ended_at = now
-        self._news.finished.append(lease)
+        self._recent.finished.append(lease)
         if not (self._is_failing and self._fails(lease)):
             self.waits.append(lease.waited_seconds)
         worker.leases -= 1
@@ -322,7 +376,7 @@ class SimulatedPool:
         self.free.pop(worker.name, None)
         self.starting -= worker.up_at is None
         self.leaving -= worker.is_leaving
-        self._news.gone.append(SimulatedExit(worker.name, Monotonic(self.now), None if signal else code, signal))
+        self._recent.gone.append(SimulatedExit(worker.name, Monotonic(self.now), None if signal else code, signal))
         self._resized()
 
     def _resized(self) -> None:

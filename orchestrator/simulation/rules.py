@@ -1,7 +1,7 @@
 """The rules that others size pools by, from their public documentation, for comparison. Pure.
 
 Each rule sees counts only, as its original does, and answers with a size. Where its documentation asks an operator to
-work out the mean service time, it is told the true one.
+work out the mean service time, it is given the true one.
 """
 
 import math
@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from orchestrator.simulation.parts import NEVER
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import NEVER, SimulatedPool
 from orchestrator.simulation.workload import Workload
 
 Removal = Literal["idle", "drain", "kill"]
@@ -58,28 +57,28 @@ class ScalingRule(Protocol):
 class Fixed:
     """Always as many: for the mean load at 60 % use."""
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
     def size(self, seen: RuleObservation) -> int:  # noqa: ARG002  it looks at nothing
         """See `ScalingRule.size`."""
-        return max(1, math.ceil(self.told.mean_load / (0.6 * self.told.slots)))
+        return max(1, math.ceil(self.settings.mean_load / (0.6 * self.settings.slots)))
 
 
 @dataclass(slots=True)
 class OnePerTask:
     """A worker for each task that waits or is worked on; idle ones go at the next look, 5 s later at most."""
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 5.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        return math.ceil((seen.ready + seen.in_flight) / self.told.slots)
+        return math.ceil((seen.ready + seen.in_flight) / self.settings.slots)
 
 
 @dataclass(slots=True)
@@ -91,7 +90,7 @@ class HorizontalPodAutoscaler:
     size wanted within the stabilisation window. Pods are any, and are ended after 30 s.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 15.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
@@ -114,8 +113,8 @@ class HorizontalPodAutoscaler:
                 if not seen.workers:
                     self.wanted.clear()
                     self.added.clear()
-                    return max(1, self.told.least)
-            elif seen.workers and not self.told.least and seen.at - self.active_at > self.cooldown_seconds:
+                    return max(1, self.settings.least)
+            elif seen.workers and not self.settings.least and seen.at - self.active_at > self.cooldown_seconds:
                 self.wanted.clear()
                 return 0
         return self._between(tasks, seen) if seen.workers else 0
@@ -124,7 +123,7 @@ class HorizontalPodAutoscaler:
         wanted = seen.workers
         if abs(tasks / (self.target * seen.workers) - 1.0) > 0.1:
             wanted = math.ceil(tasks / self.target)
-        wanted = min(self.told.most, max(1, self.told.least, wanted))
+        wanted = min(self.settings.most, max(1, self.settings.least, wanted))
         self.wanted.append((seen.at, wanted))
         while self.wanted[0][0] < seen.at - self.window_seconds:
             self.wanted.popleft()
@@ -139,14 +138,14 @@ class HorizontalPodAutoscaler:
         return wanted
 
 
-def tuned_autoscaler(told: RuleSettings) -> HorizontalPodAutoscaler:
+def tuned_autoscaler(settings: RuleSettings) -> HorizontalPodAutoscaler:
     """The same, set up by who knows the mean service time: what a worker does in half the slo is its target.
 
     It looks every 5 s, has a window and a cooldown of a minute, and pods may finish what they hold.
     """
-    target = max(1.0, told.slots * (1.0 + 0.5 * told.slo_seconds / told.mean_service_seconds))
+    target = max(1.0, settings.slots * (1.0 + 0.5 * settings.slo_seconds / settings.mean_service_seconds))
     return HorizontalPodAutoscaler(
-        told,
+        settings,
         turn_seconds=5.0,
         removal="drain",
         grace_seconds=NEVER,
@@ -165,7 +164,7 @@ class CeleryAutoscale:
     half a minute has passed, and never below one process.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 1.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
@@ -175,9 +174,9 @@ class CeleryAutoscale:
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
         self.looks += 1
-        least = max(1, self.told.least)
-        reserved = min(seen.ready + seen.in_flight, 4 * self.told.most)
-        needed = max(least, min(self.told.most, reserved))
+        least = max(1, self.settings.least)
+        reserved = min(seen.ready + seen.in_flight, 4 * self.settings.most)
+        needed = max(least, min(self.settings.most, reserved))
         if needed > seen.workers:
             self.grew_at = seen.at
             return needed
@@ -193,7 +192,7 @@ class TargetTracking:
     nothing is known of none. Ended after 30 s.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
@@ -202,10 +201,10 @@ class TargetTracking:
 
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        least = max(1, self.told.least)
+        least = max(1, self.settings.least)
         if seen.workers < least:
             return least
-        target = max(1.0, self.told.slots * self.told.slo_seconds / self.told.mean_service_seconds)
+        target = max(1.0, self.settings.slots * self.settings.slo_seconds / self.settings.mean_service_seconds)
         running = max(1, seen.workers - seen.starting)
         backlog = seen.ready / running
         self.above = self.above + 1 if backlog > target else 0
@@ -230,7 +229,7 @@ RULES: Final[Mapping[str, Callable[[RuleSettings], ScalingRule]]] = {
 """Every rule by its name."""
 
 
-def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> RuleSettings:
+def rule_settings(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> RuleSettings:
     """What the operator of a rule would have to know of a workload."""
     hours_seconds = max(1.0, workload.last_at)
     return RuleSettings(
@@ -249,19 +248,19 @@ class RuleScaler:
     wakes: Final = False
     ahead_seconds: Final = 0.0
 
-    def __init__(self, name: str, told: RuleSettings) -> None:
+    def __init__(self, name: str, settings: RuleSettings) -> None:
         """Raises `KeyError` for a name that is not in `RULES`."""
         self.name = name
-        self._rule = RULES[name](told)
-        self._told = told
+        self._rule = RULES[name](settings)
+        self._settings = settings
         self.turn_seconds = self._rule.turn_seconds
         self.recent_first = name == "one-per-task"
 
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
-        arrivals = pool.take_news().arrivals
+        arrivals = pool.take_events().arrivals
         seen = RuleObservation(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
-        size = max(self._told.least, min(self._told.most, self._rule.size(seen)))
+        size = max(self._settings.least, min(self._settings.most, self._rule.size(seen)))
         if size > seen.workers:
             pool.spawn(size - seen.workers)
             return 1

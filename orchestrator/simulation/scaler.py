@@ -14,24 +14,23 @@ from orchestrator.capacity.allocation import (
     CapacityDemand,
     HostCapacity,
     WorkerUsage,
-    shared,
+    allocate,
 )
 from orchestrator.clock import Monotonic
-from orchestrator.config.budget import full
+from orchestrator.config.budget import full_budget
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import Bounds, bounds_at, next_daily
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined, killed
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import context_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision, FinishBy
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, FinishBy
 from orchestrator.scaling.guards import turn_seconds_after
 from orchestrator.scaling.learning import PolicyState, learn
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.policy import decide
 from orchestrator.scaling.upcoming import lead_seconds
-from orchestrator.simulation.parts import SimulationEvents
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import SimulatedPool, SimulationEvents
 from orchestrator.simulation.workload import MONDAY
 
 
@@ -44,7 +43,7 @@ class SimulatedConditions:
         self._begins_at = begins_at
         self._conditions = Conditions(cores=cores, start_seconds=start_seconds)
         self._bounds = Bounds(spec.workers.min, spec.workers.max, until=-1.0)
-        self._budget = None if spec.budget is None else full(spec.budget)
+        self._budget = None if spec.budget is None else full_budget(spec.budget)
         self._spent_at = 0.0
         self._finish_at, self._offset = 0.0, 0
 
@@ -80,7 +79,7 @@ class SimulatedConditions:
 
 POSITIONS: Final = 8
 """Positions of the ready queue that a sample tells, as the queue does."""
-MAX_LEASES_TOLD: Final = 2_000
+MAX_SAMPLED_LEASES: Final = 2_000
 """Leases that a sample names, at most, as the queue does."""
 
 
@@ -143,7 +142,7 @@ class PolicyScaler:
         self._spec = spec
         self._digest = spec.digest()
         self._hours = SimulatedConditions(spec, cores=cores, start_seconds=start_seconds, begins_at=begins_at)
-        self._conditions = NOTHING_SPECIAL
+        self._conditions = DEFAULT_CONDITIONS
         self._state = state or PolicyState()
         self._cores = cores
         self._measured_seconds = 0.0 if state is None else MEASURED_SECONDS
@@ -165,15 +164,15 @@ class PolicyScaler:
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
         now = Monotonic(pool.now)
-        news = pool.take_news()
-        for gone in news.gone:
+        recent = pool.take_events()
+        for gone in recent.gone:
             self._fleet, _ = exited(self._fleet, gone, now=now)
             self._unseen.discard(gone.worker)
-        sample = self._sample(pool, news, now)
+        sample = self._sample(pool, recent, now)
         self._fleet = observe(self._fleet, sample)
         spec, conditions = self._hours.at(pool.now, workers=len(self._fleet.workers))
         if self._measured_seconds < MEASURED_SECONDS:
-            conditions = replace(conditions, room=self._room(sample, least=spec.workers.min))
+            conditions = replace(conditions, allocation=self._allocation(sample, least=spec.workers.min))
         self._conditions = conditions
         learned = learn(self._state, sample, fleet=self._fleet, spec=spec, now=now)
         decision = decide(
@@ -183,7 +182,7 @@ class PolicyScaler:
         todo = plan_actions(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
-    def _room(self, sample: QueueSample, *, least: int) -> Allocation | None:
+    def _allocation(self, sample: QueueSample, *, least: int) -> Allocation | None:
         """What an endless host gives a new pool until busy workers were measured for a second.
 
         A supervisor measures before it looks at the work, and counts workers that were busy at both looks before.
@@ -194,12 +193,20 @@ class PolicyScaler:
         if self._measured_seconds >= MEASURED_SECONDS:
             return None
         alive = len(self._fleet.alive)
-        claim = CapacityDemand(self.name, alive, alive + MOST_AT_A_TIME, WorkerUsage(), untried=max(self._cores, least))
-        return shared(_ENDLESS, [claim])[self.name]
+        demand = CapacityDemand(
+            self.name, alive, alive + MOST_AT_A_TIME, WorkerUsage(), untried=max(self._cores, least)
+        )
+        return allocate(_ENDLESS, [demand])[self.name]
 
     def is_settled(self, pool: SimulatedPool) -> bool:
         """See `Scaler.is_settled`."""
-        if pool.leases or pool.ready or pool.starting or pool.leaving or pool.news_at(self.ahead_seconds) <= pool.now:
+        if (
+            pool.leases
+            or pool.ready
+            or pool.starting
+            or pool.leaving
+            or pool.next_visible_at(self.ahead_seconds) <= pool.now
+        ):
             return False
         changes_by_itself = not self._hours.are_plain or (
             bool(pool.workers) and (self._spec.recycle.age is not None or self._spec.budget is not None)
@@ -238,13 +245,13 @@ class PolicyScaler:
             self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
         pool.leave(worker)
 
-    def _sample(self, pool: SimulatedPool, news: SimulationEvents, now: Monotonic) -> QueueSample:
+    def _sample(self, pool: SimulatedPool, recent: SimulationEvents, now: Monotonic) -> QueueSample:
         at, ready, held = pool.now, len(pool.ready), pool.leases.values()
         positions = _positions(ready)
         waiting = tuple(map(Waiting, positions, pool.waited_seconds(positions)))
         running = [
             RunningLease(lease.worker.name, at - lease.began_at, lease.waited_seconds, lease.number, lease.at_a_time)
-            for lease in islice(held, MAX_LEASES_TOLD)
+            for lease in islice(held, MAX_SAMPLED_LEASES)
         ]
         finished = [
             LeaseSample(
@@ -256,7 +263,7 @@ class PolicyScaler:
                 at - lease.ended_at,
                 lease.at_a_time,
             )
-            for lease in news.finished
+            for lease in recent.finished
         ]
         return QueueSample(
             now,
@@ -265,7 +272,7 @@ class PolicyScaler:
             len(held),
             pool.dead,
             False,  # noqa: FBT003  paused; by keywords this takes three times as long
-            news.arrivals,
+            recent.arrivals,
             waiting,
             tuple(running),
             tuple(finished),

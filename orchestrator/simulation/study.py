@@ -9,10 +9,9 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.learning import PolicyState
-from orchestrator.simulation.parts import NEVER
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import NEVER, SimulatedPool
 from orchestrator.simulation.results import RunResult, result_of
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 
@@ -47,13 +46,13 @@ def simulate(
     last_at = workload.last_at
     report_at = _STEPS_PER_REPORT
     while pool.now < last_at or not _is_over(pool, last_at):
-        next_at, news_at = pool.next_at(), pool.news_at(scaler.ahead_seconds)
-        if turn_at <= news_at and scaler.is_settled(pool):
-            if news_at == NEVER:  # workers that are kept cost until the time is over
+        next_at, next_visible_at = pool.next_at(), pool.next_visible_at(scaler.ahead_seconds)
+        if turn_at <= next_visible_at and scaler.is_settled(pool):
+            if next_visible_at == NEVER:  # workers that are kept cost until the time is over
                 pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
                 break
             # The last turn before something happens stands for all of those in between.
-            turn_at += math.floor((news_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
+            turn_at += math.floor((next_visible_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
         if pool.wants_turn and scaler.wakes:
             turn_at = pool.now
         if turn_at <= next_at:
@@ -192,9 +191,9 @@ def study(
     }
 
     def row(scaler: Scaler, spec: PoolSpec, *, is_towline: bool) -> StudyRow:
-        told = None if progress is None else lambda share: progress(scaler.name, share)
+        report = None if progress is None else lambda share: progress(scaler.name, share)
         slots = spec.concurrency
-        result = simulate(workload, world, scaler, slo_seconds=spec.slo, slots=slots, seed=seed, progress=told)
+        result = simulate(workload, world, scaler, slo_seconds=spec.slo, slots=slots, seed=seed, progress=report)
         return StudyRow(scaler.name, is_towline, result, yardsticks[spec.slo] if slots == 1 else None)
 
     def scaler(one: PoolCandidate) -> Scaler:
@@ -211,6 +210,6 @@ def study(
     for slo in yardsticks:
         spec = next(one.spec for one in candidates if one.spec.slo == slo)
         bounds = spec.workers
-        told = told_of(workload, slo_seconds=slo, least=bounds.min, most=bounds.max, slots=spec.concurrency)
-        rows += [row(RuleScaler(name, told), spec, is_towline=False) for name in rules]
+        settings = rule_settings(workload, slo_seconds=slo, least=bounds.min, most=bounds.max, slots=spec.concurrency)
+        rows += [row(RuleScaler(name, settings), spec, is_towline=False) for name in rules]
     return rows

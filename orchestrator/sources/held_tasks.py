@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict, name_for
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict, solo_worker_name
 from queue_core.api import Queues
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
@@ -46,7 +46,7 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
     return held
 
 
-def settle(queues: Queues, fates: Sequence[SuspectVerdict]) -> list[str]:
+def settle(queues: Queues, fates: Sequence[TaskVerdict]) -> list[str]:
     """Hold back and make dead what is to be so. For each its mark: the task's id and eta if it is held back, else "".
 
     A task whose lease is not current any more has moved on, and is left alone.
@@ -66,7 +66,7 @@ def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedT
     return given
 
 
-def _settle(queues: Queues, fate: SuspectVerdict) -> str:
+def _settle(queues: Queues, fate: TaskVerdict) -> str:
     if fate.verdict == "given back":
         return ""
     held = fate.task
@@ -85,12 +85,12 @@ def _settle(queues: Queues, fate: SuspectVerdict) -> str:
     return f"{task_id}.{after(released[0].ended_at, fate.hold_seconds)}"
 
 
-def recall(queues: Queues, suspects: Sequence[Suspect]) -> None:
+def recall(queues: Queues, suspects: Sequence[IsolatedTask]) -> None:
     """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
     for suspect in suspects:
         queue = queues.queue(suspect.task.queue)
         try:
-            queue.release(queue.lease(worker=name_for(suspect, identity=_NOBODY)), charge="uncounted")
+            queue.release(queue.lease(worker=solo_worker_name(suspect, identity=_NOBODY)), charge="uncounted")
         except StoreError:
             raise
         except QueueError:

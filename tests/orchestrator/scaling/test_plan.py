@@ -216,7 +216,7 @@ class TestReplacing:
         fleet = a_fleet_of(busy=4, spec=OLD)
         decision = a_decision(current=4, target=4)
         for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
-            conditions = Conditions(room=Allocation(0, scarce))
+            conditions = Conditions(allocation=Allocation(0, scarce))
             plan_ = plan_actions(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
             assert (len(plan_.spawn), len(plan_.finish)) == (spawned, 1 - spawned)
 

@@ -5,7 +5,14 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet.quarantine import DeathRecord, Suspect, SuspectedTask, SuspectVerdict, Verdict, name_for
+from orchestrator.fleet.quarantine import (
+    DeathRecord,
+    IsolatedTask,
+    SuspectedTask,
+    TaskVerdict,
+    Verdict,
+    solo_worker_name,
+)
 from orchestrator.sources.held_tasks import held_by, recall, settle
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
@@ -33,12 +40,12 @@ def queue(queues: LocalQueues) -> LocalQueue:
     return queues.queue("thumbs")
 
 
-def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> SuspectVerdict:
-    return replace(SuspectVerdict(task, verdict, DeathRecord(2, 0, 1.0)), **more)  # type: ignore[arg-type]
+def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> TaskVerdict:
+    return replace(TaskVerdict(task, verdict, DeathRecord(2, 0, 1.0)), **more)  # type: ignore[arg-type]
 
 
-def a_suspect(task: SuspectedTask, mark: str) -> Suspect:
-    return Suspect(task, mark, Monotonic(0.0), Monotonic(60.0))
+def a_suspect(task: SuspectedTask, mark: str) -> IsolatedTask:
+    return IsolatedTask(task, mark, Monotonic(0.0), Monotonic(60.0))
 
 
 def states(queue: LocalQueue) -> dict[str, TaskState]:
@@ -88,7 +95,7 @@ def test_each_is_treated_as_it_is_to_be(queues: LocalQueues, queue: LocalQueue) 
         "spared": 0,
         "dead": 1,
     }
-    (lease,) = queue.lease(worker=name_for(a_suspect(held, marks[1]), identity="w2"))
+    (lease,) = queue.lease(worker=solo_worker_name(a_suspect(held, marks[1]), identity="w2"))
     assert (lease.name, lease.lease_number) == ("held", 2)
 
 
@@ -120,4 +127,4 @@ def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: Loc
         "b": (TaskState.READY, 1),
     }
     with pytest.raises(WorkerRetiredError):
-        queue.lease(worker=name_for(a_suspect(b, marks[1]), identity="w3"))
+        queue.lease(worker=solo_worker_name(a_suspect(b, marks[1]), identity="w3"))
