@@ -1,4 +1,4 @@
-"""The names of everything the fleet logs: a dotted noun and a past participle."""
+"""The names of the fleet's log events: a dotted noun and a past participle."""
 
 POOL_DECIDED = "pool.decided"
 POOL_CHANGED = "pool.changed"

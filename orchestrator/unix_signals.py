@@ -1,4 +1,4 @@
-"""What the supervisor does when it is signalled, for as long as it runs."""
+"""Handle signals to the supervisor while it runs, and ignore control signals while it starts."""
 
 import signal
 import threading
@@ -8,12 +8,12 @@ from types import FrameType
 from typing import Final
 
 CONTROL_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Their default is the end of the process: not what somebody wants who asks for a reload while we start."""
+"""Signals with which an operator controls a supervisor. Their default action would end a process that is starting."""
 
 
 @contextmanager
 def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
-    """Call these from the signals' handlers inside the block; outside the main thread signals are left alone."""
+    """Call these handlers on their signals inside the block; outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -30,9 +30,9 @@ def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[Non
 
 
 def ignore_control_signals() -> None:
-    """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us.
+    """Ignore control signals until `handling_signals`, also through an exec: they must not end a process that starts.
 
-    Outside the main thread signals are left alone.
+    Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return

@@ -240,10 +240,10 @@ class QueueSource:
             _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
-    def settle(self, fates: Sequence[TaskVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):
-            return held_tasks.settle(self._queues, fates)
+            return held_tasks.apply_verdicts(self._queues, verdicts)
 
     def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         """See `WorkSource.recall`."""

@@ -156,7 +156,7 @@ class PostMortems:
             burial.fates = self._judged(end)
         special = [fate for fate in burial.fates if fate.verdict != "given back"]
         if special and not burial.marks:
-            burial.marks = self._source.settle(special)
+            burial.marks = self._source.apply_verdicts(special)
             now = self._clock.monotonic()
             self._suspects += [
                 (end.pool, _suspect(fate, mark, now=now))

@@ -56,8 +56,8 @@ class Tide:
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         return False
 
-    def settle(self, fates: Sequence[TaskVerdict]) -> Sequence[str]:
-        return [""] * len(fates)
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+        return [""] * len(verdicts)
 
     def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         pass

@@ -195,10 +195,10 @@ class FakeSource:
         self._answer()
         return worker in self.worked_unseen
 
-    def settle(self, fates: Sequence[TaskVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
         self._answer()
         marks = []
-        for fate in fates:
+        for fate in verdicts:
             self.settled.append((fate.task.task, fate.verdict))
             for tasks in self.held.values():
                 if fate.task.task in tasks:
