@@ -1,4 +1,4 @@
-"""Create folders and files that only their owner may read, whatever the umask: they hold tokens and payload excerpts."""
+"""Create folders and files that only their owner may read, whatever the umask: some hold tokens."""
 
 import os
 from pathlib import Path

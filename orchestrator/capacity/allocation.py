@@ -1,4 +1,4 @@
-"""How many more workers a host has room for, and whose they are: memory and CPU, shared by priority. Pure."""
+"""Allocate the host's free memory and CPU to the pools, by priority: how many workers each may add. Pure."""
 
 import heapq
 import math
@@ -8,29 +8,29 @@ from typing import Final, Literal
 from orchestrator.values import value
 
 MEMORY_SHARE: Final = 0.85
-"""Of what is free this much is given away: measures lag behind, and the host has other work."""
+"""Share of the free memory that is allocated: measurements lag behind, and the host has other work."""
 FITTING_SHARE: Final = 0.5
-"""A worker fits where so much of the cores that it takes is free: one too few leaves a core idle, one too many costs
-the others little."""
+"""Share of a worker's cores that must be free for it to fit: one worker too few leaves a core idle, while one too many
+costs the others little."""
 PRESSED_SHARE: Final = 0.05
-"""With less free memory than this share of all, workers that do nothing are one too many."""
+"""Share of all memory below which the free memory is pressed: then an idle worker is let go."""
 IDLE_CORES: Final = 0.1
-"""Workers that use less wait for something else: no lack of CPU is a reason not to have them."""
+"""Cores below which a worker counts as using none: it mostly waits, so a lack of CPU does not limit such a pool."""
 MOST_AT_A_TIME: Final = 64
-"""A pool is granted no more at a time: one turn starts no more either."""
+"""The most workers one allocation grants a pool; a plan starts no more in a turn either."""
 PRIOR_BYTES: Final = 64 * 2**20
-"""What a worker may take of which nothing is known yet: a Python interpreter with its libraries."""
+"""Assumed memory of a worker of which nothing is known yet: a Python interpreter with its libraries."""
 MEASURED_SECONDS: Final = 1.0
-"""Of busy workers, together, that it takes to know what one of them takes: less says little."""
+"""Seconds of busy workers, summed, that must be measured before a worker's CPU usage is known."""
 _MIB: Final = 2**20
 
 Scarce = Literal["", "memory", "cpu", "unknown"]
-"""`unknown`: nobody knows yet what a worker takes."""
+"""`unknown`: the usage of a worker is not known yet."""
 
 
 @value
 class HostCapacity:
-    """What the host, or the container, has in all and has free now."""
+    """The memory and cores of the host or the container, in all and free."""
 
     memory_bytes: float
     free_memory_bytes: float
@@ -39,14 +39,14 @@ class HostCapacity:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether memory is all but used up."""
+        """Whether memory is nearly used up."""
         return self.free_memory_bytes < PRESSED_SHARE * self.memory_bytes
 
 
 @value
 class WorkerUsage:
-    """What one worker takes: memory, as nearly all of them need no more; once they are known, the cores that it wants
-    while busy, and the CPU seconds of a start."""
+    """The usage of one worker: memory that suffices for nearly all of the pool's; once known, the cores it wants while
+    busy, and the CPU seconds of a start."""
 
     memory_bytes: float = PRIOR_BYTES
     cores: float | None = None
@@ -55,11 +55,11 @@ class WorkerUsage:
 
 @value
 class CapacityDemand:
-    """What one pool has and wants of the host.
+    """The workers that one pool has, the number it wants, and what each uses.
 
-    `hung` workers take CPU that they give back when they are ended. `starting` ones take CPU that the host's free cores
-    do not show in full yet, and `promised_bytes` is what they will still take. `untried`: until it is known what a
-    worker takes there are no more than so many; None when it is known, or can't be.
+    `hung` workers free their CPU when they are ended. `starting` ones use CPU that the host's free cores do not fully
+    reflect yet, and will still take `promised_bytes`. `untried` is the most workers while the usage of one is unknown;
+    None if it is known or can't be measured.
     """
 
     pool: str
@@ -76,9 +76,9 @@ class CapacityDemand:
 
 @value
 class Allocation:
-    """Workers a pool may add now; `scarce` is what there is too little of for more, `why` the same in numbers.
+    """The number of workers a pool may add now; `scarce` is the resource that limits it, `why` the same in numbers.
 
-    It is to yield an idle worker when memory is all but used up.
+    `is_to_yield`: memory is nearly used up, and this pool must let an idle worker go.
     """
 
     workers: int
@@ -88,13 +88,13 @@ class Allocation:
 
 
 def allocate(host: HostCapacity, demands: Iterable[CapacityDemand]) -> Mapping[str, Allocation]:
-    """The room of every pool that demands some.
+    """Return the allocation of every pool that has a demand.
 
-    Pools of the highest priority are served first. Among equals the next worker goes to the pool that would then have
-    the smallest part of the host, counting what it has already, in whichever of memory and CPU it has most of; what one
-    does not want is left to the others. For want of CPU no pool is denied its first worker.
+    Pools of higher priority are served first. Within a priority the next worker goes to the pool with the smallest
+    dominant share: its part of the host's memory or CPU, whichever is larger, with that worker included. Lack of CPU
+    never denies a pool its first worker.
 
-    Source: Ghodsi et al., Dominant Resource Fairness, for the order within a priority.
+    Source: Ghodsi et al., Dominant Resource Fairness.
     """
     known = list(demands)
     memory = MEMORY_SHARE * host.free_memory_bytes - math.fsum(demand.promised_bytes for demand in known)
@@ -118,7 +118,7 @@ def allocate(host: HostCapacity, demands: Iterable[CapacityDemand]) -> Mapping[s
 def _filled(
     host: HostCapacity, demands: list[CapacityDemand], memory: float, cores: float
 ) -> list[tuple[CapacityDemand, int, Scarce]]:
-    """One worker at a time to whoever has least, until nobody wants or nothing fits."""
+    """Grant one worker at a time to the pool with the least share, until no pool wants more or nothing fits."""
     granted = dict.fromkeys(range(len(demands)), 0)
     scarce: dict[int, Scarce] = dict.fromkeys(range(len(demands)), "")
     turn = [(_share(host, demand, 1), index) for index, demand in enumerate(demands) if demand.wanted > demand.alive]
@@ -160,14 +160,14 @@ def _cores(demand: CapacityDemand) -> float:
 
 
 def _share(host: HostCapacity, demand: CapacityDemand, more: int) -> float:
-    """The part of the host that the pool has with so many workers more, in what it has most of."""
+    """Return the dominant share of the host that the pool has with `more` workers."""
     workers = demand.alive + more
     memory = workers * demand.usage.memory_bytes / max(1.0, host.memory_bytes)
     return max(memory, workers * _cores(demand) / max(0.01, host.cores))
 
 
 def _yields(demands: list[CapacityDemand]) -> str | None:
-    """The pool that gives up an idle worker: of the lowest priority, with most of them."""
+    """Return the pool that gives up an idle worker: lowest priority first, then most memory in idle workers."""
     idle = [demand for demand in demands if demand.idle]
     if not idle:
         return None

@@ -254,7 +254,7 @@ def _told_fates(fates: Iterable[TaskVerdict]) -> list[Record]:
             "lease_number": fate.task.lease_number,
             "fate": fate.verdict,
             "deaths": fate.record.deaths,
-            "alone": fate.record.alone,
+            "alone": fate.record.solo,
             "hold_seconds": fate.hold_seconds or None,
             "why": fate.why or None,
         }
@@ -276,7 +276,7 @@ def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVer
         }
         fate = known.get((task.queue, task.task))
         if fate is not None:
-            one |= {"deaths": fate.record.deaths, "alone": fate.record.alone}
+            one |= {"deaths": fate.record.deaths, "alone": fate.record.solo}
         told.append(one)
     return told
 

@@ -57,7 +57,7 @@ class QuarantineRunner:
             return
         alone = sum(1 for worker in pool.fleet.workers if is_solo_worker(worker))
         taken = len(pool.fleet.workers)
-        for suspect in next_to_start(pool.suspects, most=spec.workers.max, taken=taken, alone=alone, now=now):
+        for suspect in next_to_start(pool.suspects, most=spec.workers.max, taken=taken, solo=alone, now=now):
             if not self._start(pool, spec, suspect, now=now):
                 break
 

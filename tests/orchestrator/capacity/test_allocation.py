@@ -239,7 +239,7 @@ class TestAppetites:
         usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4), "b": WorkerUsage(300.0)})
         again = WorkerUsages.from_json(json.loads(json.dumps(usages.to_json())))
         assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4), WorkerUsage(300.0))
-        with pytest.raises(ValueError, match="appetite"):
+        with pytest.raises(ValueError, match="worker usage"):
             WorkerUsages.from_json({"a": {"memory_bytes": "much"}})
 
 

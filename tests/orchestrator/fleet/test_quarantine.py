@@ -170,12 +170,12 @@ def a_suspect(name: str = "poison", *workers: str, not_before: float = 0.0, laps
 )
 def test_a_few_suspects_run_at_a_time(most: int, taken: int, alone: int, started: int) -> None:
     line = [a_suspect("a"), a_suspect("b"), a_suspect("c")]
-    assert len(next_to_start(line, most=most, taken=taken, alone=alone, now=NOW)) == started
+    assert len(next_to_start(line, most=most, taken=taken, solo=alone, now=NOW)) == started
 
 
 def test_nobody_is_started_for_one_whose_pause_lasts() -> None:
     line = [a_suspect("later", not_before=0.001), a_suspect("now")]
-    assert next_to_start(line, most=9, taken=0, alone=0, now=NOW) == (line[1],)
+    assert next_to_start(line, most=9, taken=0, solo=0, now=NOW) == (line[1],)
 
 
 def test_nobody_is_started_for_one_who_is_about_to_be_anybodys() -> None:
