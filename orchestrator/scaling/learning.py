@@ -1,7 +1,4 @@
-"""What is known of a pool, and what a new sample teaches. Pure; nothing is decided here.
-
-`learn` returns the next state of a policy, from which `policy.decide` then decides.
-"""
+"""Learn from a new sample of a pool: the next state of its policy, from which `policy.decide` decides. Pure."""
 
 import math
 from dataclasses import replace
@@ -28,13 +25,13 @@ _NEGLIGIBLE: Final = 1e-6
 
 @value
 class CounterfactualBacklogs:
-    """How large a fleet the slo really needed: the backlog that each smaller fleet would have had by now.
+    """The counterfactual backlogs: what each smaller fleet would have left by now. They show the fleet the slo needed.
 
-    A worker that was used was not therefore needed: without it the task might have waited, within its slo, for another.
-    On the recorded suite this saves 6 % beside levels that count as needed when they are used.
+    A worker that was used was not necessarily needed: without it the task might have waited for another, within its slo
+    (ADR 6). On the recorded suite this saves 6 % against counting every used worker as needed.
 
-    Work waiting and under way, in slot-seconds: `real` as the queue has it, `of_fleets[k - 1]` as it would be had
-    there been k workers all the time. Larger fleets than are listed would have no less than the real one.
+    A backlog is work waiting and under way, in slot-seconds: `real` is the queue's, `of_fleets[k - 1]` what k workers
+    would have left. Fleets larger than are listed would have left no less than the real one.
     """
 
     real: float = 0.0
@@ -51,18 +48,18 @@ class CounterfactualBacklogs:
         wait_seconds: float,
         most: int,
     ) -> tuple["CounterfactualBacklogs", int]:
-        """Learn what a turn brought; and the size of the fleet that was needed, in workers.
+        """Return the backlogs after a turn, and the size of the fleet that was needed in it, in workers.
+
+        The model is fluid: work is divisible, and every slot has an equal share of it.
 
         Args:
             real: slot-seconds of work waiting and under way now.
-            done: slot-seconds of work done since the look before.
+            done: slot-seconds of work done since the previous sample.
             elapsed_seconds: since then.
-            fleet: workers there are; what a larger fleet would have left is not known, and taken for the real backlog.
-            wait_seconds: the longest wait that is in time; a fleet that makes tasks wait longer needs one worker more,
-                which then keeps its backlog at that.
-            most: the largest fleet there may be.
-
-        Fluid: work is divisible, and every slot of a fleet has its share.
+            fleet: the number of workers; the backlog of a larger fleet is unknown and taken to be the real one.
+            wait_seconds: the longest wait that is in time; a fleet whose tasks would wait longer needs one worker more,
+                and its backlog is cut to that wait.
+            most: the largest fleet allowed.
         """
         brought = real - self.real + done
         known = self.of_fleets + (self.real,) * (fleet - len(self.of_fleets))
@@ -90,7 +87,7 @@ class CounterfactualBacklogs:
 
 @value
 class PolicyState:
-    """What the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
+    """The state that the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
 
     `grown_at[n - 1]` is when a decision last asked for the n-th worker.
     """
@@ -106,7 +103,7 @@ class PolicyState:
     recurrence: Recurrence = Recurrence()
 
     def after(self, decision: Decision) -> "PolicyState":
-        """Return the state in which the decision, made from this one, is remembered."""
+        """Return the state after a decision that was made from it."""
         current, target = decision.current, decision.target
         if target <= current:
             return self
@@ -114,22 +111,22 @@ class PolicyState:
         return replace(self, grown_at=(*below, *(decision.at,) * (target - current), *self.grown_at[target:]))
 
     def to_json(self) -> dict[str, object]:
-        """What is worth keeping across a restart, as plain values: the estimates."""
+        """Return the part that survives a restart, as plain values: the estimates."""
         return self.estimates.to_json()
 
     @staticmethod
     def from_json(data: object) -> "PolicyState":
-        """The state that `to_json` kept. Raises `ValueError` when `data` is anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         return PolicyState(estimates=Estimates.from_json(data))
 
 
 def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) -> PolicyState:
-    """Return what is known after `sample`; a sample that is not newer than the last one teaches nothing.
+    """Return the policy's state after `sample`; unchanged if the sample is not newer than the last one.
 
     Args:
-        state: what was known before.
-        sample: the newest look at the pool's work.
-        fleet: the pool's workers, which have observed that sample.
+        state: the state before.
+        sample: the newest sample of the pool's work.
+        fleet: the pool's workers after `observe` with that sample.
         spec: the pool's settings, with the bounds of the moment.
         now: no earlier than the sample.
     """

@@ -1,7 +1,7 @@
-"""How many workers a pool should have, and why. Pure: no clock, no I/O, no log.
+"""Decide how many workers a pool should have, and why. Pure: no clock, no I/O, no log (ADR 3).
 
-Up: the fewest workers with which every waiting task is leased before its deadline. Down: idle workers only, each
-after a hold learned at its level of the fleet, or once a smaller fleet has met the slo on paper for a while.
+Up: the fewest workers with which every waiting task is leased before its deadline. Down: idle workers only, each after
+a time learned at its level of the fleet, or once a smaller fleet meets the slo by the Erlang C estimate for a while.
 """
 
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def decide(context: DecisionContext) -> Decision:
 
 
 def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
-    """What is in force beside the rule that decided."""
+    """Return notes on what applies besides the rule that decided."""
     notes = context.facts.conditions.notes
     hung = context.facts.fleet.unresponsive if len(context.facts.fleet.workers) > len(context.facts.alive) else ()
     if hung:

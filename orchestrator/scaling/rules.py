@@ -1,7 +1,7 @@
-"""The rules: those that ask for more workers, and those that let idle ones go. Pure.
+"""The rules that propose a size: more workers (`grow`), or fewer idle ones (`shrink`). Pure.
 
-More: a deadline, a wake-up, a warm reserve, the lower bound. Fewer: each idle worker after a hold learned at its level,
-or once a smaller fleet does.
+More: deadlines, late tasks, saturation, finish_by, a warm reserve, upcoming tasks, an empty pool, the lower bound.
+Fewer: each idle worker after a time learned at its level, or once a smaller fleet is enough.
 """
 
 import math
@@ -21,7 +21,7 @@ _SATURATED: Final = 0.5
 
 
 def grow(context: DecisionContext) -> Proposal | None:
-    """The most that any rule asks for; None when none asks for anything."""
+    """Return the proposal with the highest target; None if no rule proposes anything."""
     facts = context.facts
     current, sample = len(facts.alive), facts.sample
     need = _deadline(context)
@@ -70,14 +70,14 @@ def _finish_proposal(context: DecisionContext, forecast: FinishForecast) -> Prop
 
 
 def describe_forecast(context: DecisionContext, forecast: FinishForecast) -> str:
-    """How the work that waits stands to the instant by which it is to be done."""
+    """Describe whether the waiting work will be done by the instant it must be done by."""
     finish_by = context.facts.conditions.finish_by
     if finish_by is None:
         return ""
     done_in, ready = forecast.done_in_seconds, context.facts.sample.ready
     by = finish_by.clock()
     if not forecast.is_in_time:
-        # Of an estimate that is beyond a day the time of day says nothing.
+        # Beyond a day the time of day is misleading.
         days = done_in / _DAY_SECONDS
         later = done_in - finish_by.within_seconds
         when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
@@ -86,7 +86,7 @@ def describe_forecast(context: DecisionContext, forecast: FinishForecast) -> str
 
 
 def _late(context: DecisionContext) -> Proposal | None:
-    """Late is most urgent: while a task waits longer than the slo there is a slot for each that waits or runs."""
+    """Propose a slot for each task that waits or runs, while a task waits longer than the slo."""
     facts, slo_seconds = context.facts, context.pace.slo_seconds
     if context.oldest_seconds <= slo_seconds:
         return None
@@ -99,16 +99,16 @@ def _late(context: DecisionContext) -> Proposal | None:
 
 
 def _saturated(context: DecisionContext) -> Proposal | None:
-    """Near max nothing is put off: what could be started for it later is not there to be started.
+    """Propose a slot for each task when the work is near the pool's max: then starts can't be put off.
 
-    That is where the tasks that wait, and half of those that come within the slo, are more than half of what the
-    largest fleet does in that time.
+    That is when the tasks that wait, plus half of those expected within the slo, are more than half of what the largest
+    fleet does in that time.
     """
     facts, slo_seconds = context.facts, context.pace.slo_seconds
     spec, rate = facts.spec, facts.state.estimates.arrival_rate
     most = spec.workers.max * spec.concurrency * slo_seconds / context.capacity.service_seconds
-    asked = facts.sample.ready + _COMING * rate * slo_seconds
-    if asked <= _SATURATED * most:
+    tasks = facts.sample.ready + _COMING * rate * slo_seconds
+    if tasks <= _SATURATED * most:
         return None
     why = (
         f"{facts.sample.ready} wait and {rate:.2f} arrive per second, and max {spec.workers.max} does {most:.0f} "
@@ -118,7 +118,7 @@ def _saturated(context: DecisionContext) -> Proposal | None:
 
 
 def _slot_each(context: DecisionContext) -> int:
-    """Workers with a slot for every task that waits or runs, beside what other pools have for them."""
+    """Return the workers that give every task that waits or runs a slot, less those of helper pools."""
     return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
@@ -128,9 +128,9 @@ def _warm(context: DecisionContext) -> Proposal:
 
 
 def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
-    """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at.
+    """Propose to let idle workers go, the least recently used first; also return the hold of each level considered.
 
-    A worker's level counts those that are up: while others start, the one that is idle is all there is.
+    A worker's level counts only workers that have started.
     """
     facts = context.facts
     sample, spec, now = facts.sample, facts.spec, facts.now
@@ -139,7 +139,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
         return proposal, {}
     state = facts.state
     restart = state.estimates.restart_seconds(spec)
-    # The pool's first worker is number below + 1 of all.
+    # The pool's first worker is number `below + 1` of all pools' workers.
     below = context.capacity.workers_below if context.capacity.helpers else 0
     starting = len(context.capacity.ready_in_seconds)
     level = facts.current - starting
@@ -150,7 +150,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
             break
         needed_at = state.estimates.gaps.needed_at(level + below)
         spare_at = worker.since if needed_at is None else needed_at
-        if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
+        if level <= len(state.grown_at):  # a worker that a decision has just asked for is not spare
             spare_at = max(spare_at, state.grown_at[level - 1])
         spare_seconds = now - spare_at
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)

@@ -1,8 +1,8 @@
-"""Pools that take the same tasks of a queue: what the workers of one mean for another. Pure.
+"""Share tasks among pools of one queue: count the workers of one pool as helpers of another. Pure.
 
-Pools are decided on one after the other: the higher priority first, then by name. Each counts what the workers of the
-others can begin of its own tasks, those that are still starting too, and starts workers for what is left. So a pool
-that can't grow leaves the rest to the next one.
+Pools are decided one after the other, by priority, then by name. Each counts which of its tasks the workers of the
+others can begin, including starting ones, and starts workers for the rest. So a pool that can't grow leaves the rest to
+the next one.
 """
 
 import math
@@ -19,20 +19,20 @@ from orchestrator.scaling.deadline import HelperPool, ServingCapacity, capacity_
 from orchestrator.scaling.learning import PolicyState
 
 MAX_SHARERS: Final = 16
-"""Pools that one pool counts at most: each costs it a look in each turn."""
+"""The most helper pools that one pool counts; each costs time in every turn."""
 _UNTAGGED: Final = frozenset({""})
 
 
 def order_of(spec: PoolSpec) -> tuple[int, str]:
-    """The place of a pool among those of its supervisor."""
+    """Return the sort key by which the pools of a supervisor are decided."""
     return -spec.priority, spec.name
 
 
 def sharers(pools: Iterable[PoolSpec]) -> dict[str, list[str]]:
-    """For each pool that shares tasks: the others, of which one takes all tasks that the other takes.
+    """Return for each pool the pools it shares tasks with: of the two, one takes all tasks that the other takes.
 
-    In their order, and of very many the first. Pools that have only some of their tags in common plan each for itself:
-    how many tasks wait of those is not known.
+    They are in the order of decisions, at most `MAX_SHARERS`. Pools with only some tags in common plan independently,
+    as it is unknown how many tasks wait for both.
     """
     by_queue: dict[str, list[PoolSpec]] = {}
     for pool in sorted(pools, key=order_of):
@@ -52,7 +52,7 @@ def _sharers_of(pool: PoolSpec, of_queue: Iterable[PoolSpec]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SharingPool:
-    """A pool that shares tasks, as it is now: `state` is the policy's."""
+    """The present state of a pool that shares tasks; `state` is its policy's."""
 
     spec: PoolSpec
     fleet: Fleet
@@ -61,7 +61,7 @@ class SharingPool:
 
 
 def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPool:
-    """What the workers of the other pool mean for this one."""
+    """Return the other pool as a helper of this one."""
     capacity = _capacity_of(other, now=now)
     held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
     is_first = order_of(other.spec) < order_of(pool.spec)
@@ -73,7 +73,7 @@ def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPo
 
 
 def _capacity_of(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
-    """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
+    """Return the pool's serving capacity; starting workers are left out while starts fail."""
     alive = pool.fleet.alive
     if pool.fleet.failed_starts(pool.spec):
         alive = tuple([worker for worker in alive if worker.state != "starting"])
@@ -82,18 +82,18 @@ def _capacity_of(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
 
 
 def _tasks(sample: QueueSample) -> int:
-    """Tasks that wait or are about to come."""
+    """Return how many tasks wait or are about to become leasable."""
     return sample.ready + (sample.upcoming[-1].position if sample.upcoming else 0)
 
 
 def _takes_all_of(one: PoolSpec, other: PoolSpec) -> bool:
-    """Whether `one` takes every task of that queue that the other takes."""
+    """Return whether `one` takes every task of the queue that `other` takes."""
     wide, narrow = _tags(one), _tags(other)
     return wide is None or (narrow is not None and narrow <= wide)
 
 
 def _tags(pool: PoolSpec) -> frozenset[str] | None:
-    """The tags of the tasks that a pool takes, "" for none; None: any."""
+    """Return the tags of the tasks that a pool takes, "" for untagged ones; None for any."""
     if pool.untagged:
         return _UNTAGGED
     return frozenset(pool.tags) if pool.tags else None

@@ -94,13 +94,13 @@ def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> st
     ]
     for place, row in enumerate(rows, 1):
         workers = workers_over(row.result.sizes, end_at=end_at, slots=_SLOTS)
-        told = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
-        parts += _panel(place, _titled(row), told, workers, most, _TOWLINE if row.is_towline else _RULE)
+        lines = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
+        parts += _panel(place, _titled(row), lines, workers, most, _TOWLINE if row.is_towline else _RULE)
     parts += _time_axis(height - 14, end_at)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _panel(place: int, name: str, told: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
+def _panel(place: int, name: str, lines: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
     top = _TOP + place * (_PANEL + _GAP)
     bottom, most = top + _PANEL, most or 1.0
     step = (_WIDTH - _LEFT - _RIGHT) / len(values)
@@ -113,7 +113,7 @@ def _panel(place: int, name: str, told: Sequence[str], values: Sequence[float], 
         f'<text x="12" y="{top + 14}" font-weight="600">{escape(_cut(name))}</text>',
         *(
             f'<text x="12" y="{top + 30 + 14 * line}" fill="#495057" font-size="11">{escape(text)}</text>'
-            for line, text in enumerate(told)
+            for line, text in enumerate(lines)
         ),
         f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" fill="#495057" font-size="10">{most:.3g}</text>',
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#ced4da"/>',

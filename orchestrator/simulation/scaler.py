@@ -284,11 +284,11 @@ class PolicyScaler:
     def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
         """Of each span of the time ahead in which any task becomes leasable, the first, as the queue does."""
         width = self.ahead_seconds / SPANS_AHEAD
-        told: dict[int, Waiting] = {}
+        firsts: dict[int, Waiting] = {}
         for position, due_in in enumerate(pool.upcoming_seconds(self.ahead_seconds), start=1):
             span = int(due_in / width)
-            told[span] = Waiting(position, told[span].age_seconds if span in told else -due_in)
-        return tuple(told.values())
+            firsts[span] = Waiting(position, firsts[span].age_seconds if span in firsts else -due_in)
+        return tuple(firsts.values())
 
     def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
         """Of workers that are up since the last sample; those known already are not looked at again."""

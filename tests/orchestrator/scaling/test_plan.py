@@ -73,7 +73,7 @@ def test_a_worker_that_finishes_has_no_deadline_and_is_told_apart_when_it_is_don
     spec = a_pool(most=2)
     assert planned(fleet, 2, spec=spec, now=NOW + 1_000_000).is_empty
     done = a_fleet(*(replace(w, leases=0) if w.is_finishing else w for w in fleet.workers.values()))
-    assert planned(done, 2, spec=spec).finish == (WorkerRemoval("b0000", "what it held is done"),)
+    assert planned(done, 2, spec=spec).finish == (WorkerRemoval("b0000", "its tasks are done"),)
 
 
 def test_those_who_finish_are_no_capacity_but_take_up_room() -> None:
