@@ -1,4 +1,4 @@
-"""Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
+"""Size a simulated pool: with the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from orchestrator.simulation.workload import MONDAY
 
 
 class SimulatedConditions:
-    """The conditions of one pool, from its time 0 on, which is the epoch second `begins_at`."""
+    """The conditions of one pool over virtual time; time 0 is the epoch second `begins_at`."""
 
     def __init__(self, spec: PoolSpec, *, cores: int, start_seconds: float | None, begins_at: float) -> None:
         self._spec = spec
@@ -49,16 +49,16 @@ class SimulatedConditions:
 
     @property
     def conditions(self) -> Conditions:
-        """Those of the last moment that was asked about."""
+        """The conditions at the last call of `at`."""
         return self._conditions
 
     @property
     def are_plain(self) -> bool:
-        """Whether they are the same at all times."""
+        """Whether the conditions never change."""
         return not self._spec.schedule and self._spec.finish_by is None
 
     def at(self, now: float, *, workers: int) -> tuple[PoolSpec, Conditions]:
-        """The pool with its bounds of this moment, and what else bears on its size; `workers` were there until now."""
+        """Return the pool with its bounds at `now`, and the other conditions; `workers` were there until now."""
         spec, wall = self._spec, self._begins_at + now
         if spec.schedule and wall >= self._bounds.until:
             self._bounds = bounds_at(spec.workers, spec.schedule, now=wall)
@@ -78,22 +78,20 @@ class SimulatedConditions:
 
 
 POSITIONS: Final = 8
-"""Positions of the ready queue that a sample tells, as the queue does."""
+"""The most positions of the ready queue in a sample, as in the queue."""
 MAX_SAMPLED_LEASES: Final = 2_000
-"""Leases that a sample names, at most, as the queue does."""
-
-
+"""The most leases in a sample, as in the queue."""
 SPANS_AHEAD: Final = 64
-"""Spans of the time ahead of which a sample tells, as the queue does."""
+"""The spans into which a sample divides the time ahead, as the queue does."""
 _ENDLESS: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
 
 
 class Scaler(Protocol):
-    """One way to size a pool.
+    """A way to size a pool.
 
-    `turn_seconds`: between two turns. `wakes`: a turn is taken at once when a task meets a pool without workers, and
-    when a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to any free one.
-    `ahead_seconds`: how long before tasks become leasable it sees them.
+    `turn_seconds`: the time between two turns. `wakes`: a turn is taken at once when a task finds a pool without
+    workers, or a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to a random one.
+    `ahead_seconds`: how long before they become leasable it sees tasks.
     """
 
     @property
@@ -108,14 +106,14 @@ class Scaler(Protocol):
     def ahead_seconds(self) -> float: ...
 
     def turn(self, pool: SimulatedPool) -> int:
-        """Size the pool now: 1 when it grew, -1 when it shrank, else 0."""
+        """Size the pool now; return 1 if it grew, -1 if it shrank, else 0."""
 
     def is_settled(self, pool: SimulatedPool) -> bool:
-        """Whether turns would change nothing until something happens."""
+        """Return whether turns would change nothing until the next event."""
 
 
 class PolicyScaler:
-    """A pool of Towline: the real decisions over real samples of the simulated queue."""
+    """A Towline pool: the real decisions over samples of the simulated queue."""
 
     wakes: Final = True
     recent_first: Final = True
@@ -133,9 +131,9 @@ class PolicyScaler:
         """Args:
         cores: of the simulated host (see `guards.spawn_parallelism`).
         start_seconds: the CPU time of one start on it.
-        begins_at: the epoch second at which simulated time begins, for settings that mean a time of day.
-        name: for people; the pool's by default.
-        state: what was learned before; nothing by default.
+        begins_at: the epoch second at which simulated time begins, for settings with a time of day.
+        name: for display; the pool's by default.
+        state: the policy's state at the start; that of a new pool by default.
         """
         self.name = name or spec.name
         self.decision: Decision | None = None
@@ -158,7 +156,7 @@ class PolicyScaler:
 
     @property
     def turn_seconds(self) -> float:
-        """See `Scaler`: as the supervisor does, the next turn comes soon where growth waits for a moment."""
+        """See `Scaler`: as in the supervisor, turns are shorter while growth waits for starts."""
         return turn_seconds_after(self.decision, self._conditions, self._spec)
 
     def turn(self, pool: SimulatedPool) -> int:
@@ -183,9 +181,9 @@ class PolicyScaler:
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
     def _allocation(self, sample: QueueSample, *, least: int) -> Allocation | None:
-        """What an endless host gives a new pool until busy workers were measured for a second.
+        """Return the allocation of an endless host until busy workers were measured for a second; then None.
 
-        A supervisor measures before it looks at the work, and counts workers that were busy at both looks before.
+        A supervisor measures before it samples, and counts workers that were busy at both previous samples.
         """
         seen, busy = self._busy, frozenset([lease.worker for lease in sample.running])
         self._measured_seconds += (sample.at - self._looked_at) * len(seen[0] & seen[1])
@@ -222,7 +220,7 @@ class PolicyScaler:
             self._fleet = killed(self._fleet, leave.worker, now=now)
             pool.kill(leave.worker)
         for leave in todo.retire:
-            if not pool.workers[leave.worker].leases:  # else the queue would not fence it
+            if not pool.workers[leave.worker].leases:  # the queue would not fence it otherwise
                 self._leave(pool, leave.worker, now)
         for leave in todo.finish:
             self._leave(pool, leave.worker, now)
@@ -271,7 +269,7 @@ class PolicyScaler:
             pool.delayed,
             len(held),
             pool.dead,
-            False,  # noqa: FBT003  paused; by keywords this takes three times as long
+            False,  # noqa: FBT003  paused; keyword arguments would take three times as long
             recent.arrivals,
             waiting,
             tuple(running),
@@ -282,7 +280,7 @@ class PolicyScaler:
         )
 
     def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
-        """Of each span of the time ahead in which any task becomes leasable, the first, as the queue does."""
+        """Return the first task of each span of the time ahead in which any becomes leasable, as the queue does."""
         width = self.ahead_seconds / SPANS_AHEAD
         firsts: dict[int, Waiting] = {}
         for position, due_in in enumerate(pool.upcoming_seconds(self.ahead_seconds), start=1):
@@ -291,7 +289,7 @@ class PolicyScaler:
         return tuple(firsts.values())
 
     def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
-        """Of workers that are up since the last sample; those known already are not looked at again."""
+        """Return the time since the start of each worker that started since the last sample."""
         if not self._unseen:
             return {}
         up = {name: at for name in self._unseen if (at := pool.workers[name].up_at) is not None}
@@ -301,7 +299,7 @@ class PolicyScaler:
 
 @lru_cache(maxsize=1_000)
 def _positions(ready: int) -> Sequence[int]:
-    """All positions of a short ready queue, and as many of a longer one as are told, the first and last among them."""
+    """Return the positions to sample: all of a short ready queue, else evenly spaced ones with the first and last."""
     if ready <= POSITIONS:
         return range(1, ready + 1)
     return [1 + (ready - 1) * point // (POSITIONS - 1) for point in range(POSITIONS)]

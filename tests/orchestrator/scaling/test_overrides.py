@@ -73,8 +73,8 @@ def test_orders_survive_as_plain_values() -> None:
         {"version": 1, "pools": {"a": {"scale": {"workers": 1}}}},
     ],
 )
-def test_what_is_no_order_is_refused(data: object) -> None:
-    with pytest.raises(ValueError, match=r"orders|paused|workers|expiry"):
+def test_data_that_are_no_overrides_are_refused(data: object) -> None:
+    with pytest.raises(ValueError, match=r"overrides|paused|workers|expiry"):
         overrides_from_json(data)
 
 
@@ -89,7 +89,7 @@ def test_orders_that_come_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
 def test_an_unreadable_file_of_orders_is_told_and_replaced_by_the_next_order(tmp_path: Path) -> None:
     files = StateDir(tmp_path)
     (tmp_path / "orders.json").write_text("{")
-    with pytest.raises(ValueError, match="no orders"):
+    with pytest.raises(ValueError, match="not overrides"):
         files.read_orders()
     before = files.orders_mark()
     files.change_orders("a", lambda _: SCALED)
