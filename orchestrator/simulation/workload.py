@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from orchestrator.errors import OrchestratorError
+
 SHORTEST_SERVICE_SECONDS: Final = 0.001
 NEVER_SUCCEEDS: Final = -1
 MONDAY: Final = 4 * 86_400.0
@@ -139,3 +141,29 @@ class SimulatedWorld:
         """The mean time of one start."""
         samples = self.startup_samples
         return math.fsum(samples) / len(samples) if samples else self.startup_seconds
+
+
+class WorkloadError(OrchestratorError):
+    """Arrivals can't be used. `where` is a file with its line, or a shape; `fix` says what to do about it."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.where = where
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """Lognormal service times for tasks without recorded ones. `spread` is the deviation over the mean: 1 is usual."""
+
+    mean_seconds: float
+    spread: float = 1.0
+
+    def drawn(self, count: int, rng: Random) -> list[float]:
+        """Return `count` random service times."""
+        if not self.spread:
+            return [self.mean_seconds] * count
+        variance = math.log(1.0 + self.spread**2)
+        deviation = math.sqrt(variance)
+        middle = math.log(self.mean_seconds) - variance / 2.0
+        return [rng.lognormvariate(middle, deviation) for _ in range(count)]
