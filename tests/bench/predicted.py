@@ -37,9 +37,8 @@ from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import simulate
-from orchestrator.simulation.workload import SimulatedWorld
+from orchestrator.simulation.workload import ServiceTimes, SimulatedWorld
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks
-from orchestrator.simulation.workloads.service_times import ServiceTimes
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.task import NewTask

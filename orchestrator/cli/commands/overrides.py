@@ -13,7 +13,15 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import Typed
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.model import MAX_WORKERS
-from orchestrator.config.overrides import Expiry, FinishOverride, Moment, Overrides, Paused, ScaleOverride, told
+from orchestrator.config.overrides import (
+    Expiry,
+    FinishOverride,
+    Moment,
+    Overrides,
+    Paused,
+    ScaleOverride,
+    describe_overrides,
+)
 from orchestrator.runtimes.procfs import boot
 from orchestrator.settings_file import state_of
 from queue_core.cli import exits
@@ -128,7 +136,7 @@ def order(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | N
     if as_json:
         print_json({"pool": pool, "alive": files.is_supervised(), "orders": orders.to_json()})
         return exits.OK
-    click.echo(f"{pool}: {'; '.join(told(orders, now)) or 'as its settings say'}")
+    click.echo(f"{pool}: {'; '.join(describe_overrides(orders, now)) or 'as its settings say'}")
     if not files.is_supervised():
         print_info("no supervisor is alive: the next one heeds it, while it lasts")
     return exits.OK

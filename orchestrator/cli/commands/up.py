@@ -22,7 +22,7 @@ from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.settings_file import DEFAULT_FILE, Project
 from orchestrator.supervisor.view import Heartbeat
-from orchestrator.unix_signals import ignore_what_is_asked
+from orchestrator.unix_signals import ignore_control_signals
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
@@ -45,7 +45,7 @@ RENEW: Final = -1
 def begin_as_daemon() -> None:
     """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
     run_as_init()
-    ignore_what_is_asked()
+    ignore_control_signals()
 
 
 def renew(listening: int | None) -> NoReturn:
@@ -56,7 +56,7 @@ def renew(listening: int | None) -> NoReturn:
     """
     command = [sys.executable, *sys.orig_argv[1:]]
     structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
-    ignore_what_is_asked()
+    ignore_control_signals()
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
