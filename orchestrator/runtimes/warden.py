@@ -1,6 +1,6 @@
-"""Outlives a supervisor that was killed, and ends the workers it left behind when nobody comes back for them.
+"""The watchdog process: it outlives a killed supervisor and ends the workers that no other supervisor adopts.
 
-A process of its own, run from `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
+Started by `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from orchestrator.runtimes import procfs
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 POLL_SECONDS = 1.0
-# Workers notice the loss, drain and exit by themselves first; this is how much longer they get.
+# Workers notice the loss, drain and exit by themselves; they are killed only this much later.
 MARGIN_SECONDS = 5.0
 DUTY_SECONDS = 5.0
 DEFAULT_ORPHAN_GRACE_SECONDS = 60.0
@@ -22,9 +22,9 @@ DEFAULT_GRACE_SECONDS = 30.0
 
 
 def watch(state_dir: str, lock_path: str) -> None:
-    """Return when the supervisor is gone and no worker of `state_dir` is left, or when another warden is on duty.
+    """Return when the supervisor and all workers of `state_dir` are gone, or when another watchdog runs.
 
-    `lock_path` is the file that a living supervisor holds an exclusive lock of.
+    `lock_path` is a file that a living supervisor holds an exclusive lock on.
     """
     duty = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
     if not _goes_on_duty(duty):
@@ -38,9 +38,9 @@ def watch(state_dir: str, lock_path: str) -> None:
 
 
 def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None:
-    """The signal that is due to a worker whose supervisor has been gone this long, or None. Pure.
+    """Return the signal due to a worker whose supervisor has been gone this long, or None. Pure.
 
-    Workers of ours drain by themselves after `orphan_grace`; any other program has to be asked.
+    An `app` worker drains by itself after `orphan_grace`; any other program needs a signal.
     """
     orphan_grace = _seconds(process, "TOWLINE_ORPHAN_GRACE_SECONDS", DEFAULT_ORPHAN_GRACE_SECONDS)
     grace = _seconds(process, "TOWLINE_GRACE_SECONDS", DEFAULT_GRACE_SECONDS)
@@ -52,7 +52,7 @@ def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None
 
 
 def _end_orphans(state_dir: str, lock: int) -> bool:
-    """True when no worker is left; False when a supervisor came back for them."""
+    """Return True when no worker is left, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     logs = WorkerLogs(Path(state_dir) / "workers")
@@ -76,7 +76,7 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
 
 
 def _goes_on_duty(duty: int) -> bool:
-    # The one before may be about to leave: it has the lock a moment longer than its supervisor.
+    # The previous watchdog may be about to end: it holds the lock a moment longer than its supervisor.
     for _ in range(int(DUTY_SECONDS / POLL_SECONDS)):
         try:
             fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ def _goes_on_duty(duty: int) -> bool:
 
 
 def is_held(lock: int) -> bool:
-    """Whether a living process, a supervisor or a warden, holds the lock of this open file. Raises `OSError`."""
+    """Return whether a living process, supervisor or watchdog, holds the lock of this open file. Raises `OSError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""Who asks for leases, as the servers of a queue have heard of them: each knows its own callers only."""
+"""Which workers ask for leases, as the queue's servers know; each server knows its own callers only."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,22 +9,22 @@ from queue_core.stats import HeardWorker
 
 
 class PresenceSource(Protocol):
-    """One server."""
+    """A server that knows its callers."""
 
     def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
-        """Workers whose names begin so, as this server has heard of them."""
+        """Return the workers whose names begin with `prefix`, as this server knows them."""
 
 
 class ServersPresence:
-    """Asks every server, as a worker may be at any of them."""
+    """Asks every server, as a worker may be connected to any of them."""
 
     def __init__(self, servers: Sequence[PresenceSource]) -> None:
         self._servers = servers
 
     def __call__(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
-        """Each worker as the server knows it that heard of it last.
+        """Return each worker as known to the server that it called last.
 
-        Raises `QueueError` when no server answers; one that is away has nobody waiting at it.
+        Raises `QueueError` when no server answers; a server that is down has no waiting worker.
         """
         found, failure, answers = self._ask(queue, prefix)
         if failure is not None and not answers:
@@ -32,7 +32,7 @@ class ServersPresence:
         return found
 
     def all(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
-        """The same. Raises `QueueError` unless every server answers: one out of our reach may be in a worker's."""
+        """The same, but raises `QueueError` unless every server answers: a worker may reach one that we can't."""
         found, failure, _ = self._ask(queue, prefix)
         if failure is not None:
             raise failure
@@ -44,7 +44,7 @@ class ServersPresence:
         return len(self._servers) > 1
 
     def _ask(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
-        """What the servers tell, one error of those that do not answer, and how many do."""
+        """Return the workers, an error of a server that did not answer, and how many servers answered."""
         found: dict[str, HeardWorker] = {}
         failure: QueueError | None = None
         answers = 0

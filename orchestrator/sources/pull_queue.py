@@ -1,4 +1,4 @@
-"""The queue as a source of work: one look per pool and turn, told in the fleet's own words."""
+"""Use a queue as a source of work: one observation per pool and turn, translated into the fleet's terms."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,28 +23,31 @@ from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.unit_of_work import MAX_SAMPLES_PER_OBSERVATION
 
 MAX_LOOKS: Final = 12
-"""Looks of one sample: enough to page through all the finished leases that a queue keeps."""
+"""Observations of one sample: enough to page through all the finished leases that a queue keeps."""
 MIN_AT_ONCE: Final = 2
+"""Pools from which on one call for several is worth it."""
 MAX_AT_ONCE: Final = 100
+"""Pools of one call, at most."""
 MAX_NEW_AT_ONCE: Final = 25
-"""Pools of one call, at most; of new ones, each of which may answer with all the leases that its queue remembers."""
+"""The same for new pools: each answer may hold all the finished leases that its queue keeps."""
 MAX_HELD_AT_ONCE: Final = 50
-"""A pool that holds more leases is asked about alone."""
+"""A pool with more live leases than this is observed in a call of its own."""
 TOGETHER: Final = 1_000
-"""Microseconds within which leases count as begun at once: those of one call are told apart by some."""
+"""Leases that began within this many microseconds count as simultaneous: one call's leases differ by a few."""
 _LEAD: Final = "supervisor"
 
 Heard = Callable[[str, str], Sequence[PresentWorker]]
-"""The workers of a queue whose names begin so, as the servers have heard of them lately."""
+"""Returns a queue's workers whose names begin with a prefix, as its servers know them."""
 
 _Lease = tuple[str, int]
-"""One lease of a pool for all time: its task's name and its number."""
+"""A lease's identity within a pool: its task's name and its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the look before this one left: where its finished leases ended, its counts, and of the leases that were
-    held how many there were when each was first seen."""
+    """The state after a pool's last observation: its cursor, its counts, and for each live lease how many were live
+    when it was first seen.
+    """
 
     cursor: int
     stats: QueueStats
@@ -52,7 +55,7 @@ class _Seen:
 
 
 class QueueSource:
-    """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
+    """A `WorkSource` over all queues of one store. `sample` belongs to one thread, `wait_for_arrival` to any."""
 
     def __init__(
         self,
@@ -63,9 +66,9 @@ class QueueSource:
         elsewhere: Heard | None = None,
     ) -> None:
         """Args:
-        waiting: what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one.
-        heard: who asks for leases; without servers nobody knows.
-        elsewhere: the same of all servers, where there are several; raises `QueueError` unless every one answers.
+        waiting: used by `wait_for_arrival`, where a long call must not hold up those over `queues`.
+        presence: returns the workers that ask for leases; without servers nobody knows.
+        all_presence: the same of all servers, if there are several; raises `QueueError` unless every one answers.
         """
         self._queues = queues
         self._heard = heard
@@ -84,7 +87,7 @@ class QueueSource:
     def samples(
         self, asked: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        """See `WorkSource.samples`: pools with few leases, in calls of up to 100 of them."""
+        """See `WorkSource.samples`: batches of up to 100 pools with few leases each."""
         told: dict[str, QueueSample | SourceUnavailableError] = {}
         if len(asked) < MIN_AT_ONCE:
             return told
@@ -95,7 +98,7 @@ class QueueSource:
                 told.update(self._looked(part, now=now))
             except SourceUnavailableError as error:
                 if not isinstance(error.__cause__, StoreUnavailableError):
-                    break  # a server of before, or one asks for what can't be: they are asked one by one
+                    break  # an older server, or an invalid query: observe the pools one by one
                 told.update((one.pool.name, error) for one in part)
         return told
 
@@ -114,7 +117,7 @@ class QueueSource:
                 yield one.pool.name, self._sampled(one.pool, look, finished, now=now)
 
     def _is_small(self, pool: PoolSpec) -> bool:
-        """Whether it held few leases at the look before: one answer must not grow beyond bounds."""
+        """Return whether the pool had few leases at the last observation: this bounds the size of an answer."""
         seen = self._seen.get(pool.name)
         return seen is not None and len(seen.at_a_time) <= MAX_HELD_AT_ONCE
 
@@ -152,7 +155,7 @@ class QueueSource:
                 )
                 for lease in look.live
             ),
-            # What finished before the first look is history.
+            # Leases that finished before the first observation are not reported.
             finished=tuple(
                 _finished(lease, look.now, at_a_time=held_then)
                 for lease, held_then in zip(finished, at_a_time, strict=False)
@@ -163,10 +166,10 @@ class QueueSource:
         )
 
     def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, PresentWorker]:
-        """When each worker asked for a lease last, by whichever server of the queue.
+        """Return when each worker last asked for a lease, at any server of the queue.
 
-        The others are asked only for those that are silent at this one and hold nothing. While one of them does not
-        answer, nobody knows.
+        The other servers are only asked about workers that are silent at this one and hold no lease. While one of them
+        does not answer, the state of those is unknown.
         """
         if look.heard is None:
             return {}
@@ -191,7 +194,7 @@ class QueueSource:
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
-        with _told_as_unavailable(f"ask who works on queue {pool.queue}"):
+        with _told_as_unavailable(f"list the workers of queue {pool.queue}"):
             return self._heard(pool.queue, prefix_of(pool.name))
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
@@ -202,7 +205,7 @@ class QueueSource:
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """See `WorkSource.given_back_by`."""
         seen = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look what worker {worker} gave back"):
+        with _told_as_unavailable(f"list the tasks that worker {worker} released"):
             look, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
@@ -224,30 +227,30 @@ class QueueSource:
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
         seen = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look what worker {worker} holds"):
+        with _told_as_unavailable(f"list the tasks that worker {worker} holds"):
             return held_tasks.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
     def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
-        with _told_as_unavailable("give back tasks"):
+        with _told_as_unavailable("release tasks"):
             given = held_tasks.give_back(self._queues, tasks)
         return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """See `WorkSource.has_worked`."""
         before = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look for work of {worker}"):
+        with _told_as_unavailable(f"list the leases that worker {worker} finished"):
             _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
     def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
-        with _told_as_unavailable("hold suspects back"):
+        with _told_as_unavailable("hold suspected tasks back"):
             return held_tasks.settle(self._queues, fates)
 
     def recall(self, suspects: Sequence[Suspect]) -> None:
         """See `WorkSource.recall`."""
-        with _told_as_unavailable("let suspects go"):
+        with _told_as_unavailable("release suspected tasks"):
             held_tasks.recall(self._queues, suspects)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
@@ -257,7 +260,7 @@ class QueueSource:
             queue = self._waiting.wait_ready(asked, wait_seconds=timeout_seconds)
             if queue is None:
                 return None
-            # Several pools may share the queue: the one whose tags have a ready task is meant.
+            # Several pools may share the queue: return one whose tags have a ready task.
             for pool in (p for p in pools if p.queue == queue):
                 if self._waiting.queue(queue).stats(tags=tags_of(pool)).ready:
                     return pool.name
@@ -265,11 +268,11 @@ class QueueSource:
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         """See `WorkSource.lead`."""
-        with _told_as_unavailable("take the lead"):
+        with _told_as_unavailable("lead the store"):
             return self._queues.lead(_LEAD, supervisor, seconds=seconds)
 
     def _paged(self, asked: ObservationQuery) -> tuple[Observation, list[QueueFinishedLease]]:
-        """The pool's work as of the last look, and what finished since the cursor, page by page."""
+        """Return the last observation, and all leases that finished since the cursor, page by page."""
         finished: list[QueueFinishedLease] = []
         after = asked.after
         for _ in range(MAX_LOOKS):
@@ -284,7 +287,7 @@ class QueueSource:
 
 
 def tags_of(pool: PoolSpec) -> TagFilter:
-    """The tasks a pool works on."""
+    """Return the tags a pool works on."""
     if pool.untagged:
         return UNTAGGED
     return TagFilter.of(*pool.tags) if pool.tags else ANY
@@ -303,10 +306,10 @@ def _told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def _arrivals(before: QueueStats, after: QueueStats) -> int:
-    """Tasks that became leasable in between, however: added, released, expired, or their eta came.
+    """Return how many tasks became leasable in between: added, released, expired, or their eta came.
 
-    What is ready grew by them and shrank by the leases. Tasks that were purged while ready are not counted, and a
-    tag's totals that began anew count from 0.
+    Ready tasks grow by these and shrink by leases. Purged tasks are not counted, and a tag's totals that were reset
+    count from 0.
     """
     leased = after.leased_total - before.leased_total
     if leased < 0:
@@ -319,14 +322,14 @@ def _lease(lease: LiveLease | QueueFinishedLease) -> _Lease:
 
 
 class _Company:
-    """How many leases were held at an instant since the look before, by those that ended since and those held now."""
+    """Counts the leases that were live at an instant since the last observation."""
 
     def __init__(self, finished: Sequence[QueueFinishedLease], look: Observation) -> None:
         self._starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in look.live])
         self._ends = sorted(lease.ended_at for lease in finished)
 
     def at(self, instant: Instant) -> int:
-        """Those that had begun, or began with it, and not ended; at least the one that began then."""
+        """Return how many leases were live at `instant`, at least the one that began then."""
         return max(1, bisect_right(self._starts, instant + TOGETHER) - bisect_right(self._ends, instant))
 
 

@@ -1,4 +1,4 @@
-"""What a person has to know of a pool, and why: it is late, at its max, or can't start workers. Pure."""
+"""Find what an operator should know about a pool and why: it is late, at its max, or can't start workers. Pure."""
 
 from collections.abc import Iterator
 from typing import Final, Literal, get_args
@@ -10,28 +10,29 @@ from orchestrator.supervisor.pool import Pool
 from orchestrator.values import value
 
 ConcernKind = Literal["late", "at_max", "no_starts"]
-"""The oldest ready task is older than the slo; the pool wants more workers than `max`; its last start failed, or what
-runs its workers can't be asked."""
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
+`no_starts`: its last start failed, or its runtime is unavailable.
+"""
 
 KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
 RECENT_SECONDS: Final = 600.0
-"""How long ago a worker may have gone wrong to be told as a cause of lateness."""
+"""A worker's failure is named as a cause of lateness for this long after it happened."""
 
 
 @value
 class Concern:
-    """What is wrong with a pool, of one kind or several, and the causes in words."""
+    """A pool's problem: its kinds, and the causes as one sentence."""
 
     kinds: tuple[ConcernKind, ...]
     why: str
 
     def record(self) -> dict[str, object]:
-        """The same as plain values, fit for JSON."""
+        """Return the concern as JSON values."""
         return {"kinds": list(self.kinds), "why": self.why}
 
 
 def concern_of(pool: Pool) -> Concern | None:
-    """What is wrong with a pool, as of its last look and decision; None when nothing is."""
+    """Return the pool's problem as of its last sample and decision; None without one."""
     spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
     if spec is None or sample is None or decision is None:
         return None
@@ -67,7 +68,7 @@ def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Itera
 
 
 def _of_starts(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
-    """What is wrong with starts, as far as no guard has said so."""
+    """Yield the problems with starts that no guard has named."""
     if failures and "crash_loop" not in decision.limited_by:
         yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"
     if outage and "runtime_unavailable" not in decision.limited_by:

@@ -1,6 +1,6 @@
-"""What bears on a pool's size beside its work: what operators ordered, bounds of the hour, its share of the host.
+"""Collect the conditions of a pool's size besides its work: overrides, schedule bounds, and its share of the host.
 
-Looks clocks, files and the host up; what follows from them is decided elsewhere.
+Reads clocks, files and the host; the decision itself is made in `orchestrator.scaling`.
 """
 
 import math
@@ -32,15 +32,16 @@ log = structlog.get_logger()
 Kept = TypeVar("Kept")
 
 KEEP_SECONDS: Final = 60.0
+"""Interval between two writes of usage and budgets to disk: a crash loses at most this much of them."""
 UNTOLD_SECONDS: Final = 3.0
-"""A worker that is busy for so long without having been measured will not be measured at all."""
+"""A worker that is busy for this long and has not been measured counts as never measurable."""
 
 _MEASURED: Final = frozenset({"process", "docker"})
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
 class OverrideReader:
-    """What operators ordered, of each pool and of the whole host; read anew whenever the files were changed."""
+    """Operators' overrides for each pool and for the host, read again whenever their files change."""
 
     def __init__(self, files: StateDir) -> None:
         self._files = files
@@ -52,7 +53,7 @@ class OverrideReader:
         self._troubles: list[str] = []
 
     def changed(self) -> Mapping[str, Overrides]:
-        """Return the orders of the pools that were ordered something else since the last call."""
+        """Return the overrides of the pools whose overrides changed since the last call."""
         mark = self._files.orders_mark()
         if mark == self._mark:
             return {}
@@ -62,7 +63,7 @@ class OverrideReader:
             self._mark = mark
             self._troubles.append(str(error))
             return {}
-        except OSError as error:  # there is one, and it will be read when that is possible
+        except OSError as error:  # the file exists: retry at the next turn
             self._warn(error)
             return {}
         self._unread.ends()
@@ -72,12 +73,12 @@ class OverrideReader:
         return {name: orders.get(name, NO_ORDERS) for name in changed}
 
     def in_force(self, pool: str, moment: Moment) -> Overrides:
-        """Return what is ordered of a pool and not over."""
+        """Return the pool's overrides that have not expired at `moment`."""
         found = self._orders.get(pool)
         return NO_ORDERS if found is None else found.in_force(moment)
 
     def drained_at(self) -> float | None:
-        """Since when no worker is to be on this host, in seconds since the epoch; None when they may be."""
+        """Return since when this host is drained, in seconds since the epoch; None when it is not."""
         mark = self._files.host_mark()
         if mark != self._host_mark:
             try:
@@ -91,7 +92,7 @@ class OverrideReader:
         return self._host_order.drained_at
 
     def take_troubles(self) -> list[str]:
-        """Return what could not be read since the last call, and is done without."""
+        """Return the read errors since the last call."""
         found, self._troubles = self._troubles, []
         return found
 
@@ -101,10 +102,10 @@ class OverrideReader:
 
 
 class ScheduleBounds:
-    """The bounds of each pool at a moment: of its windows, its deadline, its budget, unless an order says otherwise."""
+    """Each pool's bounds at a moment: from its windows, deadline and budget, unless an override replaces them."""
 
     def __init__(self, budgets: Mapping[str, Budget], *, at: Monotonic) -> None:
-        """`budgets` are what was left of them at that instant."""
+        """`budgets` are what was left at the instant `at`."""
         self._bounds: dict[str, tuple[PoolSpec, float, Bounds]] = {}
         self._specs: dict[str, tuple[PoolSpec, PoolSpec]] = {}
         self._dailies: dict[str, tuple[float, int]] = {}
@@ -112,9 +113,10 @@ class ScheduleBounds:
         self._spent_at = dict.fromkeys(budgets, at)
 
     def of(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> tuple[PoolSpec, Bounds]:
-        """Return the pool with its bounds of this moment, and those.
+        """Return the pool's spec with its bounds of this moment, and those bounds.
 
-        The pool is one and the same value as long as nothing changes: it is compared, and its digest is kept.
+        Returns the identical spec object while nothing changes: callers compare it by identity, and it caches its
+        digest.
         """
         bounds = self._bounds_of(spec, orders, moment)
         if (bounds.min, bounds.max) == (spec.workers.min, spec.workers.max):
@@ -142,7 +144,7 @@ class ScheduleBounds:
         return known[2]
 
     def finish_by(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> FinishBy | None:
-        """Return by when what waits is to be done; None when nobody asked for that."""
+        """Return the deadline of the pool's backlog; None without one."""
         if orders.finish_by is not None:
             left = orders.finish_by.until.left_seconds(moment)
             return FinishBy(left, moment.wall_seconds + left, orders.finish_by.utc_offset_seconds)
@@ -155,7 +157,7 @@ class ScheduleBounds:
         return FinishBy(at - wall, at, offset)
 
     def budget_left(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> budget.Left:
-        """Return whether worker-hours are left, once those that were used until now are taken off."""
+        """Subtract the worker-hours used up to `now`, and return whether any are left."""
         if spec.budget is None:
             return "left"
         known = self.budgets.get(spec.name) or budget.full(spec.budget)
@@ -165,7 +167,7 @@ class ScheduleBounds:
         return known.state
 
     def forget(self, kept: Collection[str]) -> None:
-        """Pools other than these are no more."""
+        """Drop all pools but these."""
         _keep_only(kept, self._bounds)
         _keep_only(kept, self._specs)
         _keep_only(kept, self.budgets)
@@ -173,7 +175,7 @@ class ScheduleBounds:
 
 
 class CapacityShare:
-    """What of the host each pool may have: by what its workers take, and by what the others have and want."""
+    """Each pool's share of the host, from what its workers use and what other pools have and want."""
 
     def __init__(self, host: HostMeter, appetites: WorkerUsages) -> None:
         self._host = host
@@ -184,25 +186,25 @@ class CapacityShare:
         self.appetites = appetites
 
     def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
-        """Return the workers that the pool may add now; None for one whose workers are elsewhere."""
+        """Return how many workers the pool may add now; None for a pool whose workers run elsewhere."""
         if spec.runtime_kind == "external":
             return None
         own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
         host = self._host.look(now=now)
-        # Of the others only those have a part in it that want something, or have something to give.
+        # Only pools that want workers, or have idle ones to give up, compete for the host.
         others = [*self._wanting.values(), *(self._resting.values() if host.is_pressed else ())]
         return shared(host, [own, *(claim for claim in others if claim.pool != spec.name)])[spec.name]
 
     def cores(self, *, now: Monotonic) -> int:
-        """Return the cores that are ours to run on; a control group may allow less than there are."""
+        """Return the number of cores available to us; a control group may allow fewer than the host has."""
         return max(1, math.ceil(min(self._cores, self._host.look(now=now).cores)))
 
     def start_seconds(self, spec: PoolSpec) -> float | None:
-        """Return the CPU time of one start; None where it is not known, or spent elsewhere."""
+        """Return the CPU seconds of one start; None when unknown, or spent on another host."""
         return self.appetites.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
 
     def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
-        """Remember what the pool has and wants of the host, for the turns of the others."""
+        """Record what the pool has and wants of the host, for the turns of the other pools."""
         if spec.runtime_kind == "external":
             return
         claim = self._claim(spec, fleet, wanted=decision.unguarded, now=decision.at)
@@ -215,26 +217,26 @@ class CapacityShare:
             self._resting[spec.name] = claim
 
     def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
-        """Whether a measurement now would tell what was not known: what a start takes, or a busy worker."""
+        """Return whether measuring now would show something new: the cost of a start, or of a busy worker."""
         workers = fleet.workers.values()
         if spec.runtime_kind == "process" and self.appetites.of(spec.name).start_seconds is None:
             return any(w.started_at is not None and not w.adopted for w in workers)
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
     def measured(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
-        """Learn what workers take from a new measurement."""
+        """Learn what workers use from a new measurement."""
         self.appetites.learn(fleets, usage, now=now)
         self._untold.update(fleet.pool for fleet in fleets if _is_untold(fleet, usage, now=now))
 
     def forget(self, kept: Collection[str]) -> None:
-        """Pools other than these are no more."""
+        """Drop all pools but these."""
         self._untold &= set(kept)
         _keep_only(kept, self._wanting)
         _keep_only(kept, self._resting)
         self.appetites.forget(kept)
 
     def _is_untried(self, spec: PoolSpec) -> bool:
-        """Whether nobody knows yet how much CPU the pool's workers take, and it can still be found out."""
+        """Return whether the CPU use of the pool's workers is still unknown and can still be measured."""
         is_told = spec.runtime_kind in _MEASURED and spec.name not in self._untold
         return is_told and self.appetites.of(spec.name).cores is None
 
@@ -258,10 +260,10 @@ class CapacityShare:
 
 
 class ConditionsTracker:
-    """The conditions of all pools of one supervisor, and what of them survives a restart. Belongs to one thread."""
+    """Conditions of all pools of one supervisor, and the part that survives a restart. Belongs to one thread."""
 
     def __init__(self, files: StateDir, *, clock: MonotonicClock, host: HostMeter | None = None) -> None:
-        """`host` is the one whose room is shared; this one by default."""
+        """`host` is the host whose capacity is shared; this one by default."""
         self._files = files
         self._clock = clock
         self._boot = boot()
@@ -274,7 +276,7 @@ class ConditionsTracker:
         self._bounds = ScheduleBounds(budgets, at=at)
 
     def of(self, spec: PoolSpec, fleet: Fleet) -> tuple[PoolSpec, Conditions]:
-        """The pool with its bounds of this moment, and everything else that bears on its size."""
+        """Return the pool's spec with its bounds of this moment, and its other conditions."""
         moment = Moment(self._clock.wall_seconds(), self._clock.monotonic(), self._boot)
         now = Monotonic(moment.monotonic)
         orders = self.overrides.in_force(spec.name, moment)
@@ -283,7 +285,7 @@ class ConditionsTracker:
         if bounds.by and orders.scale is None:
             notes.append(f"{bounds.by}: min {bounds.min}, max {bounds.max}")
         if spec.dry_run:
-            notes.append("dry run: nobody is started or stopped")
+            notes.append("dry run: no worker is started or stopped")
         conditions = Conditions(
             paused=orders.paused,
             cores=self.share.cores(now=now),
@@ -297,18 +299,18 @@ class ConditionsTracker:
         return bounded, conditions
 
     def troubles(self) -> list[str]:
-        """What could not be read, and is done without; told once."""
+        """Return each read error once."""
         found, self._troubles = [*self._troubles, *self.overrides.take_troubles()], []
         return found
 
     def forget(self, names: Iterable[str]) -> None:
-        """Pools other than these are no more."""
+        """Drop all pools but these."""
         kept = set(names)
         self._bounds.forget(kept)
         self.share.forget(kept)
 
     def keep(self, *, at_once: bool = False) -> None:
-        """Keep once a minute what was used and what workers take."""
+        """Write usage and budgets to disk, at most once per `KEEP_SECONDS` unless `at_once`."""
         now = self._clock.monotonic()
         if now < self._keep_at and not at_once:
             return
@@ -330,7 +332,7 @@ class ConditionsTracker:
             self._is_failing = False
 
     def _restored(self) -> tuple[WorkerUsages, Mapping[str, Budget], Monotonic]:
-        """Return what workers take, and what was left of budgets at an instant, as an earlier supervisor kept it."""
+        """Return workers' usage, and the budgets with the instant they were stored at, from an earlier supervisor."""
         usage = self._files.read_usage()
         try:
             appetites = WorkerUsages.from_json(usage.get("appetites", {}))
@@ -348,7 +350,7 @@ def _keep_only(names: Collection[str], known: dict[str, Kept]) -> None:
 
 
 def _is_untold(fleet: Fleet, usage: Mapping[str, Usage], *, now: Monotonic) -> bool:
-    """Whether a worker works for long, and none of the pool's is told of."""
+    """Return whether a worker has been busy for long while no worker of the pool could be measured."""
     workers = fleet.workers.values()
     works = any(w.state == "busy" and now - w.since >= UNTOLD_SECONDS for w in workers)
     return works and not any(w.worker in usage for w in workers)

@@ -1,4 +1,4 @@
-"""One pool as its supervisor has it: its settings, its workers, what was seen, decided and counted."""
+"""A pool's state in the supervisor: its settings, workers, last sample, last decision and counters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,10 +23,10 @@ from orchestrator.scaling.upcoming import lead_seconds
 log = structlog.get_logger()
 
 LEAVING_GRACE_SECONDS: Final = 30.0
-"""How long the workers of a pool nobody knows any more may take to finish."""
+"""Grace of the workers of a pool that is in no settings, as of an adopted worker's."""
 
 ASLEEP_SECONDS: Final = 10.0
-"""Between two looks at a pool with nothing to do and nobody to do it; a task, an order or a reload ends its sleep."""
+"""Turn interval of a pool without work and workers; a task, an override or a reload wakes it earlier."""
 
 AT_ONCE: Final = Monotonic(float("-inf"))
 
@@ -35,7 +35,7 @@ Direction = Literal["up", "down", "hold"]
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A runtime that could not be asked, or was not ready: why, how often in a row, and when it is asked again."""
+    """An unavailable runtime: why, how often in a row, and when to try it again."""
 
     why: str
     times: int
@@ -44,7 +44,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """A worker that went wrong, or a start that could not be begun: when, and in words."""
+    """A worker that failed, or a start that was refused: when, and why."""
 
     at: Monotonic
     why: str
@@ -52,9 +52,9 @@ class WorkerFailure:
 
 @dataclass(slots=True)
 class PoolCounters:
-    """What happened to one pool since its supervisor began to count; changed by one thread, shown to others as a copy.
+    """A pool's counters since its supervisor started; written by one thread, copied for others.
 
-    `late_leases` are first leases that ended and had begun later than the slo; `waits` are of all that began.
+    `late_leases` counts first leases that have ended and had begun later than the slo; `waits` covers all that began.
     """
 
     starts: int = 0
@@ -66,12 +66,12 @@ class PoolCounters:
     waits: Waits = NONE
 
     def died(self, cause: Cause, *, failed_start: bool) -> None:
-        """A worker ended."""
+        """Count a worker's end."""
         self.deaths[cause] = self.deaths.get(cause, 0) + 1
         self.failed_starts += failed_start
 
     def decided(self, decision: Decision) -> None:
-        """A decision was made."""
+        """Count a decision."""
         direction: Direction = "hold"
         if decision.target != decision.current:
             direction = "up" if decision.target > decision.current else "down"
@@ -79,7 +79,7 @@ class PoolCounters:
         self.decisions[key] = self.decisions.get(key, 0) + 1
 
     def sampled(self, sample: QueueSample, *, since: Monotonic | None, slo_seconds: float) -> None:
-        """Leases began and ended; the sample before this one was made at `since` (None: this is the first)."""
+        """Count a sample's leases; the sample before it was taken at `since` (None: this is the first)."""
         for lease in sample.finished:
             self.leases[lease.outcome] = self.leases.get(lease.outcome, 0) + 1
             self.late_leases += lease.lease_number == 1 and lease.waited_seconds > slo_seconds
@@ -88,19 +88,18 @@ class PoolCounters:
             self.waits = self.waits.after(waits, at=sample.at)
 
     def copy(self) -> "PoolCounters":
-        """The counts as they are now."""
+        """Return a copy of the counters."""
         counts = self.starts, self.failed_starts, self.late_leases
         return PoolCounters(*counts, {**self.deaths}, {**self.decisions}, {**self.leases}, self.waits)
 
 
 @dataclass(slots=True)
 class Pool:
-    """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
+    """A pool at this instant; `spec` is None once it has left the settings and its workers are leaving.
 
-    `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
-    `outage` is what kept its last worker from being started, when that was not its own fault; `last_failure` is the
-    last thing that was.
-    `suspects` wait for a worker of their own, and `errands` have one, by its name.
+    `effective` is the spec with the bounds of the last decision, `conditions` that decision's other conditions.
+    `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
+    `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
     name: str
@@ -124,12 +123,12 @@ class Pool:
     trouble: LogOnce = field(default_factory=LogOnce)
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
-        """How far ahead tasks to come must be known: so that none is met unprepared after a sleep."""
+        """Return how far ahead to look for delayed tasks, so that a pool that sleeps still starts workers in time."""
         return lead_seconds(self.state.estimates, spec, self.conditions) + ASLEEP_SECONDS
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has no worker and wants none: only what wakes it can change that (see `ArrivalWatch`)."""
+        """Whether it has and wants no worker, so that only an arrival can change that (see `ArrivalWatch`)."""
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False
@@ -142,7 +141,7 @@ class Pool:
 
 
 def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:
-    """What was kept of the pool; a new state, with a warning, where that can't be read."""
+    """Return the pool's stored policy state; a new one, with a warning, when that can't be read."""
     if name not in learned:
         return PolicyState()
     try:

@@ -1,6 +1,6 @@
-"""One turn of a pool: sample, learn, decide, plan, act.
+"""Run one turn of a pool: sample, learn, decide, plan, execute.
 
-What is learned, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+Learning, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class PoolTurn:
-    """What one turn does to one pool; a turn of several pools is `look` of each, then `settle` of each."""
+    """Runs turns. For several pools, call `sample_and_decide` for each, then `act` for each."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class PoolTurn:
         may_act: Callable[[], bool],
         pools: Mapping[str, Pool],
     ) -> None:
-        """`may_act`: whether to change the fleet right now; `pools` are all there are, by name."""
+        """`may_act` tells whether workers may be changed now; `pools` are all pools by name."""
         self._source = source
         self._clock = clock
         self._files = files
@@ -65,11 +65,11 @@ class PoolTurn:
         self._sharers: dict[str, list[str]] = {}
 
     def look_ahead(self, pools: Sequence[Pool]) -> None:
-        """Look at the work of those whose turn it is, all at once; the `look` at each goes on from there."""
+        """Sample all pools that are due in few calls; `sample_and_decide` uses the results."""
         specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
-        # Of an external pool the queue is to tell who is present too: a sample alone does not say all.
+        # An external pool also needs its list of workers from the queue, so it is sampled on its own.
         asked = [
             SampleQuery(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
             for pool in pools
@@ -78,14 +78,14 @@ class PoolTurn:
         self._ahead = dict(self._source.samples(asked, now=self._clock.monotonic())) if len(asked) > 1 else {}
 
     def look(self, pool: Pool, spec: PoolSpec) -> None:
-        """See what there is to do, and what the pool wishes."""
+        """Sample the pool's queue, start solo workers for suspected tasks, and decide on a size."""
         self._sample(pool, spec)
         if pool.suspects:
             self._isolate(pool, spec)
         self._decide(pool)
 
     def _isolate(self, pool: Pool, spec: PoolSpec) -> None:
-        """Start workers for suspects, before the pool is given another size."""
+        """Start solo workers for suspected tasks before the pool is resized."""
         if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
             bounded, conditions = self._conditions.of(spec, pool.fleet)
             if conditions.paused == "no":
@@ -109,7 +109,7 @@ class PoolTurn:
         self._conditions.share.decided(spec, pool.fleet, pool.decision)
 
     def _helpers(self, spec: PoolSpec, pool: Pool, sample: QueueSample, now: Monotonic) -> tuple[HelperPool, ...]:
-        """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
+        """Return the other pools whose workers also take this pool's tasks, with the workers they have just started."""
         own = SharingPool(spec, pool.fleet, sample, pool.state)
         return tuple(
             [
@@ -120,9 +120,9 @@ class PoolTurn:
         )
 
     def settle(self, pool: Pool) -> None:
-        """Bring the pool towards the size decided."""
+        """Execute the actions that bring the pool towards the decided size."""
         if pool.decision is not None and pool.decision.target > pool.decision.current:
-            self._decide(pool)  # by now the others have told what they want of the host
+            self._decide(pool)  # by now the demand of the other pools is known
         decision, spec, sample = pool.decision, pool.effective, pool.sample
         if not (pool.spec and decision and spec and sample and self._may_act()):
             return
@@ -148,7 +148,7 @@ class PoolTurn:
             self._conditions.share.decided(spec, pool.fleet, decision)
 
     def _sample(self, pool: Pool, spec: PoolSpec) -> None:
-        """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
+        """Sample the queue. While that fails, the last sample stays and ages (see `guards.stale_sample`)."""
         try:
             sample = self._sampled(pool, spec)
         except SourceUnavailableError as error:
@@ -173,7 +173,7 @@ class PoolTurn:
             self._acts.tell_of_unresponsive(pool, before)
 
     def _sampled(self, pool: Pool, spec: PoolSpec) -> QueueSample:
-        """Return the pool's work, as looked at ahead or now; where only the queue tells of workers, see who is there.
+        """Return the pool's sample, prefetched or taken now; for an external pool, also find its workers.
 
         Raises `SourceUnavailableError`, with nothing changed.
         """
@@ -194,9 +194,9 @@ class PoolTurn:
         return sample
 
     def _tell(self, pool: Pool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
-        """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
+        """Log a decision that changes the pool or is limited in a new way; return whether it was logged.
 
-        A dry run changes nothing: there it is told when it would do something else than before.
+        A dry run changes nothing: its decision is logged when it differs from the one before.
         """
         before, pool.told = pool.told, (decision.target, decision.limited_by)
         is_news = pool.told != before

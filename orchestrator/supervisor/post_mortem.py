@@ -1,4 +1,4 @@
-"""What is done for a dead worker: its leases are given back, suspects held back, and its death is put on record."""
+"""Handle a worker's death: release its leases, hold back suspected tasks, and write its death certificate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +20,22 @@ from orchestrator.state.directory import StateDir
 log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
+"""Dead workers whose leases still wait to be released; beyond these the oldest are left to expire."""
 MAX_READ: Final = 10_000
+"""Death certificates read at the start to rebuild the record of tasks that killed workers."""
 
 MAX_HELD_TOLD: Final = 100
-"""Tasks that one certificate names; `held_total` tells how many there were."""
+"""Tasks that one certificate lists; `held_total` counts all of them."""
 
 Record: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
+    """A worker's end; `spec` is its pool's, None for a pool that has left the settings.
 
-    `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end. `asked_seconds`:
-    for how long it had been asked to finish; None when it was not.
+    `waiting`: suspected tasks of the pool that wait already. `is_stopped`: something other than the supervisor ended
+    it. `asked_seconds`: how long before its end it was asked to finish; None when it was not.
     """
 
     worker: str
@@ -47,16 +49,17 @@ class WorkerEnd:
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
-        """Whether a worker can be started in the pool for one task: only where we name what we start."""
+        """Whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
         return "yes" if kind in {"process", "docker"} else "no"
 
 
 @dataclass(slots=True)
 class _Burial:
-    """A dead worker whose tasks are being seen to.
+    """The post-mortem of one worker, which may take several tries.
 
-    `fates` are judged once, `marks` are of what was held back; `returned` it gave back itself, as its grace was over.
+    `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
+    end of its grace, `spared` those released uncounted, `released` those released for it.
     """
 
     end: WorkerEnd
@@ -74,7 +77,7 @@ class _Burial:
 
 
 class PostMortems:
-    """Dead workers whose leases could not be given back yet wait here until the source answers."""
+    """Handles dead workers; those whose leases can't be released yet wait until the source is available."""
 
     def __init__(self, source: WorkSource, files: StateDir, *, clock: MonotonicClock) -> None:
         self._source = source
@@ -87,7 +90,7 @@ class PostMortems:
         self._is_told = False
 
     def bury(self, ends: Iterable[WorkerEnd]) -> None:
-        """See to all that these workers hold, and those before them whose leases the source did not take back."""
+        """Handle these workers' ends, and earlier ones whose leases could not be released yet."""
         self._waiting.update({end.worker: _Burial(end) for end in ends})
         for worker, burial in list(self._waiting.items()):
             try:
@@ -106,22 +109,22 @@ class PostMortems:
                 self._amend(burial)
             else:
                 self._done[worker] = burial
-        # Beyond the bound leases are left to expire by themselves.
+        # Beyond the limit, leases are left to expire.
         for worker in list(self._waiting)[:-MAX_UNRELEASED]:
             del self._waiting[worker]
 
     def held(self, worker: str) -> int:
-        """How many tasks a worker held that was just buried; 0 too while nobody could tell."""
+        """Return how many tasks a worker held that was just handled; 0 also while that is unknown."""
         burial = self._done.get(worker)
         return burial.held if burial else 0
 
     def take_suspects(self) -> Sequence[tuple[str, Suspect]]:
-        """Suspects of the burials since the last call, each with its pool."""
+        """Return the suspected tasks found since the last call, each with its pool's name."""
         taken, self._suspects = self._suspects, []
         return taken
 
     def certify(self, death: Death, ended: Exit) -> None:
-        """Put a death on record: why, after how long, holding what, with which last words."""
+        """Log the death and write its certificate: cause, lifetime, held tasks and last output lines."""
         burial = self._buried(death.worker)
         tell = log.info if death.cause in ENDS_WELL else log.warning
         tell(
@@ -138,9 +141,9 @@ class PostMortems:
         self._record(_certificate(death, ended), burial)
 
     def missing(self, worker: str, *, pool: str) -> None:
-        """A worker of an earlier supervisor ended while none was there."""
+        """Record the end of an earlier supervisor's worker that ended while no supervisor ran."""
         detail = "ended while no supervisor was there"
-        self.bury([WorkerEnd(worker, pool, Cause.DRAINED, detail)])  # of what, nobody knows: no task is blamed
+        self.bury([WorkerEnd(worker, pool, Cause.DRAINED, detail)])  # the cause is unknown: no task is blamed
         burial = self._buried(worker)
         log.warning(
             events.WORKER_REAPED, pool=pool, worker=worker, cause=Cause.UNKNOWN.value, detail=detail, held=burial.held
@@ -148,7 +151,7 @@ class PostMortems:
         self._record({"worker": worker, "pool": pool, "cause": Cause.UNKNOWN.value, "detail": detail}, burial)
 
     def _see_to(self, burial: _Burial) -> None:
-        """Each step may be the one at which the source goes away: then it goes on from there."""
+        """Continue the post-mortem where it stopped: the source may become unavailable at any call."""
         end = burial.end
         if burial.returned is None and end.asked_seconds is not None and end.spec is not None:
             burial.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.asked_seconds)
@@ -164,7 +167,7 @@ class PostMortems:
                 if mark
             ]
         if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not burial.spared:
-            # Neither the task nor its worker had a part in it: the lease is as if it had never been.
+            # Neither the task nor its worker is at fault: the lease does not count.
             burial.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
         burial.released = [*burial.spared, *self._source.release_held_by(end.worker)]
 
@@ -194,7 +197,7 @@ class PostMortems:
                 log.error(events.TASK_CONDEMNED, **known, worker=burial.end.worker, why=fate.why)
 
     def _buried(self, worker: str) -> _Burial:
-        """What came of it; without an answer of the source so far, the certificate is amended later."""
+        """Return the worker's post-mortem; one that is not complete yet amends its certificate later."""
         burial = (
             self._done.pop(worker, None)
             or self._waiting.get(worker)
@@ -212,7 +215,7 @@ class PostMortems:
         self._deaths.append(told)
 
     def _amend(self, burial: _Burial) -> None:
-        """What a worker held became known only after its certificate was written."""
+        """Amend a certificate with the held tasks that were unknown when it was written."""
         self._record({"worker": burial.end.worker, "amends": True, "held_unknown": False}, burial)
 
 
@@ -223,7 +226,7 @@ def _held(burial: _Burial) -> list[Record]:
 
 
 def _certificate(death: Death, ended: Exit) -> Record:
-    """Why a worker ended, after how long, and its last words."""
+    """Return the certificate's part that describes the worker's end."""
     told: Record = {
         "worker": death.worker,
         "pool": ended.pool,
@@ -244,7 +247,7 @@ def _certificate(death: Death, ended: Exit) -> Record:
 
 
 def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
-    """Tasks that were held back, or became dead with their worker."""
+    """Return records of the tasks that were held back, or became dead."""
     return [
         {
             "queue": fate.task.queue,
@@ -263,7 +266,7 @@ def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
 
 
 def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, SuspectVerdict]) -> list[Record]:
-    """Tasks that were given back; `known` has the records of those that are."""
+    """Return records of the tasks that were released; `known` has the verdicts of suspected ones."""
     told: list[Record] = []
     for task in released:
         one: Record = {

@@ -1,4 +1,4 @@
-"""Suspects run alone: a worker is started for each, takes it, and goes. In the place of the one that died."""
+"""Run each suspected task alone: start a solo worker that takes only this task, in place of the worker that died."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,11 +21,11 @@ from orchestrator.supervisor.pool import Pool
 log = structlog.get_logger()
 
 AGAIN_SECONDS: Final = 5.0
-"""After a start that failed."""
+"""Pause after a solo worker failed to start."""
 
 
 class QuarantineRunner:
-    """Starts workers for the suspects of pools. Belongs to one thread."""
+    """Starts solo workers for pools' suspected tasks. Belongs to one thread."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class QuarantineRunner:
         self._identify = identify
 
     def run(self, pool: Pool, spec: PoolSpec) -> None:
-        """Start whom there is room for: they count towards the pool's upper bound, and go before its growth."""
+        """Start solo workers within the pool's max; they go before the pool's own growth."""
         now = self._clock.monotonic()
         pool.suspects = queued(pool.suspects, now=now)
         if not pool.suspects or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
@@ -55,9 +55,9 @@ class QuarantineRunner:
                 break
 
     def over(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
-        """A worker ended. If it broke before it had its suspect, another may be started for that.
+        """Handle a solo worker's end: if it failed before it leased its task, queue the task again.
 
-        If it died of it, those go free who were suspected for no more than what that one has done.
+        If the task killed it, release the suspected tasks whose deaths this one explains.
         """
         suspect = pool.errands.pop(worker, None)
         if suspect is None or cause in WITHOUT_FAULT:
@@ -73,7 +73,7 @@ class QuarantineRunner:
         try:
             self._source.recall(free)
         except SourceUnavailableError:
-            return  # they stay in line
+            return  # they stay suspected
         pool.suspects = tuple(one for one in pool.suspects if one not in free)
         log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 

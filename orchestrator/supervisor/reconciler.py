@@ -1,4 +1,4 @@
-"""The pools of one supervisor: which there are, whose turn it is, and what is done at once when a worker ends."""
+"""Reconcile the pools of one supervisor: run the turns that are due, and handle ended workers at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
@@ -30,13 +30,14 @@ from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
+"""Interval between two measurements of all workers' memory and CPU."""
 UNTRIED_USAGE_SECONDS: Final = 0.2
-"""The same while pools wait for a first measurement."""
+"""The same interval while a pool's workers have never been measured."""
 NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
 
 
 class Reconciler:
-    """The pools of one supervisor, turn by turn. Belongs to one thread."""
+    """The pools of one supervisor. Belongs to one thread."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Reconciler:
         may_act: Callable[[], bool] = lambda: True,
         conditions: ConditionsTracker | None = None,
     ) -> None:
-        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
+        """`identify` makes a new worker name from a pool's name; `may_act` tells whether workers may be changed now."""
         self._source = source
         self._runtime = runtime
         self._clock = clock
@@ -77,7 +78,7 @@ class Reconciler:
 
     @property
     def workers(self) -> dict[str, str]:
-        """Every worker that is ours to end, and its pool."""
+        """The workers that are ours to end, each with its pool's name."""
         return {
             name: pool.name
             for pool in self.pools.values()
@@ -90,10 +91,10 @@ class Reconciler:
     def set_pools(
         self, specs: Mapping[str, PoolSpec], *, learned: Mapping[str, object] | None = None
     ) -> list[PoolChange]:
-        """Work with these pools from now on; returns what is different.
+        """Replace the set of pools; return the changes.
 
-        A pool that did not change is not touched; the workers of one that is gone finish what they hold and go; one
-        whose settings changed has its workers replaced by the turns that follow, new before old.
+        An unchanged pool is not touched. Workers of a removed pool finish and exit; those of a changed pool are
+        replaced by the following turns, new ones first.
         """
         now = self._clock.monotonic()
         changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
@@ -117,9 +118,9 @@ class Reconciler:
         return changes
 
     def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
-        """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone.
+        """Adopt an earlier supervisor's workers, and record the end of those in `roster` that are gone.
 
-        `memories` tell whom it had asked to finish, and whom it was replacing: that goes on where it was.
+        `memories` tell which workers it had asked to finish or was replacing; that continues.
         """
         now = self._clock.monotonic()
         found = self._runtime.adopt(remembered=roster, now=now)
@@ -146,10 +147,10 @@ class Reconciler:
         )
         log.info(events.WORKER_ADOPTED, pool=handle.pool, worker=handle.worker, ref=handle.ref)
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def reap(self) -> bool:
-        """Collect the workers that ended, give back what they held at once; True when there were any."""
+        """Collect ended workers and release their leases at once; return whether there were any."""
         now = self._clock.monotonic()
         exits = self._runtime.reap(now=now)
         self._morgue.bury([self._end_of(ended) for ended in exits])
@@ -165,7 +166,7 @@ class Reconciler:
         return WorkerEnd(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
 
     def _suspect(self) -> None:
-        """Put the suspects of the dead in line for workers of their own."""
+        """Queue new suspected tasks for solo workers."""
         for name, suspect in self._morgue.take_suspects():
             if name in self.pools:
                 self.pools[name].suspects += (suspect,)
@@ -185,7 +186,7 @@ class Reconciler:
         self._forget_if_empty(pool)
 
     def _has_worked(self, pool: Pool, ended: Exit) -> Literal["yes", "no"]:
-        """Whether a worker of which no sample told any work did some: it may have come and gone between two."""
+        """Return whether a worker without work in any sample ended a lease: it may have lived between two samples."""
         worker = pool.fleet.workers.get(ended.worker)
         if pool.spec is None or worker is None or worker.finished or worker.is_leaving:
             return "no"
@@ -199,12 +200,12 @@ class Reconciler:
             del self.pools[pool.name]
 
     def arrived(self, name: str) -> None:
-        """Something happened to a pool, as a task arrived where nobody was: its turn is now."""
+        """Make the pool due now, as when a task arrives for a pool without workers."""
         if name in self.pools:
             self.pools[name].due_at = AT_ONCE
 
     def waiting_pools(self) -> list[PoolSpec]:
-        """Pools with nobody who stays to lease, and nothing to be leased when last looked at: an arrival is news."""
+        """Return the pools that have no worker to lease and no ready task: a task's arrival must wake them."""
         return [
             pool.spec
             for pool in self.pools.values()
@@ -214,14 +215,14 @@ class Reconciler:
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def next_turn_at(self) -> Monotonic | None:
-        """When the next pool is due; None when there is none."""
+        """Return when the next pool is due; None without pools."""
         return min((pool.due_at for pool in self.pools.values()), default=None)
 
     def turns(self) -> bool:
-        """A turn of every pool that is due, or was asked something; False when one of them failed.
+        """Run a turn of every pool that is due or whose overrides changed; return False when one failed.
 
-        First all of them look and wish, then they act: pools of one host share its room by what each of them wants.
-        Those of higher priority come first: where pools share tasks, what one does counts for the next.
+        All of them decide first, then all act, because pools share the host by what each of them wants. Pools of higher
+        priority go first: where pools share tasks, one pool's action counts for the next.
         """
         self._morgue.bury(())
         self._suspect()
@@ -251,10 +252,10 @@ class Reconciler:
         return True
 
     def _look(self, pool: Pool) -> None:
-        """See what there is to do, and what the pool wishes."""
+        """Sample and decide, and set when the pool is due again."""
         now = self._clock.monotonic()
         pool.effective = None
-        # Moved on first: a turn that fails must not be tried again at once.
+        # Set first: a turn that fails must not be retried at once.
         pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
         self._measure(pool, now)
         if pool.spec is None:
@@ -267,7 +268,7 @@ class Reconciler:
             pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
 
     def _measure(self, pool: Pool, now: Monotonic) -> None:
-        """Measure all workers now and then; more often while nobody knows what those of `pool` take."""
+        """Measure all workers at an interval; more often while the usage of `pool`'s workers is unknown."""
         is_news = pool.spec is not None and self._conditions.share.is_to_measure(pool.spec, pool.fleet)
         if now < self._measured_at + (UNTRIED_USAGE_SECONDS if is_news else USAGE_SECONDS):
             return
@@ -285,17 +286,17 @@ class Reconciler:
             if worker.deadline_at is not None and now >= worker.deadline_at:
                 self._acts.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------------------------------
 
     def _finish_pool(self, pool: Pool, *, why: str, now: Monotonic) -> None:
-        """Have every worker of a pool without settings end when what it holds is done; to be repeated until then."""
+        """Let every worker of a removed pool finish and exit; repeat until none is left."""
         pool.fleet = without_external(pool.fleet)
         for worker in [w.worker for w in pool.fleet.workers.values() if w.deadline_at is None]:
             if not self._acts.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
                 break
 
     def drain_all(self, *, why: str) -> None:
-        """Ask every worker to finish within its grace; `end_overdue` ends those that do not."""
+        """Ask every worker to finish within its grace; `end_overdue` kills those that do not."""
         now = self._clock.monotonic()
         for pool in self.pools.values():
             grace = pool.spec.grace if pool.spec else pool.grace_seconds
@@ -304,33 +305,33 @@ class Reconciler:
                     self._acts.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
     def drained_at(self) -> float | None:
-        """Since when no worker is to be on this host (see `Overrides.drained_at`)."""
+        """Return since when this host is drained (see `OverrideReader.drained_at`)."""
         return self._conditions.overrides.drained_at()
 
     def drain_host(self) -> None:
-        """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
+        """Ask every worker to finish, and drop all decisions: this host is drained."""
         self.drain_all(why="this host is drained")
         for pool in self.pools.values():
             pool.decision = None
 
     def keep_usage(self) -> None:
-        """Keep now what was used of budgets, and what workers take."""
+        """Write budgets and workers' usage to disk now."""
         self._conditions.keep(at_once=True)
 
     def end_overdue(self) -> None:
-        """End the workers that were asked to finish and did not within their grace."""
+        """Kill workers that did not finish within their grace."""
         for pool in self.pools.values():
             self._end_overdue(pool, now=self._clock.monotonic())
 
     def kill_all(self, *, why: str) -> None:
-        """End every worker now."""
+        """Kill every worker now."""
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
                 self._acts.kill(pool, worker, why=why, now=self._clock.monotonic())
 
 
 def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
-    """For how long it had been asked to finish when it ended, at most; None when it was not."""
+    """Return how long before its end the worker was asked to finish, at most; None when it was not."""
     grace = spec.grace if spec else 0.0
     if worker is None or worker.deadline_at is None:
         return grace if ended.is_stopped else None

@@ -1,6 +1,6 @@
-"""The supervisor's view of its fleet as plain values, for other commands, for people, and for the next supervisor.
+"""The supervisor's fleet as JSON: for other commands, for people, and for the next supervisor.
 
-`SnapshotWriter` writes it and what was learned to disk, neither often; how it is made and read again is pure.
+`SnapshotWriter` writes snapshots and learned state at a bounded rate; making and reading snapshots is pure.
 """
 
 import os
@@ -24,31 +24,36 @@ from orchestrator.supervisor.view import Heartbeat, Phase, view_of
 log = structlog.get_logger()
 
 SHOW_SECONDS: Final = 1.0
+"""Interval between two snapshots of an active fleet; a changed worker is written at once."""
 SHOW_IDLE_SECONDS: Final = 10.0
+"""Interval between two snapshots of a fleet without workers and ready tasks."""
 LEARNED_SECONDS: Final = 60.0
+"""Interval between two writes of the learned state: a crash loses at most this much of it."""
 TELL_SECONDS: Final = 0.5
+"""Interval at which other threads get a new view of the fleet."""
 TELL_NEWS_SECONDS: Final = 0.1
+"""The same interval when the phase or a target changed."""
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
 class WallTime:
-    """Turns instants of the monotonic clock into seconds since the epoch, for one snapshot."""
+    """Converts between the monotonic clock and seconds since the epoch, for one snapshot."""
 
     def __init__(self, *, wall_seconds: float, monotonic: Monotonic) -> None:
         self._offset_seconds = wall_seconds - monotonic
 
     def of(self, at: Monotonic) -> float:
-        """Seconds since the epoch, to the tenth."""
+        """Return the instant in seconds since the epoch, rounded to 0.1 s."""
         return round(at + self._offset_seconds, 1)
 
     def back(self, at: float) -> Monotonic:
-        """The other way: the instant of `at` seconds since the epoch."""
+        """Return the monotonic instant of `at` seconds since the epoch."""
         return Monotonic(at - self._offset_seconds)
 
 
 def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
-    """`pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
+    """Return `pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
     known = list(pools)
     workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]
     workers.sort(key=lambda pair: (pair[0].spawned_at, pair[0].worker))
@@ -59,7 +64,7 @@ def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
 
 
 def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle | None:
-    """What a runtime is to know of one of the `workers` of a snapshot; None when that is not in it."""
+    """Return the handle of one of a snapshot's `workers`; None when it is incomplete."""
     match worker:
         case {
             "worker": str(name),
@@ -74,13 +79,13 @@ def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle |
 
 
 def workers_in(snapshot: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """The `workers` of a snapshot, as far as they can be read."""
+    """Return the readable `workers` of a snapshot."""
     workers = snapshot.get("workers")
     return [worker for worker in (workers if isinstance(workers, list) else ()) if isinstance(worker, Mapping)]
 
 
 def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | None:
-    """How the times of a snapshot of this boot become instants, whatever the wall clock was set to since.
+    """Return how to convert a snapshot's times to instants, independent of later changes of the wall clock.
 
     None for a snapshot of another boot.
     """
@@ -93,7 +98,7 @@ def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | Non
 
 
 def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, Memory]:
-    """What the supervisor of a snapshot was about with its workers; those left alone are left out."""
+    """Return which workers the snapshot's supervisor had asked to finish or was replacing; others are left out."""
     memories = {}
     for worker in workers_in(snapshot):
         name, successor, ends_at = worker.get("worker"), worker.get("replaced_by"), worker.get("ends_at")
@@ -105,7 +110,7 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
 
 
 class SnapshotWriter:
-    """Writes the supervisor's snapshot and its learned state, each at a bounded rate."""
+    """Writes the supervisor's snapshot and learned state, each at a bounded rate."""
 
     def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, pulse: Heartbeat) -> None:
         self._files = files
@@ -123,9 +128,9 @@ class SnapshotWriter:
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[Pool], *, phase: Phase) -> None:
-        """Show a change of phase, workers or orders at once, other changes once a second, an idle fleet less often.
+        """Write what is due: changes of phase, workers or overrides at once, all else at an interval.
 
-        A folder that can't be written to is told in the log; the fleet does not depend on it.
+        An error of writing is only logged; the fleet does not depend on it.
         """
         now = self._clock.monotonic()
         workers = {
@@ -143,7 +148,7 @@ class SnapshotWriter:
             self.keep_learned(pools)
 
     def _tell(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
-        """Other threads are told a change of phase or of a target almost at once, all else twice a second."""
+        """Give other threads a new view: soon after the phase or a target changed, else at an interval."""
         told = (phase, *[pool.decision and pool.decision.target for pool in pools])
         if now >= self._tell_at or (told != self._told and now >= self._tell_at - TELL_SECONDS + TELL_NEWS_SECONDS):
             self._tell_at = Monotonic(now + TELL_SECONDS)
@@ -151,12 +156,12 @@ class SnapshotWriter:
             self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))
 
     def keep_learned(self, pools: Collection[Pool]) -> None:
-        """Keep now what was learned of each pool."""
+        """Write the learned state of each pool now."""
         learned = {pool.name: pool.state.to_json() for pool in pools if pool.spec}
         self._write(lambda: self._files.write_learned(learned))
 
     def learned(self) -> Mapping[str, object]:
-        """What an earlier supervisor learned; nothing, with a warning, when that can't be read."""
+        """Return what an earlier supervisor learned; nothing, with a warning, when that can't be read."""
         try:
             return self._files.read_learned()
         except ValueError as error:
@@ -164,18 +169,18 @@ class SnapshotWriter:
             return {}
 
     def roster(self) -> list[WorkerHandle]:
-        """The workers that an earlier supervisor showed last, each as its runtime knew it."""
+        """Return the workers of the last snapshot, each as its runtime knew it."""
         shown = self._files.read_snapshot() or {}
         wall = self._time_of(shown)
         return [handle for worker in workers_in(shown) if (handle := handle_in(worker, wall=wall))]
 
     def memories(self) -> Mapping[str, Memory]:
-        """What it was about with each of them."""
+        """Return what the earlier supervisor was doing with its workers."""
         shown = self._files.read_snapshot() or {}
         return memories_in(shown, wall=self._time_of(shown))
 
     def _time_of(self, shown: Mapping[str, object]) -> WallTime:
-        """How a snapshot tells time. Within a boot its own monotonic clock counts: the other one may have been set."""
+        """Return the snapshot's clock: the monotonic one within a boot, as the wall clock may have been set."""
         found = wall_time_in(shown, boot=self._boot)
         return found or WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
 

@@ -1,6 +1,6 @@
-"""Keeps pools at their size: turns at a cadence, and at once when a worker ends or a task meets an empty pool.
+"""Keep pools at their size: run turns at an interval, and at once after a worker's end or a task's arrival.
 
-Owns the order of things: adoption at the start, signals, lead, reload, stop. What a turn does is `reconcile`'s.
+Owns the sequence: adoption, signals, leader election, reload, stop. A turn itself is the reconciler's.
 """
 
 import os
@@ -34,16 +34,16 @@ from orchestrator.unix_signals import handling_signals
 log = structlog.get_logger()
 
 PASS_SECONDS: Final = 1.0
-"""The longest sleep between two passes: how late a changed file or a lost lead is noticed."""
+"""The longest sleep between two passes: how late a changed file or lost leadership is noticed."""
 KILLED_SECONDS: Final = 10.0
-"""How long a stop waits for workers that were ended: one in an uninterruptible wait must not hold it for ever."""
+"""How long a stop waits for killed workers: one in an uninterruptible wait must not block it for ever."""
 
 _IDENTITY_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _IDENTITY_CHARS: Final = 6
 
 
 class Supervisor:
-    """One supervisor of one state directory. `run` belongs to one thread; requests may come from any."""
+    """A supervisor of one state directory. `run` belongs to one thread; requests may come from any."""
 
     def __init__(
         self,
@@ -64,14 +64,14 @@ class Supervisor:
         identify: Callable[[str], str] | None = None,
     ) -> None:
         """Args:
-        files: the folder of `settings.state_dir`.
-        url: the server or store that workers lease from; `token` is what they present there.
-        shown_url: the same for people, where `url` may have a password in it.
-        load: reads the pools anew for a reload; raises `ReloadRefusedError` for a file that can't be used.
-        watched: the file whose change is a reload.
-        pulse: what other threads are shown.
-        environment: where a service manager told its socket; the process's own by default.
-        identify: makes a fresh worker identity from its pool's name.
+        files: the folder `settings.state_dir`.
+        url: the server or store that workers lease from; `token` authenticates them there.
+        shown_url: the same for people, if `url` contains a password.
+        load: reads the pools again for a reload; raises `ReloadRefusedError` for an invalid file.
+        watched: the file whose change causes a reload.
+        heartbeat: what other threads can read.
+        environment: has the service manager's variables; the process's own by default.
+        identify: makes a new worker name from its pool's name.
         """
         self._files = files
         self._runtime = runtime
@@ -108,41 +108,41 @@ class Supervisor:
         self._trouble = LogOnce()
         self.is_renewed = False
 
-    # -- asked from any thread, or from a signal's handler --------------------------------------------------------
+    # -- requests, from any thread or a signal handler ------------------------------------------------------------
 
     def request_stop(self) -> None:
-        """Stop gracefully: workers finish what they hold, within their grace. Asked twice: now."""
+        """Stop: workers finish what they hold, within their grace. A second request kills them."""
         self._stops_asked += 1
         self._runtime.wake()
 
     def request_reload(self, pools: Mapping[str, PoolSpec] | None = None) -> None:
-        """Go on with these pools, or with those of the file as it is now."""
+        """Reload with these pools, or with those of the file as it is now."""
         self._reloads.ask(pools)
         self._runtime.wake()
 
     def request_leave(self, *, renew: bool = False) -> None:
-        """End and leave the workers to the next supervisor of this state directory.
+        """Exit and leave the workers running for the next supervisor of this state directory.
 
-        renew: whoever runs us is to start that one in our place, see `is_renewed`.
+        renew: the caller of `run` starts that supervisor in our place, see `is_renewed`.
         """
         self._leaves, self.is_renewed = True, renew
         self._runtime.wake()
 
     def snapshot(self) -> Mapping[str, object]:
-        """The fleet as last shown (`snapshot.snapshot_of`), and how this supervisor is; also in `supervisor.json`."""
+        """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
         return self._showcase.snapshot
 
     def _arrive(self, pool: str) -> None:
         self._arrived.append(pool)
         self._runtime.wake()
 
-    # -- the life of it -------------------------------------------------------------------------------------------
+    # -- the run --------------------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Supervise until asked to stop; returns the exit code.
+        """Supervise until asked to stop; return the exit code.
 
-        Signals are handled when this is the main thread: SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 leaves,
-        SIGUSR2 leaves to be renewed. Raises `AlreadySupervisedError`.
+        In the main thread signals are handled: SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 leaves, SIGUSR2 leaves
+        to be renewed. Raises `AlreadySupervisedError`.
         """
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGTERM: self.request_stop,
@@ -158,7 +158,7 @@ class Supervisor:
                     if self._pass():
                         self._sleep()
                     else:
-                        time.sleep(PASS_SECONDS)  # not at the runtime: what broke may be what would wake us
+                        time.sleep(PASS_SECONDS)  # not in the runtime: it may be what is broken
                 if self._stops_asked:
                     self.is_renewed = False
                     self._stop()
@@ -186,7 +186,7 @@ class Supervisor:
         return status_of(self._phase, pools=len(pools), workers=len(self._reconciler.workers), leaving=leaving)
 
     def _pass(self) -> bool:
-        """Once round: what was asked, who ended, whose turn it is. False when it broke down half-way."""
+        """Run one pass: requests, ended workers, turns that are due. False when it raised half-way."""
         try:
             is_well = self._do_what_is_due()
         except Exception as error:  # noqa: BLE001  the top of a pass
@@ -199,7 +199,7 @@ class Supervisor:
         return True
 
     def _do_what_is_due(self) -> bool:
-        """False when a pool's turn failed."""
+        """Return False when a pool's turn failed."""
         is_well = True
         self._reconciler.reap()
         self._take_the_lead()
@@ -227,7 +227,7 @@ class Supervisor:
         return is_well
 
     def _sleep(self) -> None:
-        """Until the next turn, an exit, an arrival or a request, whichever is first."""
+        """Sleep until the next turn, an exit, an arrival or a request."""
         seconds = PASS_SECONDS
         next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
         if next_turn_at is not None:
@@ -239,9 +239,9 @@ class Supervisor:
         return self._lead.is_live(now=self._clock.monotonic())
 
     def _take_the_lead(self) -> None:
-        """Act only as the leader of the store; where another one leads, its workers count, and ours go.
+        """Lead, or stand by. Where another supervisor leads, its workers count and ours are drained.
 
-        Where nobody can be asked, ours stay: they may be all there are.
+        While the store is unavailable our workers stay: they may be the only ones.
         """
         before = self._phase
         drained_at = self._reconciler.drained_at()
@@ -263,7 +263,7 @@ class Supervisor:
         if self._lead.is_anothers:
             self._reconciler.drain_all(why=why)
         else:
-            why = "the store can't be asked who leads; its workers go on"
+            why = "the store is unavailable, so the leader is unknown; the workers go on"
         if self._told_why != why:
             self._told_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)
@@ -274,7 +274,7 @@ class Supervisor:
         self._notices.finished_turns(now=now)
 
     def _leave(self) -> None:
-        """End without asking any worker anything: they work on, and what was begun with them is shown to the next."""
+        """Exit without touching any worker: the next supervisor continues from the snapshot."""
         self._keep()
         self._phase = "stopping"
         if self.is_renewed:
@@ -310,7 +310,7 @@ class Supervisor:
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
 
     def _stopping_pass(self) -> bool:
-        """Once round while workers finish; False when it broke down half-way."""
+        """Run one pass while workers finish; False when it raised half-way."""
         try:
             self._reconciler.end_overdue()
             self._show()
@@ -329,5 +329,5 @@ class Supervisor:
 
 
 def fresh_identity(pool: str) -> str:
-    """A name for a worker that no worker had before: `resize-7f3k2q`."""
+    """Return a new, random worker name: `resize-7f3k2q`."""
     return f"{pool}-{''.join(secrets.choice(_IDENTITY_ALPHABET) for _ in range(_IDENTITY_CHARS))}"

@@ -1,4 +1,4 @@
-"""Watches an engine: one stream of events for all containers, and a look at all of them whenever it had to be opened.
+"""Watch an engine: one stream of events for all containers, and a review of all of them when it is opened.
 
 The list of containers is the truth; an event only says where to look, and sooner.
 """
@@ -22,18 +22,20 @@ from orchestrator.runtimes.docker.registry import ContainerRegistry
 log = structlog.get_logger()
 
 RETRY_SECONDS: Final = 1.0
+"""Pause before the stream of events is opened again."""
 PING_SECONDS: Final = 5.0
+"""Interval at which the engine is pinged: a hung engine keeps its streams open."""
 _ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
 _WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
 
 
 class EngineWatch:
-    """One thread for the events of one engine, and one that asks now and then whether it answers at all."""
+    """A thread for one engine's events, and one that checks now and then whether it answers."""
 
     def __init__(
         self, engine: DockerEngine, ward: ContainerRegistry, *, state: str, review: Callable[[], None]
     ) -> None:
-        """`review` is called with the stream open, in the thread of it: then no event is missed that follows."""
+        """`review` is called in the stream's thread once the stream is open, so that no later event is missed."""
         self._engine = engine
         self._ward = ward
         self._state = state
@@ -46,11 +48,11 @@ class EngineWatch:
 
     @property
     def trouble(self) -> str:
-        """Why the engine can't be asked now; empty while it can, and before anybody tried."""
+        """Why the engine is unavailable; empty while it answers, and before the first try."""
         return self._trouble
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start the threads, once."""
         if not self._threads and not self._closed.is_set():
             for target, name in ((self._watch, "docker-events"), (self._ping, "docker-ping")):
                 thread = threading.Thread(target=target, name=name, daemon=True)
@@ -58,19 +60,19 @@ class EngineWatch:
                 thread.start()
 
     def doubt(self, reason: str) -> None:
-        """It did not answer in time: take it for lost until it is found again."""
+        """Treat the engine as lost after it did not answer in time, until it is reached again."""
         self._lost(reason)
         self._drop_stream()
 
     def close(self) -> None:
-        """End the threads; does not wait for an engine that does not answer."""
+        """End the threads, without waiting for an engine that does not answer."""
         self._closed.set()
         self._drop_stream()
 
     def _drop_stream(self) -> None:
         stream = self._stream
         if stream is not None:
-            # It may be ending by itself just now.
+            # It may have ended already.
             with contextlib.suppress(OSError, AttributeError, docker.errors.DockerException):
                 stream.close()
 
@@ -85,7 +87,7 @@ class EngineWatch:
                 reason = f"the engine at {self._engine.url} refuses: {explained(error)}"
             except Exception as error:
                 log.exception(events.ENGINE_CALL_FAILED)
-                reason = f"the engine at {self._engine.url} can't be understood: {error}"
+                reason = f"the engine at {self._engine.url} sent an invalid answer: {error}"
             if self._closed.is_set():
                 return
             self._lost(reason)
@@ -131,7 +133,7 @@ class EngineWatch:
             self._ward.look(container)
 
     def _ping(self) -> None:
-        """An engine that hangs keeps its streams open: only a question tells."""
+        """Ping the engine: one that hangs keeps its streams open."""
         while not self._closed.wait(PING_SECONDS):
             if self._trouble:
                 continue

@@ -1,6 +1,6 @@
-"""Images of pools: there before a worker is started from them, fetched where their pull policy says so, looked at once.
+"""Make pools' images ready: pull them as their pull policy says, and check once that they can run the worker.
 
-Fetching can take minutes and is done by a thread of its own; until then the pool waits, with the reason told.
+A pull can take minutes and runs in a thread of its own; until then the pool waits, with that reason.
 """
 
 import base64
@@ -25,13 +25,13 @@ from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine,
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_LINKS: Final = 16
 _FILE_MODE: Final = 0o777
-# Go's file modes, as the engine tells them.
+# Go's file modes, which the engine reports.
 _GO_DIRECTORY: Final = 1 << 31
 _GO_LINK: Final = 1 << 27
 
 
 def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
-    """Raises `SpawnError` when a container with this body could not run its program."""
+    """Raise `SpawnError` if a container with this body could not run its program."""
     host = {**_mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
     probe = {**body, "HostConfig": host, "Labels": {}}
     probe.pop("WorkingDir", None)
@@ -40,7 +40,7 @@ def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
         if pool.cwd is not None and _kind(api, container, pool.cwd) != "folder":
             raise SpawnError(
                 f"can't start a worker of pool {pool.name}: its cwd {pool.cwd} is not a folder of its image; "
-                f"mend pools.{pool.name}.cwd"
+                f"fix pools.{pool.name}.cwd"
             )
         words = body["Cmd"]
         program = str(words[0]) if isinstance(words, Sequence) and words else ""
@@ -84,7 +84,7 @@ def _workdir(api: Api, container: str) -> str:
 
 
 def _kind(api: Api, container: str, path: str) -> str:
-    """What is there: a program, another file, a folder, or nothing (""). Links are followed."""
+    """Return what a path is: "program", another "file", a "folder", or "" for nothing. Follows links."""
     for _ in range(_MAX_LINKS):
         found = _stat(api, container, path)
         if found is None:
@@ -116,11 +116,11 @@ def _mapping(data: object) -> Mapping[str, object]:
 log = structlog.get_logger()
 
 PULL_SECONDS: Final = 600.0
-"""How long an engine may be silent while it fetches an image."""
+"""How long an engine may be silent during a pull."""
 
 
 class Images:
-    """What is known of the images of one engine. `prepare` belongs to one thread."""
+    """The images of one engine. `prepare` belongs to one thread."""
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
@@ -130,7 +130,7 @@ class Images:
     def prepare(self, api: Api, pool: PoolSpec, settings: ContainerSettings, body: Mapping[str, object]) -> None:
         """Make sure that this pool's workers can be started.
 
-        Raises `SpawnError` when they can't, and `RuntimeUnavailableError` while their image is fetched.
+        Raises `SpawnError` when they can't, and `RuntimeUnavailableError` while their image is pulled.
         """
         if pool.digest() in self._examined:
             return
@@ -146,7 +146,7 @@ class Images:
         self._pulls.pop(image, None)
 
     def missing(self, pool: PoolSpec) -> None:
-        """An image that was there is gone: look again at the next start."""
+        """Check the pool's image again at the next start: the engine no longer has it."""
         self._examined.discard(pool.digest())
 
     def _fetched(self, image: str, pool: str) -> None:
@@ -154,14 +154,14 @@ class Images:
         if pull is None:
             pull = self._pulls[image] = _Pull(self._engine, image)
         if not pull.is_over.is_set():
-            raise RuntimeUnavailableError(f"its image {image} is being fetched")
+            raise RuntimeUnavailableError(f"its image {image} is being pulled")
         if pull.error:
             del self._pulls[image]
-            raise SpawnError(f"can't start a worker of pool {pool}: its image {image} can't be fetched: {pull.error}")
+            raise SpawnError(f"can't start a worker of pool {pool}: its image {image} can't be pulled: {pull.error}")
 
 
 class _Pull:
-    """One image on its way."""
+    """A pull of one image."""
 
     def __init__(self, engine: DockerEngine, image: str) -> None:
         self.is_over = threading.Event()

@@ -1,6 +1,6 @@
-"""Follows what containers write into the folder of workers' logs: one thread for all of them, a socket for each.
+"""Copy containers' output to the folder of workers' logs: one thread for all of them, a socket for each.
 
-The time of a log file is the engine's time of its last line: from there the next supervisor goes on.
+A log file's time is the engine's time of its last line: the next supervisor continues from there (ADR 12).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
 def told(data: bytes, *, worker: str, pool: str) -> None:
-    """Tell one piece of a worker's output."""
+    """Log one piece of a worker's output."""
     line = data.decode(errors="replace").rstrip("\n")
     said = parsed(line)
     if said is None:
@@ -44,7 +44,7 @@ def told(data: bytes, *, worker: str, pool: str) -> None:
 
 
 def parsed(line: str) -> dict[str, object] | None:
-    """A line of a worker's log as values, long texts cut; None for anything else."""
+    """Return a line of a worker's JSON log as values, long texts cut; None for anything else."""
     if not line.startswith("{"):
         return None
     try:
@@ -67,26 +67,26 @@ _MAX_STAMP_BYTES: Final = 40
 
 
 class NoLogError(Exception):
-    """The engine does not send the output of this container; the message says why."""
+    """The engine does not send this container's output; the message says why."""
 
 
 @value
 class LogPiece:
-    """What a container wrote at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
+    """A container's output at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
 
     at: int
     data: bytes
 
 
 class LogFrames:
-    """One stream."""
+    """Parses one stream of output: an HTTP head, then frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._has_head = False
 
     def feed(self, data: bytes) -> list[LogPiece]:
-        """The pieces that are complete now. Raises `NoLogError`."""
+        """Return the pieces that are complete now. Raises `NoLogError`."""
         self._buffer += data
         if not self._has_head:
             head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
@@ -130,7 +130,7 @@ _CHUNK_BYTES: Final = 64 * 1024
 
 @dataclass(eq=False, slots=True)
 class OutputStream:
-    """The output of one container; `ended` is set when there is no more to come."""
+    """The output stream of one container; `ended` is set at its end."""
 
     worker: str
     pool: str
@@ -142,7 +142,7 @@ class OutputStream:
 
 
 class LogFollower:
-    """All streams of one engine. Any thread may ask it to follow a container."""
+    """All output streams of one engine. Any thread may follow a container."""
 
     def __init__(self, engine: DockerEngine, logs: WorkerLogs) -> None:
         self._engine = engine
@@ -156,9 +156,9 @@ class LogFollower:
         self._is_closed = False
 
     def follow(self, *, worker: str, pool: str, container: str) -> threading.Event:
-        """Write what this container writes to its worker's log, from where the log ends; once at a time.
+        """Copy a container's output to its worker's log, from where the log ends; one stream per worker.
 
-        The answer is set when the container has no more to say, or cannot be heard.
+        The returned event is set when the output has ended or can't be read.
         """
         known = self._streams.get(worker)
         if known is not None and not known.ended.is_set():
@@ -171,13 +171,13 @@ class LogFollower:
         return stream.ended
 
     def forget(self, worker: str) -> None:
-        """Nobody is interested in this worker any more."""
+        """Stop following this worker."""
         stream = self._streams.pop(worker, None)
         if stream is not None and not self._is_closed:
             self._ask(lambda: self._end(stream))
 
     def close(self) -> None:
-        """Let go of all streams; workers are not disturbed by it."""
+        """Close all streams; this does not disturb the workers."""
         self._is_closed = True
         os.eventfd_write(self._wake_fd, 1)
         if self._thread is not None:
@@ -195,7 +195,7 @@ class LogFollower:
         os.eventfd_write(self._wake_fd, 1)
 
     def _heard(self, worker: str) -> int:
-        """When the engine had the last line that we have, in nanoseconds of its clock; 0 when we have none."""
+        """Return the engine's time of our log's last line, in nanoseconds since the epoch; 0 without one."""
         try:
             status = self._logs.path(worker).stat()
         except OSError:
@@ -236,7 +236,7 @@ class LogFollower:
             data = stream.connection.recv(_CHUNK_BYTES)
             while data:
                 pieces += stream.frames.feed(data)
-                # What TLS has decoded already makes no socket readable.
+                # Data that TLS has already decoded does not make the socket readable.
                 more = stream.connection.pending() if isinstance(stream.connection, ssl.SSLSocket) else 0
                 if not more:
                     break
@@ -252,14 +252,14 @@ class LogFollower:
             self._end(stream)
 
     def _write(self, stream: OutputStream, pieces: list[LogPiece]) -> None:
-        pieces.sort(key=lambda piece: piece.at)  # the engine has two pipes of each, and is late with one or the other
+        pieces.sort(key=lambda piece: piece.at)  # stdout and stderr are two pipes, and either may be late
         stream.last = max(stream.last, *(piece.at for piece in pieces))
         file = self._logs.open(stream.worker)
         try:
             os.write(file, b"".join(piece.data for piece in pieces))
             if stream.last:
                 os.utime(file, ns=(stream.last, stream.last))
-        except OSError as error:  # a full disk, most likely: the rest of the worker goes on
+        except OSError as error:  # a full disk, most likely: the worker goes on
             log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
         finally:
             os.close(file)
@@ -279,5 +279,5 @@ def _request(stream: OutputStream) -> bytes:
     seconds, nanoseconds = divmod(stream.last + 1, 1_000_000_000)
     since = f"{seconds}.{nanoseconds:09d}" if stream.last else "0"
     path = f"/containers/{quote(stream.container)}/logs?follow=1&stdout=1&stderr=1&timestamps=1&since={since}"
-    # HTTP/1.0 has no chunks: what comes after the head is the output until the connection ends.
+    # HTTP/1.0 has no chunks: after the head comes the output, until the connection ends.
     return f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode()

@@ -1,7 +1,7 @@
-"""Containers of other supervisors of this host that are gone for good: found on the engine, judged, ended.
+"""Collect containers that dead supervisors of this host left on the engine.
 
-Whether a supervisor lives is told by the lock in its folder. Only what has been without one for as long as its own
-label says is ended; of a folder that cannot be looked into nothing is known, and nothing done.
+The lock in a supervisor's folder shows whether it lives. A container is ended only after it has been without one for as
+long as its label says; where the folder can't be read nothing is known, and nothing is done.
 """
 
 import os
@@ -23,8 +23,9 @@ from orchestrator.runtimes.warden_process import WatchdogProcess
 from orchestrator.values import value
 
 LOOK_SECONDS: Final = 60.0
+"""Interval between two searches for orphans."""
 MARGIN_SECONDS: Final = 10.0
-"""A container's own warden, and the worker itself, come first."""
+"""Extra time for a container's own watchdog and for the worker itself, which come first."""
 
 Verdict = Literal["kill", "remove"]
 Supervision = Literal["alive", "away", "gone", "unknown"]
@@ -32,7 +33,7 @@ Supervision = Literal["alive", "away", "gone", "unknown"]
 
 @value
 class OrphanVerdict:
-    """What is done to one container, and why."""
+    """What to do with a container, and why."""
 
     container: KnownContainer
     verdict: Verdict
@@ -40,7 +41,7 @@ class OrphanVerdict:
 
 
 class OrphanJudge:
-    """Remembers since when each supervisor has been away, as far as looks of its own have seen."""
+    """Remembers since when each supervisor has been seen away."""
 
     def __init__(self, look: Callable[[str], Supervision] | None = None) -> None:
         self._look = look or supervision_of
@@ -49,7 +50,7 @@ class OrphanJudge:
     def judged(
         self, containers: Iterable[KnownContainer], *, own_state: str, host: str, now: Monotonic
     ) -> list[OrphanVerdict]:
-        """Those to be ended or removed now. A container of this state, or of another host, is none of our business."""
+        """Return the containers to end or remove now, never any of `own_state` or of other hosts."""
         others = [one for one in containers if one.state != own_state and one.host == host]
         found = {state: self._look(state) for state in {one.state for one in others}}
         self._away_since = {
@@ -69,7 +70,7 @@ class OrphanJudge:
 
 
 def supervision_of(state: str) -> Supervision:
-    """How the supervisor of a state directory is: `gone` when its folder is no more, or is another one's by now."""
+    """Return the state of a state directory's supervisor: `gone` if its folder is gone, or is now another one's."""
     identity, _, path = state.partition(":")
     folder = Path(path)
     try:
@@ -96,7 +97,7 @@ log = structlog.get_logger()
 
 
 class OrphanCollector:
-    """Of one supervisor on one engine. Belongs to the supervisor's thread; no answer of the engine is waited for."""
+    """Collects orphans on one engine. Belongs to the supervisor's thread, and never waits for the engine."""
 
     def __init__(
         self, engine: DockerEngine, hands: EngineThreads, state_dir: Path, *, state: str, host: str, lock: Path | None
@@ -112,9 +113,9 @@ class OrphanCollector:
         self._warden = WatchdogProcess("orchestrator.runtimes.docker.warden", self._duty)
 
     def keep_warden(self) -> None:
-        """Start the warden unless it is there; only for an engine on a socket, as it reaches no other.
+        """Start the watchdog unless one runs; it reaches only an engine on a socket.
 
-        Without a lock nobody can tell whether we live, and there is none.
+        Without a lock nobody could tell whether we live, so there is no watchdog.
         """
         if self._lock is None or self._engine.socket_path is None:
             return
@@ -124,13 +125,13 @@ class OrphanCollector:
             log.warning(events.WARDEN_MISSING, error=error.strerror)
 
     def look(self, *, now: Monotonic) -> None:
-        """Judge, once a minute, what supervisors of this host that are gone have left."""
+        """Look for orphans, at most once a minute."""
         if now >= self._judge_at:
             self._judge_at = Monotonic(now + LOOK_SECONDS)
             self._hands.do("", lambda: self._judge_all(now))
 
     def leave(self) -> None:
-        """Let the warden go on without us, as long as there is a container to look after."""
+        """Leave the watchdog running without us, as long as it has containers to watch."""
         self._warden.leave()
 
     def _judge_all(self, now: Monotonic) -> None:
@@ -153,4 +154,4 @@ class OrphanCollector:
                 else:
                     api.kill(container.container, "SIGKILL")
         except docker.errors.APIError:
-            return  # it is another way gone
+            return  # it is gone already

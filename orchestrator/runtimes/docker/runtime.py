@@ -1,7 +1,7 @@
-"""Workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
+"""Run workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
 
-No verb waits for longer than `PATIENCE_SECONDS`, whatever the engine does; what takes long is done by a few threads,
-as many for one container as for hundreds. While the engine is away everyone is believed to live.
+No verb waits longer than `PATIENCE_SECONDS`, whatever the engine does; long calls are made by a few threads, as many
+for one container as for hundreds. While the engine is unavailable all workers are assumed to live.
 """
 
 import hashlib
@@ -36,10 +36,11 @@ from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 PATIENCE_SECONDS: Final = 5.0
-"""How long a verb waits for an engine: one that does not answer by then is away."""
+"""How long a verb waits for an engine; one that has not answered by then counts as unavailable."""
 FAREWELL_SECONDS: Final = 2.0
-"""How long a close waits for what was asked of the engine before, as the removal of containers that ended."""
+"""How long `close` waits for pending calls, such as the removal of ended containers."""
 UPKEEP_SECONDS: Final = 10.0
+"""Interval at which logs are trimmed and the watchdog is checked."""
 REF: Final = "docker:"
 
 
@@ -56,11 +57,11 @@ class DockerRuntime:
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        state_dir: names the supervisor; containers of another one's are never touched.
-        lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end. Containers get
-            to see it (without one: that of `state_dir`).
-        engine: its URL; None: that of DOCKER_HOST, or the local one.
-        on_exit: called from another thread whenever there is an exit to reap.
+        state_dir: identifies the supervisor; containers of another state directory are never touched.
+        lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans. It is mounted in
+            containers (without one: that of `state_dir`).
+        engine: its URL; None for DOCKER_HOST, or the local one.
+        on_exit: called from another thread when there is an exit to reap.
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
@@ -88,18 +89,18 @@ class DockerRuntime:
     # -- verbs ----------------------------------------------------------------------------------------------------
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`: the container is made now, and started by another thread.
+        """See `Runtime.spawn`: the container is created now, and started by another thread.
 
-        Raises `RuntimeUnavailableError` while the engine is away or fetches the image.
+        Raises `RuntimeUnavailableError` while the engine is unavailable or pulls the image.
         """
         settings = request.pool.containers
         if settings is None:
-            raise SpawnError(f"pool {request.pool.name} is not one of containers")
+            raise SpawnError(f"pool {request.pool.name} has no containers settings")
         try:
             around = self._surroundings(request, settings)
         except OSError as error:
             raise RuntimeUnavailableError(
-                f"{self._state_dir}: {error.strerror}: what a container sees of it"
+                f"{self._state_dir}: can't prepare the files for a container: {error.strerror}"
             ) from error
         body = creation(request, settings, around=around, spawned_at=self._clock.wall_seconds())
         self._watch.start()
@@ -116,7 +117,7 @@ class DockerRuntime:
                 self._made(request.worker)
             else:
                 made.add_done_callback(self._unwanted)
-            slow = f"the engine at {self._engine.url} has not made a container in {PATIENCE_SECONDS:.0f} s"
+            slow = f"the engine at {self._engine.url} has not created a container in {PATIENCE_SECONDS:.0f} s"
             self._watch.doubt(slow)
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
@@ -125,23 +126,23 @@ class DockerRuntime:
             ) from error
 
     def drain(self, worker: str) -> None:
-        """See `Runtime.drain`: the container's stop signal, to its first process."""
+        """See `Runtime.drain`: sends the container's stop signal to its first process."""
         container = self._ward.of(worker)
         if container is not None:
             self._ward.signal(container, STOP)
 
     def kill(self, worker: str) -> None:
-        """See `Runtime.kill`: SIGKILL to its first process, and with it to all others of the container."""
+        """See `Runtime.kill`: SIGKILL to its first process, which ends all others of the container."""
         container = self._ward.of(worker)
         if container is not None:
             self._ward.signal(container, "SIGKILL")
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`. Nothing is known from outside."""
+        """See `Runtime.examine`: nothing is known."""
         return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. Logs, the warden, and what other supervisors left are looked after now and then."""
+        """See `Runtime.reap`. Also checks logs, the watchdog and orphans now and then."""
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
             living = {container.handle.worker for container in self._ward.all()}
@@ -153,9 +154,9 @@ class DockerRuntime:
         return self._ward.exits(now=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. One that ended unseen is returned when it is remembered, and then told by `reap`.
+        """See `Runtime.adopt`. A remembered worker that ended unseen is returned too, then reported by `reap`.
 
-        While the engine is away all that are remembered are believed to live.
+        While the engine is unavailable all remembered workers are assumed to live.
         """
         self._watch.start()
         ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
@@ -171,17 +172,17 @@ class DockerRuntime:
             ]
         except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
             found = [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
-        self._has_adopted = True  # not before: until all are known, the other thread must not take them for strangers
+        self._has_adopted = True  # set last: until then the review must not remove unknown containers
         return sorted(found, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: of all processes of each container; nothing is known yet of one that just started."""
+        """See `Runtime.usage`: of all processes of a container; 0 for one that has just started."""
         self._ward.measure()
         return {container.handle.worker: container.used for container in self._ward.all()}
 
     @property
     def trouble(self) -> str:
-        """Why the engine can't be asked now; empty while it can."""
+        """Why the engine is unavailable; empty while it answers."""
         return self._watch.trouble
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
@@ -193,7 +194,7 @@ class DockerRuntime:
         return self._ward.has_exits
 
     def wake(self) -> None:
-        """See `Runtime.wake`. Fit for other threads and for signal handlers; a closed runtime has nobody to wake."""
+        """See `Runtime.wake`. Safe in other threads and signal handlers; does nothing once closed."""
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
 
@@ -209,7 +210,7 @@ class DockerRuntime:
             descriptor, self._wake_fd = self._wake_fd, -1
             os.close(descriptor)
 
-    # -- in the thread that makes containers ----------------------------------------------------------------------
+    # -- inside the thread that creates containers ----------------------------------------------------------------
 
     def _make(
         self, request: SpawnRequest, settings: ContainerSettings, body: Mapping[str, object], now: Monotonic
@@ -242,17 +243,17 @@ class DockerRuntime:
         return container
 
     def _listed(self) -> list[KnownContainer]:
-        """Every container of this supervisor, ended ones too."""
+        """Return all containers of this supervisor, ended ones too."""
         with answering(self._engine.url):
             told = self._engine.api().containers(
                 all=True, filters={"label": f"{docker_state.STATE_LABEL}={self._state}"}
             )
         return [known for entry in told if (known := known_of(entry)) is not None and known.state == self._state]
 
-    # -- in the thread of the events ------------------------------------------------------------------------------
+    # -- inside the thread of the events --------------------------------------------------------------------------
 
     def _review(self) -> None:
-        """Look at everyone, and remove what nobody believes in: containers whose making was given up."""
+        """Inspect all containers, and remove unknown ones, whose creation was given up."""
         before = self._ward.all()
         with self._lock:
             making = set(self._making)
@@ -268,16 +269,16 @@ class DockerRuntime:
         if self._has_adopted:
             for known in listed:
                 if self._ward.of(known.worker) is None and known.worker not in making:
-                    self._ward.discard(known.worker, known.container, why="nobody believes in it")
+                    self._ward.discard(known.worker, known.container, why="it is no known worker")
 
-    # -- the rest -------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------
 
     def _made(self, worker: str) -> None:
         with self._lock:
             self._making.discard(worker)
 
     def _unwanted(self, made: "Future[Container]") -> None:
-        """A container that was made after all, when nobody waited for it any more."""
+        """Remove a container that was created after its caller had given up."""
         if not made.cancelled() and made.exception() is None:
             self._ward.dismiss(made.result())
 
@@ -309,17 +310,17 @@ class DockerRuntime:
         )
 
     def _name_of(self, worker: str) -> str:
-        """Unique on the engine, where supervisors of several folders may name workers alike."""
+        """Return a name that is unique on the engine, where several supervisors may use the same worker names."""
         return f"towline-{worker}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}"
 
     def _exited(self) -> None:
-        with self._lock:  # another thread may be closing it
+        with self._lock:  # another thread may be closing the descriptor
             self.wake()
         self._told()
 
 
 def _is_of(ref: str, prefix: str) -> bool:
-    """Whether a worker is of this engine: its `ref` names another engine than the usual one."""
+    """Return whether a worker with this `ref` runs on this engine and not on another named one."""
     return ref.startswith(prefix) and "#" not in ref.removeprefix(prefix)
 
 

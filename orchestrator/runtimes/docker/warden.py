@@ -1,7 +1,7 @@
-"""Outlives a supervisor that was killed, and ends the containers it left when nobody comes back for them.
+"""The watchdog process for containers: it ends those that a killed supervisor left and no other adopts.
 
-A process of its own, run from `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can.
-Workers of an `app` look at the lock themselves and are gone before; any other program has to be asked, and then ended.
+Started by `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can. An `app` worker checks the
+lock itself and is gone before; any other program is asked to stop, and then killed.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ MARGIN_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 DEFAULT_SECONDS = 60.0
-# With live-restore containers go on without their engine; one whose socket is gone for so long does not come back.
+# With live-restore, containers run on without their engine; an engine whose socket is gone this long won't return.
 ENGINE_GONE_SECONDS = 600.0
 
 STATE_LABEL = "towline.state"
@@ -28,9 +28,9 @@ APP_LABEL = "towline.app"
 
 
 def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> None:
-    """Return when the supervisor is gone and none of its containers runs, or when another warden is on duty.
+    """Return when the supervisor is gone and none of its containers runs, or when another watchdog runs.
 
-    `state` is their label; `lock_path` the file that a living supervisor holds an exclusive lock of.
+    `state` is the containers' label; `lock_path` a file that a living supervisor holds an exclusive lock on.
     """
     duty = os.open(duty_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -46,7 +46,7 @@ def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> Non
 
 
 def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
-    """The signal that is due to a container whose supervisor has been gone this long: KILL, STOP or none. Pure."""
+    """Return the signal due to a container whose supervisor has been gone this long: KILL, STOP or "". Pure."""
     if lost_seconds >= _seconds(labels, ORPHAN_LABEL) + MARGIN_SECONDS:
         return "KILL"
     if lost_seconds >= _seconds(labels, ORPHAN_GRACE_LABEL) and not labels.get(APP_LABEL):
@@ -55,7 +55,7 @@ def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
 
 
 def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> bool:
-    """True when no container is left running, or nobody can tell any more; False when a supervisor came back."""
+    """Return True when no container runs or the engine is gone for good, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     gone_seconds = 0.0
@@ -82,7 +82,7 @@ def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> b
 
 
 def _running(engine_socket: str, state: str) -> dict[str, dict[str, str]] | None:
-    """Labels of the containers that run, by id; None when the engine does not tell."""
+    """Return the labels of the running containers, by id; None when the engine does not answer."""
     filters = json.dumps({"label": [f"{STATE_LABEL}={state}"], "status": ["running", "paused"]})
     answer = _call(engine_socket, "GET", f"/containers/json?filters={quote(filters)}")
     try:
@@ -92,7 +92,7 @@ def _running(engine_socket: str, state: str) -> dict[str, dict[str, str]] | None
 
 
 def _call(engine_socket: str, method: str, path: str) -> bytes:
-    """The body of the engine's answer; empty when there is none."""
+    """Return the body of the engine's answer; empty when there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:

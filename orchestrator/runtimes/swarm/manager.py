@@ -1,6 +1,7 @@
-"""One manager of a swarm, asked through its engine: services, tasks, nodes; and the containers of engines in reach.
+"""Access a manager of a swarm through its engine: services, tasks, nodes; and containers of reachable engines.
 
-The only module of the runtime that knows the SDK. Every failure is one of ours: away, changed meanwhile, refused.
+The only module of this runtime that uses the SDK. Every failure is one of ours: unavailable, changed meanwhile,
+refused.
 """
 
 import contextlib
@@ -18,13 +19,13 @@ from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
 from orchestrator.runtimes.swarm.tasks import STATE_LABEL, SwarmService, SwarmTask, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
-"""How long an engine may take to answer: a supervisor looks at its other pools between two calls."""
+"""Time limit of a call: the supervisor's other pools wait meanwhile."""
 LAST_LINES: Final = 20
 OK: Final = 200
 MAX_LINE_CHARS: Final = 500
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
-# What an engine answers, as an error of its own, while its swarm has no leader or it is going away itself.
+# Errors of an engine whose swarm has no leader, or that is shutting down.
 _GOING_AWAY: Final = (
     "leader",
     "deadline",
@@ -40,11 +41,11 @@ _HEADER_BYTES: Final = 8
 
 
 class ChangedMeanwhileError(Exception):
-    """A service is not what it was when it was looked at: look again."""
+    """The service has changed since it was read: read it again."""
 
 
 class SwarmManager:
-    """A line to one manager. Belongs to one thread at a time; it connects when first asked."""
+    """A client of one manager. Belongs to one thread at a time; connects when first used."""
 
     def __init__(
         self,
@@ -55,10 +56,10 @@ class SwarmManager:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
-        url: the engine of a manager; None for DOCKER_HOST, or the local one.
-        state: the identity of our state directory: only what has its label is ours.
+        url: a manager's engine; None for DOCKER_HOST, or the local one.
+        state: the identity of our state directory: only objects with this label are ours.
         nodes: URLs of other nodes' engines, by hostname or id.
-        timeout_seconds: how long an engine may take to answer.
+        timeout_seconds: the time limit of a call.
         """
         self._timeout_seconds = timeout_seconds
         self._url = url
@@ -70,48 +71,51 @@ class SwarmManager:
 
     @property
     def url(self) -> str:
-        """Where the manager is asked."""
+        """The manager's URL."""
         return DockerEngine(self._url).url
 
     def know(self, nodes: Mapping[str, str]) -> None:
-        """Further URLs of other nodes' engines."""
+        """Add URLs of other nodes' engines."""
         self._urls = {**self._urls, **nodes}
 
     def close(self) -> None:
-        """Let go of the connections; it may be used again."""
+        """Close the connections; the manager may be used again."""
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def tasks(self, *, service: str = "") -> list[SwarmTask]:
-        """All our tasks, or those of one service, ended ones included."""
+        """Return all our tasks, or those of one service, ended ones included."""
         wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
         with self._asking("list tasks"):
             return [read_task(data) for data in self._manager().tasks(filters=wanted)]
 
     def services(self, *, digest: str = "") -> list[SwarmService]:
-        """Our services, or those with one body, the first made first."""
+        """Return our services, or those with one body, the oldest first."""
         label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
         with self._asking("list services"):
             found = [read_service(data) for data in self._manager().services(filters={"label": label})]
         return sorted(found, key=lambda service: (len(service.name), service.name))
 
     def down_nodes(self) -> Mapping[str, str]:
-        """The nodes that are lost to the managers, by id, with their names."""
+        """Return the names of the nodes that the managers have lost, by id."""
         with self._asking("list nodes"):
             return down_nodes(self._manager().nodes())
 
     # -- services -------------------------------------------------------------------------------------------------
 
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str:
-        """Make a service; its id. Raises `SpawnError` when Swarm refuses it, `ChangedMeanwhileError` when it exists."""
+        """Create a service and return its id.
+
+        Raises `SpawnError` when Swarm refuses it, `ChangedMeanwhileError` when it exists.
+        """
         container = body.task_template["ContainerSpec"]
         if body.secrets and isinstance(container, Mapping):
             container = {**container, "Secrets": self._secrets(body)}
         template = {**body.task_template, "ContainerSpec": container}
-        with self._asking(f"make the service of pool {body.pool}"):
+        with self._asking(f"create the service of pool {body.pool}"):
             made = self._manager().create_service(
                 template,
                 name=body.name(generation),
@@ -121,7 +125,7 @@ class SwarmManager:
         return str(made["ID"])
 
     def scale(self, service: SwarmService, replicas: int) -> None:
-        """Change a service's number of replicas, if nobody changed it since it was looked at.
+        """Set a service's replicas, if it has not changed since it was read.
 
         Raises `ChangedMeanwhileError`.
         """
@@ -137,22 +141,22 @@ class SwarmManager:
             )
 
     def remove(self, service: SwarmService) -> None:
-        """Remove a service with what is left of its tasks; one that is gone is fine."""
+        """Remove a service and the rest of its tasks; does nothing when it is gone."""
         with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
             self._manager().remove_service(service.id)
 
     def remove_unused_secrets(self) -> None:
-        """Remove secrets of ours that no service has any more; Swarm keeps those that one has."""
+        """Remove our secrets that no service uses; Swarm keeps those in use."""
         with self._asking("list secrets"):
             found = self._manager().secrets(filters={"label": f"{STATE_LABEL}={self._state}"})
         for secret in found:
             with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._asking("remove a secret"):
                 self._manager().remove_secret(secret["ID"])
 
-    # -- containers of engines in reach ---------------------------------------------------------------------------
+    # -- containers of reachable engines --------------------------------------------------------------------------
 
     def signal(self, task: SwarmTask, number: str) -> bool:
-        """Send a signal to a task's container; False when its engine is not in reach, or does not answer."""
+        """Signal a task's container; False when its engine is unreachable or does not answer."""
         client = self._engine(task.node) if task.container else None
         if client is None:
             return False
@@ -165,7 +169,7 @@ class SwarmManager:
         return True
 
     def inspected(self, task: SwarmTask) -> Mapping[str, object]:
-        """What its engine tells of a task's container; nothing when it is not in reach, or gone."""
+        """Return the inspection of a task's container; empty when it is gone or its engine unreachable."""
         client = self._engine(task.node) if task.container else None
         if client is None:
             return {}
@@ -176,7 +180,7 @@ class SwarmManager:
         return found if isinstance(found, Mapping) else {}
 
     def last_lines(self, task: SwarmTask) -> tuple[str, ...]:
-        """The last lines a task wrote, through the manager from whichever node; none when they can't be had."""
+        """Return a task's last lines of output, through the manager from any node; empty when unavailable."""
         if not task.container:
             return ()
         try:
@@ -193,7 +197,7 @@ class SwarmManager:
         lines = [line for line in plain_text(raw).splitlines() if line.strip()]
         return tuple(line[:MAX_LINE_CHARS] for line in lines[-LAST_LINES:])
 
-    # -- the lines themselves -------------------------------------------------------------------------------------
+    # -- clients --------------------------------------------------------------------------------------------------
 
     def _manager(self) -> docker.APIClient:
         return self._client(self._url)
@@ -206,11 +210,11 @@ class SwarmManager:
             return None
 
     def _engine_url(self, node: str) -> str | None:
-        """Where a node's engine is: "" for the manager we ask, None for one that is not in reach."""
+        """Return the URL of a node's engine: "" for the manager's own, None for an unreachable one."""
         if not node:
             return None
         if not self._own_node:
-            with self._asking("ask an engine for its node"):
+            with self._asking("get the node of an engine"):
                 self._own_node = str(self._manager().info().get("Swarm", {}).get("NodeID", ""))
         if node == self._own_node:
             return self._url or ""
@@ -228,18 +232,18 @@ class SwarmManager:
         return engine.api(seconds=self._timeout_seconds)
 
     def _secrets(self, body: ServiceBody) -> list[Mapping[str, object]]:
-        """A service's secrets by their ids; ours are made where they are missing. Raises `SpawnError`."""
+        """Return the service's secrets with their ids; create ours if missing. Raises `SpawnError`."""
         with self._asking("list secrets"):
             ids = {str(found["Spec"]["Name"]): str(found["ID"]) for found in self._manager().secrets()}
         for secret in body.secrets:
             if secret.name not in ids and secret.data is not None:
-                with self._asking(f"make secret {secret.name}"):
+                with self._asking(f"create secret {secret.name}"):
                     made = self._manager().create_secret(secret.name, secret.data, {STATE_LABEL: self._state})
                 ids[secret.name] = str(made["ID"])
         missing = [secret.name for secret in body.secrets if secret.name not in ids]
         if missing:
             fix = f"make it with `docker secret create {missing[0]} FILE`"
-            raise SpawnError(f"pool {body.pool} wants secrets that the swarm has not: {', '.join(missing)}; {fix}")
+            raise SpawnError(f"pool {body.pool} needs secrets that the swarm lacks: {', '.join(missing)}; {fix}")
         return [
             {
                 "SecretID": ids[secret.name],
@@ -265,7 +269,7 @@ class SwarmManager:
 
 
 def plain_text(raw: bytes) -> str:
-    """What a container wrote, out of the frames in which an engine tells it: a kind, three zeroes, a length, bytes."""
+    """Return the output in an engine's frames: a kind, three zeroes, a length, bytes."""
     parts = []
     at = 0
     while at + _HEADER_BYTES <= len(raw):

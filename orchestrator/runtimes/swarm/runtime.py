@@ -1,6 +1,6 @@
-"""Workers as tasks of Swarm services: a pool is a service, and its replicas are moved by our decisions.
+"""Run workers as tasks of Swarm services: a pool is a service, and we set its replicas.
 
-Swarm makes, places and removes tasks; which worker ends, and when, is decided by us (see orchestrator/doc/swarm.md).
+Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see orchestrator/doc/swarm.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,11 +22,11 @@ def _nobody_to_tell(_worker: str) -> None:
 
 
 class SwarmRuntime:
-    """A `Runtime` of a swarm's tasks. All but `wake` belong to one thread; one more thread looks at the tasks.
+    """A `Runtime` of a swarm's tasks. All but `wake` belong to one thread; another thread watches the tasks.
 
-    A worker on the manager that is asked, or on a node whose engine is named in `nodes`, is signalled by itself.
-    Elsewhere nobody can be signalled by itself: an idle worker is refused by the queue and ends, a busy one goes when
-    its slot can be removed without another's, and what an overdue one holds is given back.
+    A worker on the manager's node, or on a node whose engine is in `nodes`, can be signalled. Elsewhere an idle worker
+    ends because the queue refuses it, a busy one goes when its slot can be removed without another's, and the leases of
+    an overdue one are released.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class SwarmRuntime:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
-        state: the identity of the state directory; workers of another one's are never touched.
+        state: the identity of the state directory; workers of another one are never touched.
         engine: the URL of a manager's engine; None for DOCKER_HOST, or the local one.
         nodes: URLs of other nodes' engines, by hostname or id.
-        disown: has the queue take back what a worker holds, and refuse it; may raise `SourceUnavailableError`.
-        on_exit: called from another thread whenever there is somebody to reap.
-        timeout_seconds: how long an engine may take to answer.
+        disown: makes the queue take back a worker's leases and refuse it; may raise `SourceUnavailableError`.
+        on_exit: called from another thread when there is an exit to reap.
+        timeout_seconds: the time limit of a call to an engine.
         """
         self._state = state
         self._disown = disown
@@ -60,9 +60,10 @@ class SwarmRuntime:
         )
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`: one replica more, and the task that Swarm makes for it.
+        """See `Runtime.spawn`: adds a replica, and returns the task that Swarm creates for it.
 
-        Its name is made of the task's: `resize.3.xoyyzpafcv3nmhi5p62qjgggu`. Raises `RuntimeUnavailableError`.
+        The worker's name is made from the task's: `resize.3.xoyyzpafcv3nmhi5p62qjgggu`. Raises
+        `RuntimeUnavailableError`.
         """
         pool, settings = request.pool, request.pool.runtime.swarm
         if settings is None:
@@ -83,19 +84,19 @@ class SwarmRuntime:
         self._watch.nudge()
 
     def kill(self, worker: str) -> None:
-        """See `Runtime.kill`: SIGKILL to its container where its engine is in reach.
+        """See `Runtime.kill`: SIGKILL to its container if its engine is reachable.
 
-        Elsewhere what it holds is given back and the queue refuses it, so that it does no harm and ends by itself.
+        Elsewhere its leases are released and the queue refuses it, so that it does no harm and ends by itself.
         """
         self._crew.ask(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`. Nothing is known from outside."""
+        """See `Runtime.examine`: nothing is known."""
         return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. What those hold who can't be ended is given back on the way."""
+        """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""
         for worker, member in self._crew.members().items():
             if member.asked == "kill" and member.is_out_of_reach and not member.is_disowned:
                 try:
@@ -106,7 +107,7 @@ class SwarmRuntime:
         return self._crew.collect(at=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. With no manager to ask, everybody remembered is believed until there is one."""
+        """See `Runtime.adopt`. While no manager answers, all remembered workers are assumed to live."""
         ours = [handle for handle in remembered if handle.ref.startswith(REF_PREFIX)]
         try:
             tasks = [task for task in self._manager.tasks() if not task.is_ended]
@@ -123,7 +124,7 @@ class SwarmRuntime:
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: nobody's. Workers are on other hosts, and cost this one nothing."""
+        """See `Runtime.usage`: empty, as the workers use other hosts."""
         return {}
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:

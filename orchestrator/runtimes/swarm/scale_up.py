@@ -1,4 +1,4 @@
-"""One more worker of a pool's service: an update of its replicas, and the task that Swarm makes for it."""
+"""Add a worker to a pool's service: raise its replicas, and find the task that Swarm creates."""
 
 from collections.abc import Callable, Sequence
 from threading import Event, RLock
@@ -11,9 +11,9 @@ from orchestrator.runtimes.swarm.service import ServiceBody
 from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
 
 TASK_SECONDS: Final = 2.0
-"""How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""
+"""How long Swarm may take to create a task: usually 20 ms, longer only when it has no leader."""
 SETTLE_SECONDS: Final = 0.5
-"""How long ended tasks may take to be gone once their slots are removed: Swarm looks every 0.25 s."""
+"""How long ended tasks may take to disappear after their slots are removed: Swarm checks every 0.25 s."""
 
 _LOOK_SECONDS: Final = 0.01
 _MAX_TRIES: Final = 5
@@ -21,7 +21,7 @@ _MAX_GENERATIONS: Final = 100
 
 
 class Manager(Protocol):
-    """What growing asks of a manager: see `swarm_manager.SwarmManager`."""
+    """The part of a manager that growing needs: see `SwarmManager`."""
 
     def services(self, *, digest: str = "") -> list[SwarmService]: ...
     def tasks(self, *, service: str = "") -> list[SwarmTask]: ...
@@ -31,12 +31,12 @@ class Manager(Protocol):
 
 
 class ScaleUp:
-    """Grows services, one worker at a time. `changing` is held while any service's replicas are changed."""
+    """Grows services, one worker at a time. `changing` is held while any service's replicas change."""
 
     def __init__(self, manager: Manager, *, knows: Callable[[str], bool], task_seconds: float = TASK_SECONDS) -> None:
         """Args:
-        knows: whether a task is somebody's worker already, or was.
-        task_seconds: how long Swarm may take to make a task.
+        knows: tells whether a task is, or was, one of our workers.
+        task_seconds: how long Swarm may take to create a task.
         """
         self._manager = manager
         self._task_seconds = task_seconds
@@ -50,9 +50,9 @@ class ScaleUp:
         """The service that each pool's last worker went to, by the pool's name."""
 
     def one_more(self, body: ServiceBody) -> SwarmTask:
-        """A task that nobody had as a worker, in a service with this body.
+        """Return a new worker's task, in a service with this body.
 
-        A task that is there and is nobody's is taken first: Swarm made it after an answer that never came.
+        An existing task that is no worker is taken first: Swarm created it after a call whose answer was lost.
         Raises `SpawnError`, with the service as it was, and `RuntimeUnavailableError`.
         """
         with self.changing:
@@ -69,7 +69,7 @@ class ScaleUp:
         raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
 
     def _in(self, body: ServiceBody, services: Sequence[SwarmService]) -> SwarmTask:
-        """A task of the first of its services that can be grown, else of a new one."""
+        """Return a task of the first of its services that can grow, else of a new one."""
         for service in services:
             tasks = self._settled(service)
             if tasks is not None:
@@ -93,7 +93,7 @@ class ScaleUp:
             raise
 
     def _settled(self, service: SwarmService) -> Sequence[SwarmTask] | None:
-        """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""
+        """Return the tasks of a service that can grow, after a short wait if need be; None while workers leave it."""
         for _ in range(int(SETTLE_SECONDS / _LOOK_SECONDS)):
             tasks = self._manager.tasks(service=service.id)
             if swarm_slots.is_settled(tasks):
@@ -104,7 +104,7 @@ class ScaleUp:
         return None
 
     def _grown(self, service: SwarmService, *, slots: int) -> SwarmTask:
-        self._manager.scale(service, slots + 1)  # also where it is that many: only a change has Swarm look again
+        self._manager.scale(service, slots + 1)  # even if it is the same number: only an update makes Swarm check again
         try:
             return self._task(service.id)
         except SpawnError:
@@ -118,7 +118,7 @@ class ScaleUp:
                 return free
             self._pause.wait(_LOOK_SECONDS)
         raise SpawnError(
-            f"Swarm made no task within {self._task_seconds:g} s; see `docker node ls` and the manager's log"
+            f"Swarm created no task within {self._task_seconds:g} s; see `docker node ls` and the manager's log"
         )
 
     def _undo(self, service: str, slots: int) -> None:
@@ -127,6 +127,6 @@ class ScaleUp:
                 self._manager.scale(found, slots)
 
     def _free(self, tasks: Sequence[SwarmTask]) -> SwarmTask | None:
-        """The newest task that is nobody's worker."""
+        """Return the newest task that is no worker yet."""
         free = [task for task in tasks if not (task.is_ended or task.is_unwanted or self._knows(task.id))]
         return max(free, key=lambda task: task.created_seconds, default=None)

@@ -1,4 +1,4 @@
-"""Looks at all tasks of ours at a pace: who ended and how, who is to be signalled, which slots can be given back."""
+"""Poll all our tasks: collect exits, deliver signals, and remove slots of ended tasks."""
 
 import contextlib
 import signal
@@ -22,29 +22,29 @@ from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lo
 log = structlog.get_logger()
 
 LOOK_SECONDS: Final = 0.25
-"""Between two looks, as long as there are workers, or what is left of them."""
+"""Interval between two polls while there are workers, or slots to remove."""
 REST_SECONDS: Final = 5.0
-"""Between two looks when there is nothing."""
+"""Interval between two polls when there are neither."""
 STOP_SECONDS: Final = 10.0
 AWAY_SECONDS: Final = 1.0
-"""Between two tries to reach a manager that does not answer."""
+"""Pause before an unavailable manager is tried again."""
 SHARE: Final = 5
-"""A list of tasks that took long to get is followed by a rest of so many times as long."""
+"""A poll is followed by a pause of this many times its duration, up to `LONGEST_REST_SECONDS`."""
 LONGEST_REST_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 2.0
-"""Slots of ended tasks are given back once nobody has started or ended for so long."""
+"""Slots of ended tasks are removed once no worker has started or ended for this long."""
 EXPLAIN_SECONDS: Final = 1.0
-"""Engines are asked about ends for so long in one look: what the others held must not wait for that."""
+"""Time per poll to ask engines about exits: the release of the other workers' leases must not wait for it."""
 PATIENCE_SECONDS: Final = 3.0
-"""A worker that no signal reaches has so long to end by itself, as one that the queue refuses does in milliseconds."""
+"""How long a worker that can't be signalled gets to end by itself; one that the queue refuses needs milliseconds."""
 AGAIN_SECONDS: Final = 1.0
-"""A service that was lowered, and has its slots after so long, is told again."""
+"""A service that still has its slots this long after it was lowered is lowered again."""
 STRANGER_SECONDS: Final = 30.0
-"""A task of ours that is nobody's worker for so long is asked to go."""
+"""A task of ours that has been no worker for this long is asked to end."""
 
 
 class SwarmWatch:
-    """The one thread that looks. `start`, `nudge` and `stop` may be called from any."""
+    """The polling thread. `start`, `nudge` and `stop` may be called from any thread."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class SwarmWatch:
         clock: MonotonicClock,
         on_exit: Callable[[], None],
     ) -> None:
-        """`manager` is this thread's own line; `on_exit` is called whenever there is somebody to reap."""
+        """`manager` is this thread's own client; `on_exit` is called when there is an exit to reap."""
         self._manager = manager
         self._crew = crew
         self._growth = growth
@@ -72,17 +72,17 @@ class SwarmWatch:
         self._is_swept = False
 
     def start(self) -> None:
-        """Begin to look, if that is not so yet."""
+        """Start the thread, once."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="towline-swarm", daemon=True)
             self._thread.start()
 
     def nudge(self) -> None:
-        """Look now."""
+        """Poll now."""
         self._nudged.set()
 
     def stop(self) -> None:
-        """Look no more, and wait for the thread; not for ever where an engine does not answer it."""
+        """End the thread and wait for it, at most `STOP_SECONDS` if an engine does not answer."""
         self._stops = True
         self._nudged.set()
         if self._thread is not None:
@@ -107,11 +107,11 @@ class SwarmWatch:
             self._nudged.wait(pause_seconds)
 
     def look(self) -> float:
-        """Once over all tasks; how long Swarm took to list them, in seconds.
+        """Poll all tasks once; return how long Swarm took to list them, in seconds.
 
-        Raises `RuntimeUnavailableError`; then everybody is believed to be as before.
+        Raises `RuntimeUnavailableError`; then all workers are assumed to be as before.
         """
-        members = self._crew.members()  # before the tasks are listed: who joins meanwhile is not missed
+        members = self._crew.members()  # read first: a worker that joins meanwhile is not taken for gone
         grown = self._growth.grown
         asked_at = self._clock.monotonic()
         tasks = self._manager.tasks()
@@ -124,7 +124,7 @@ class SwarmWatch:
         self._crew.forget_buried(tasks)
         return took_seconds
 
-    # -- who ended ------------------------------------------------------------------------------------------------
+    # -- exits ----------------------------------------------------------------------------------------------------
 
     def _bury(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
         told = [(member, known.get(member.task_id)) for member in members.values()]
@@ -157,7 +157,7 @@ class SwarmWatch:
             self._on_exit()
 
     def _explained(self, ended: Exit, task: SwarmTask) -> Exit:
-        """The exit with what its engine knows of it."""
+        """Return the exit with its engine's details."""
         found = self._manager.inspected(task)
         state, host = found.get("State"), found.get("HostConfig")
         is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
@@ -169,7 +169,7 @@ class SwarmWatch:
             last_lines=self._manager.last_lines(task),
         )
 
-    # -- who is to go ---------------------------------------------------------------------------------------------
+    # -- signals --------------------------------------------------------------------------------------------------
 
     def _send_signals(self) -> None:
         for worker, member in self._crew.members().items():
@@ -183,7 +183,7 @@ class SwarmWatch:
                 log.warning(events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, asked=member.asked)
 
     def _note_strangers(self, tasks: Sequence[SwarmTask]) -> None:
-        """Tasks that are nobody's worker, made by hand or after an answer that never came, go after a while."""
+        """End tasks that are no worker, started by hand or after a call whose answer was lost, after a while."""
         now = self._clock.monotonic()
         found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._crew.knows(t.id))}
         self._strangers = {task: self._strangers.get(task, now) for task in found}
@@ -191,11 +191,10 @@ class SwarmWatch:
             if now - seen_at >= STRANGER_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
                 self._strangers[task] = now
 
-    # -- slots that can be given back -----------------------------------------------------------------------------
+    # -- slots to remove ------------------------------------------------------------------------------------------
 
     def _give_back(self, tasks: Sequence[SwarmTask], *, grown: int) -> None:
-        """Lower replicas by what has ended; and by who is to go where no signal reaches it, once it had time to go
-        by itself."""
+        """Lower replicas by the ended tasks, and by leaving ones that can't be signalled and had time to end."""
         now = self._clock.monotonic()
         if grown != self._grown:
             self._grown, self._quiet_since, self._is_swept = grown, now, False
@@ -221,7 +220,7 @@ class SwarmWatch:
         return going
 
     def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, grown: int) -> None:
-        """Lower the replicas of a service, if this look saw all its slots."""
+        """Lower the replicas of a service, if this poll saw all its slots."""
         now = self._clock.monotonic()
         is_early = now - self._lowered_at.get(service, NEVER) < AGAIN_SECONDS
         with self._growth.changing:
@@ -237,7 +236,7 @@ class SwarmWatch:
                         self._lowered_at[service] = now
 
     def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, grown: int) -> bool:
-        """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""
+        """Remove services with only ended tasks that no pool grows into; return whether the sweep was complete."""
         with self._growth.changing:
             if self._growth.grown != grown:
                 return False
@@ -249,7 +248,7 @@ class SwarmWatch:
             self._manager.remove_unused_secrets()
         return True
 
-    # -- a manager that is away -----------------------------------------------------------------------------------
+    # -- an unavailable manager -----------------------------------------------------------------------------------
 
     def _reached(self) -> None:
         if self._is_away:

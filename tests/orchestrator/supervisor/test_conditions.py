@@ -200,7 +200,7 @@ def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
     assert stage.runtime.asked == []
     (told,) = stage.told(events.POOL_DECIDED)
     assert told["target"] == stage.reconciler.pools["resize"].decision.target  # type: ignore[union-attr]
-    assert "dry run: nobody is started or stopped" in told["notes"]
+    assert "dry run: no worker is started or stopped" in told["notes"]
 
 
 def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> None:

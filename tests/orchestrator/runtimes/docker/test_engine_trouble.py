@@ -49,7 +49,7 @@ def test_an_engine_that_hangs_holds_nobody_up_and_loses_nobody(bench: DockerBenc
     handle = bench.up()
     bench.engine.freeze()
     try:
-        assert "has not made a container" in refused(bench)
+        assert "has not created a container" in refused(bench)
         began = CLOCK.monotonic()
         assert refused(bench)
         bench.runtime.drain(handle.worker)

@@ -54,7 +54,7 @@ def inspected(*, code: int, error: str = "", oom: bool = False, memory: int = 0)
         pytest.param(
             inspected(code=1, oom=True),
             False,
-            ContainerExit(code=1, reason="a process of it was ended by the kernel: out of memory"),
+            ContainerExit(code=1, reason="one of its processes was killed by the kernel: out of memory"),
             id="only a child was out of memory",
         ),
         pytest.param(
@@ -74,7 +74,7 @@ def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, en
         pytest.param(
             inspected(code=137, memory=2**23),
             False,
-            "nobody is known to have asked for it: perhaps it was out of memory, with a limit of 8 MiB",
+            "no request for it is known: perhaps it was out of memory, with a limit of 8 MiB",
             id="nobody asked for it",
         ),
         pytest.param(inspected(code=137, memory=2**23), True, "", id="somebody asked for it"),
