@@ -13,8 +13,7 @@ from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
-from orchestrator.sources.presence import ServersPresence
-from orchestrator.sources.pull_queue import QueueSource
+from orchestrator.sources.pull_queue import QueueSource, ServersPresence
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
@@ -39,7 +38,7 @@ def open_supervisor(
     worker_token: str | None = None,
     loader: Callable[[Queues], Callable[[], ReloadedSettings]] | None = None,
     watched: Path | None = None,
-    pulse: Heartbeat | None = None,
+    heartbeat: Heartbeat | None = None,
 ) -> Iterator[Supervisor]:
     """Open the supervisor of a project's pools; call its `run`, and from another thread `request_stop` to end it.
 
@@ -53,7 +52,7 @@ def open_supervisor(
         loader: makes, of the queues, what reads the pools anew for a reload; without it there is none but
             `Supervisor.request_reload(pools)`.
         watched: the file whose change is a reload.
-        pulse: what other threads are shown.
+        heartbeat: what other threads are shown.
     """
     url = url or project.queue_file.server.url(project.directory)
     files = state_of(project)
@@ -63,7 +62,7 @@ def open_supervisor(
         stack.callback(queues.close)
         heard = _heard(url, token, stack)
         elsewhere = heard.all if heard.several else None
-        source = QueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
+        source = QueueSource(queues, waiting=waiting, presence=heard, all_presence=elsewhere)
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -77,7 +76,7 @@ def open_supervisor(
             token=worker_token or token,
             load=None if loader is None else loader(queues),
             watched=watched,
-            pulse=pulse,
+            heartbeat=heartbeat,
         )
 
 

@@ -16,7 +16,7 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-PLACE: Final = " at "
+ENGINE_SEPARATOR: Final = " at "
 
 
 class CompositeRuntime:
@@ -29,7 +29,7 @@ class CompositeRuntime:
     def __init__(
         self,
         sleeper: Runtime,
-        makers: Mapping[RuntimeKind, Callable[[str | None, PoolSpec | None], Runtime]],
+        factories: Mapping[RuntimeKind, Callable[[str | None, PoolSpec | None], Runtime]],
         *,
         pools: Iterable[PoolSpec] = (),
     ) -> None:
@@ -40,38 +40,38 @@ class CompositeRuntime:
         pools: the pools of the settings: their runtimes are searched for workers of an earlier supervisor.
         """
         self._sleeper = sleeper
-        self._makers = makers
+        self._factories = factories
         self._runtimes: dict[str, Runtime] = {"process": sleeper}
-        self._homes: dict[str, Runtime] = {}
+        self._runtime_of: dict[str, Runtime] = {}
         self._pools = tuple(pools)
         self._has_adopted = False
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`."""
-        runtime = self._of(key_of(request.pool), request.pool, now=now)
+        runtime = self._runtime(key_of(request.pool), request.pool, now=now)
         handle = runtime.spawn(request, now=now)
-        self._homes[handle.worker] = runtime
+        self._runtime_of[handle.worker] = runtime
         return handle
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""
-        if worker in self._homes:
-            self._homes[worker].drain(worker)
+        if worker in self._runtime_of:
+            self._runtime_of[worker].drain(worker)
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`."""
-        if worker in self._homes:
-            self._homes[worker].kill(worker)
+        if worker in self._runtime_of:
+            self._runtime_of[worker].kill(worker)
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """See `Runtime.examine`."""
-        return self._homes[worker].examine(worker, before=before) if worker in self._homes else ""
+        return self._runtime_of[worker].examine(worker, before=before) if worker in self._runtime_of else ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`."""
         exits = [ended for runtime in self._runtimes.values() for ended in runtime.reap(now=now)]
         for ended in exits:
-            self._homes.pop(ended.worker, None)
+            self._runtime_of.pop(ended.worker, None)
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
@@ -85,13 +85,13 @@ class CompositeRuntime:
         for key in ours:
             needed.setdefault(key, None)
         for key, pool in needed.items():
-            if key.partition(PLACE)[0] in self._makers:
-                self._made(key, pool)
+            if key.partition(ENGINE_SEPARATOR)[0] in self._factories:
+                self._get_or_create(key, pool)
         self._has_adopted = True
         adopted: list[WorkerHandle] = []
         for key, runtime in self._runtimes.items():
             for handle in runtime.adopt(remembered=ours.get(key, []), now=now):
-                self._homes[handle.worker] = runtime
+                self._runtime_of[handle.worker] = runtime
                 adopted.append(handle)
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
@@ -124,10 +124,10 @@ class CompositeRuntime:
                 is_ended |= runtime.wait_for_exit(timeout_seconds=0.0)
         return is_ended
 
-    def _of(self, key: str, pool: PoolSpec, *, now: Monotonic) -> Runtime:
+    def _runtime(self, key: str, pool: PoolSpec, *, now: Monotonic) -> Runtime:
         if key in self._runtimes:
             return self._runtimes[key]
-        runtime = self._made(key, pool)
+        runtime = self._get_or_create(key, pool)
         if self._has_adopted:
             # Workers found there belong to no pool of ours: adoption is over.
             for handle in runtime.adopt(now=now):
@@ -136,10 +136,10 @@ class CompositeRuntime:
                 runtime.kill(handle.worker)
         return runtime
 
-    def _made(self, key: str, pool: PoolSpec | None) -> Runtime:
+    def _get_or_create(self, key: str, pool: PoolSpec | None) -> Runtime:
         if key not in self._runtimes:
-            kind, _, engine = key.partition(PLACE)
-            make = next((make for known, make in self._makers.items() if known == kind), None)
+            kind, _, engine = key.partition(ENGINE_SEPARATOR)
+            make = next((make for known, make in self._factories.items() if known == kind), None)
             if make is None:
                 raise RuntimeUnavailableError(f"this supervisor can't run workers of kind {kind}")
             self._runtimes[key] = make(engine or None, pool)
@@ -149,7 +149,7 @@ class CompositeRuntime:
 def key_of(pool: PoolSpec) -> str:
     """Return the key of the runtime that runs a pool's workers: its kind, and its engine if it names one."""
     engine = pool.containers.engine if pool.containers is not None else None
-    return f"{pool.runtime_kind}{PLACE}{engine}" if engine else pool.runtime_kind
+    return f"{pool.runtime_kind}{ENGINE_SEPARATOR}{engine}" if engine else pool.runtime_kind
 
 
 def key_of_ref(ref: str) -> str:
@@ -158,4 +158,4 @@ def key_of_ref(ref: str) -> str:
     if kind == "pid":
         return "process"
     engine, found, _ = rest.rpartition("#")
-    return f"{kind}{PLACE}{engine}" if found and kind == "docker" else kind
+    return f"{kind}{ENGINE_SEPARATOR}{engine}" if found and kind == "docker" else kind

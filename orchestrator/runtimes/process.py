@@ -26,7 +26,7 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.warden_process import WatchdogProcess
+from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
 
@@ -37,25 +37,25 @@ class OtherProcesses:
         """`lock` is a file that a living supervisor holds locked; without one there is no watchdog."""
         self._state_dir = state_dir
         self._lock = lock
-        self._warden = WatchdogProcess("orchestrator.runtimes.warden", state_dir / "warden.lock")
+        self._watchdog = WatchdogProcess("orchestrator.runtimes.watchdog", state_dir / "warden.lock")
         # Children that exist already belong to a program that ran in this process before an exec.
         self._inherited = set(procfs.children_of(os.getpid()))
 
-    def keep_warden(self) -> None:
+    def keep_watchdog(self) -> None:
         """Start the watchdog unless one runs: an earlier supervisor's stays, for the workers it left.
 
         If it can't be started now, a later call may succeed.
         """
         if self._lock is not None:
             with contextlib.suppress(OSError):
-                self._warden.keep(str(self._state_dir), str(self._lock))
+                self._watchdog.keep(str(self._state_dir), str(self._lock))
 
     def collect(self, *, workers: Collection[int]) -> None:
         """Collect ended children except `workers`, whose pids stay valid until their own exits are collected.
 
         As process 1 of a container we inherit every orphan.
         """
-        self._warden.collect()
+        self._watchdog.collect()
         self._inherited.difference_update([pid for pid in self._inherited.difference(workers) if _is_collected(pid)])
         if os.getpid() != 1:
             return
@@ -67,7 +67,7 @@ class OtherProcesses:
 
     def leave(self) -> None:
         """Leave the watchdog running without us, as long as it has workers to watch."""
-        self._warden.leave()
+        self._watchdog.leave()
 
 
 def _first_ended() -> int:
@@ -147,7 +147,7 @@ class ProcessRuntime:
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
-        self._bystanders = OtherProcesses(self._state_dir, lock=lock)
+        self._other_processes = OtherProcesses(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
@@ -156,7 +156,7 @@ class ProcessRuntime:
         environment.update(pool.env)
         environment.update(request.environment)
         if not self._processes:
-            self._bystanders.keep_warden()
+            self._other_processes.keep_watchdog()
         output = None
         try:
             output = self.logs.open(request.worker)
@@ -189,7 +189,7 @@ class ProcessRuntime:
         start_ticks = stat.start_ticks if stat else 0
         ref = procfs.ref_of(child.pid, start_ticks)
         handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
-        self._know(_Process(handle, child.pid, start_ticks, pidfd))
+        self._add(_Process(handle, child.pid, start_ticks, pidfd))
         return handle
 
     def drain(self, worker: str) -> None:
@@ -237,8 +237,8 @@ class ProcessRuntime:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
             self.logs.trim(self._processes)
             if self._processes:
-                self._bystanders.keep_warden()
-        self._bystanders.collect(workers={process.pid for process in self._processes.values()})
+                self._other_processes.keep_watchdog()
+        self._other_processes.collect(workers={process.pid for process in self._processes.values()})
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
@@ -258,7 +258,7 @@ class ProcessRuntime:
                 if handle is not None:
                     adopted.append(handle)
         if adopted:
-            self._bystanders.keep_warden()
+            self._other_processes.keep_watchdog()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
@@ -299,9 +299,9 @@ class ProcessRuntime:
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
             self._wake_fd = -1
-        self._bystanders.leave()
+        self._other_processes.leave()
 
-    def _know(self, process: _Process) -> None:
+    def _add(self, process: _Process) -> None:
         self._processes[process.handle.worker] = process
         self._selector.register(process.pidfd, selectors.EVENT_READ, process.handle.worker)
 
@@ -316,7 +316,7 @@ class ProcessRuntime:
             process.environment["TOWLINE_SPEC"],
             Monotonic(now - procfs.age_seconds(process.start_ticks)),
         )
-        self._know(_Process(handle, process.pid, process.start_ticks, pidfd))
+        self._add(_Process(handle, process.pid, process.start_ticks, pidfd))
         return handle
 
     def _collect(self, process: _Process, *, now: Monotonic) -> Exit:

@@ -15,7 +15,7 @@ _MARKS = ("TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR")
 
 _KERNEL_THREAD = 0x0020_0000
 _YOUNG_SECONDS = 1.0
-_LOOKS = 20  # a millisecond apart
+_ATTEMPTS = 20  # a millisecond apart
 
 
 class ProcessStat:
@@ -227,29 +227,29 @@ def worker_processes(state_dir: str) -> list[WorkerProcess]:
     """
     found: list[WorkerProcess] = []
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208
-    for look in range(_LOOKS):
-        if look:
+    for attempt in range(_ATTEMPTS):
+        if attempt:
             time.sleep(0.001)
-        pids = _look(pids, state_dir, found)
+        pids = _scan(pids, state_dir, found)
         if not pids:
             break
     return found
 
 
-def _look(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
+def _scan(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
     """Add the workers among these processes to `found`; return the processes that can't be classified yet."""
-    untold = []
+    unclassified = []
     for pid in pids:
         environment = environment_of(pid)
         if environment is None:
             stat = read_stat(pid)
             if stat is not None and stat.is_alive and not stat.is_kernel_thread and _is_young(stat):
-                untold.append(pid)
+                unclassified.append(pid)
         elif environment.get("TOWLINE_STATE_DIR") == state_dir and all(mark in environment for mark in _MARKS):
             stat = read_stat(pid)
             if stat is not None and stat.is_alive:
                 found.append(WorkerProcess(stat, environment))
-    return untold
+    return unclassified
 
 
 def _is_young(stat: ProcessStat) -> bool:

@@ -29,8 +29,8 @@ def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Sus
 
 
 def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
-    look = queues.observe(queue, tags=ANY, after=cursor)
-    names = [lease.name for lease in look.live if lease.worker == worker]
+    observation = queues.observe(queue, tags=ANY, after=cursor)
+    names = [lease.name for lease in observation.live if lease.worker == worker]
     if not names:
         return []
     bound = next((spec.max_leases for spec in queues.queues() if spec.name == queue), None)
@@ -39,7 +39,7 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
         some = names[first : first + MAX_PEEK_TASKS]
         for task in queues.queue(queue).peek(states=_LEASED, names=some, limit=MAX_PEEK_TASKS).tasks:
             if task.worker == worker:
-                held_seconds = max(0.0, seconds_between(task.leased_at, look.now))
+                held_seconds = max(0.0, seconds_between(task.leased_at, observation.now))
                 most = bound if task.max_leases is None else task.max_leases
                 one = SuspectedTask(queue, task.shown_name, task.tag, held_seconds, task.leases, most, task.token)
                 held.append(one)

@@ -37,8 +37,8 @@ class StateDir:
         self._deaths_path = self.path / "deaths.jsonl"
         self._replays_path = self.path / "replays.jsonl"
         self._usage_path = self.path / "usage.json"
-        self._orders_path = self.path / "orders.json"
-        self._orders_lock_path = self.path / "orders.lock"
+        self._overrides_path = self.path / "orders.json"
+        self._overrides_lock_path = self.path / "orders.lock"
         self._host_path = self.path / "host.json"
         self._reload_path = self.path / "reload.json"
         self._reloaded_path = self.path / "reloaded.json"
@@ -112,15 +112,15 @@ class StateDir:
         usage = _read(self._usage_path)
         return usage if usage is not None and usage.get("version") == _VERSION else {}
 
-    def orders_mark(self) -> tuple[int, int, int] | None:
+    def overrides_mark(self) -> tuple[int, int, int] | None:
         """Return a value that differs after every change of the overrides; None when there are none."""
-        return _mark(self._orders_path)
+        return _mark(self._overrides_path)
 
     def host_mark(self) -> tuple[int, int, int] | None:
         """Return a value that differs after every change of the host's override; None when there is none."""
         return _mark(self._host_path)
 
-    def read_host_order(self) -> HostOverride:
+    def read_host_override(self) -> HostOverride:
         """Return the host's override. Raises as `read_overrides` does."""
         return (
             HostOverride.from_json(_read_certainly(self._host_path))
@@ -128,49 +128,49 @@ class StateDir:
             else overrides.NOT_DRAINED
         )
 
-    def order_host(self, order: HostOverride) -> None:
+    def write_host_override(self, override: HostOverride) -> None:
         """Replace the host's override. Raises `OSError`."""
         make_folder(self.path)
-        _write(self._host_path, order.to_json())
+        _write(self._host_path, override.to_json())
 
-    def read_orders(self) -> dict[str, Overrides]:
+    def read_overrides(self) -> dict[str, Overrides]:
         """Return pools' overrides, also expired ones.
 
         Raises `ValueError` for an invalid file, `OSError` when it can't be read now.
         """
-        if not self._orders_path.exists():
+        if not self._overrides_path.exists():
             return {}
-        return overrides.found(_read_certainly(self._orders_path))
+        return overrides.found(_read_certainly(self._overrides_path))
 
-    def change_orders(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
+    def change_overrides(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
         """Change one pool's overrides under a lock, and return them.
 
         An unreadable file is replaced. Raises `OSError`.
         """
         make_folder(self.path)
-        lock = os.open(self._orders_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self._overrides_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                known = self.read_orders()
+                known = self.read_overrides()
             except ValueError:
                 known = {}
             known[pool] = change(known.get(pool, overrides.NO_ORDERS))
-            _write(self._orders_path, overrides.kept(known))
+            _write(self._overrides_path, overrides.kept(known))
             return known[pool]
         finally:
             os.close(lock)
 
-    def ask_reload(self, request: str) -> None:
+    def request_reload(self, request: str) -> None:
         """Ask the supervisor to reload; `request` identifies the request. Raises `OSError`."""
         _write(self._reload_path, {"request": request})
 
-    def reload_asked(self) -> str | None:
+    def reload_request(self) -> str | None:
         """Return the id of the last reload request, if there was one."""
-        asked = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
-        return asked if isinstance(asked, str) else None
+        request_id = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
+        return request_id if isinstance(request_id, str) else None
 
-    def answer_reload(self, answer: Mapping[str, object]) -> None:
+    def write_reload_answer(self, answer: Mapping[str, object]) -> None:
         """Write the result of the last reload, requested or not."""
         _write(self._reloaded_path, answer)
 

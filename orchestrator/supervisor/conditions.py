@@ -33,7 +33,7 @@ Kept = TypeVar("Kept")
 
 KEEP_SECONDS: Final = 60.0
 """Interval between two writes of usage and budgets to disk: a crash loses at most this much of them."""
-UNTOLD_SECONDS: Final = 3.0
+UNMEASURED_SECONDS: Final = 3.0
 """A worker that is busy for this long and has not been measured counts as never measurable."""
 
 _MEASURED: Final = frozenset({"process", "docker"})
@@ -46,35 +46,35 @@ class OverrideReader:
     def __init__(self, files: StateDir) -> None:
         self._files = files
         self._mark: tuple[int, int, int] | None = None
-        self._orders: dict[str, Overrides] = {}
+        self._overrides: dict[str, Overrides] = {}
         self._host_mark: tuple[int, int, int] | None = None
-        self._host_order = NOT_DRAINED
-        self._unread = LogOnce()
-        self._troubles: list[str] = []
+        self._host_override = NOT_DRAINED
+        self._read_errors = LogOnce()
+        self._errors: list[str] = []
 
     def changed(self) -> Mapping[str, Overrides]:
         """Return the overrides of the pools whose overrides changed since the last call."""
-        mark = self._files.orders_mark()
+        mark = self._files.overrides_mark()
         if mark == self._mark:
             return {}
         try:
-            orders = self._files.read_orders()
+            overrides = self._files.read_overrides()
         except ValueError as error:
             self._mark = mark
-            self._troubles.append(str(error))
+            self._errors.append(str(error))
             return {}
         except OSError as error:  # the file exists: retry at the next turn
             self._warn(error)
             return {}
-        self._unread.ends()
+        self._read_errors.ends()
         self._mark = mark
-        before, self._orders = self._orders, orders
-        changed = [name for name in sorted({*before, *orders}) if before.get(name) != orders.get(name)]
-        return {name: orders.get(name, NO_ORDERS) for name in changed}
+        before, self._overrides = self._overrides, overrides
+        changed = [name for name in sorted({*before, *overrides}) if before.get(name) != overrides.get(name)]
+        return {name: overrides.get(name, NO_ORDERS) for name in changed}
 
     def in_force(self, pool: str, moment: Moment) -> Overrides:
         """Return the pool's overrides that have not expired at `moment`."""
-        found = self._orders.get(pool)
+        found = self._overrides.get(pool)
         return NO_ORDERS if found is None else found.in_force(moment)
 
     def drained_at(self) -> float | None:
@@ -82,22 +82,22 @@ class OverrideReader:
         mark = self._files.host_mark()
         if mark != self._host_mark:
             try:
-                self._host_order = self._files.read_host_order()
+                self._host_override = self._files.read_host_override()
             except ValueError as error:
-                self._troubles.append(str(error))
+                self._errors.append(str(error))
             except OSError as error:
                 self._warn(error)
-                return self._host_order.drained_at
+                return self._host_override.drained_at
             self._host_mark = mark
-        return self._host_order.drained_at
+        return self._host_override.drained_at
 
-    def take_troubles(self) -> list[str]:
+    def take_errors(self) -> list[str]:
         """Return the read errors since the last call."""
-        found, self._troubles = self._troubles, []
+        found, self._errors = self._errors, []
         return found
 
     def _warn(self, error: OSError) -> None:
-        if self._unread.is_news(error):
+        if self._read_errors.is_news(error):
             log.warning(events.STATE_NOT_READ, path=str(self._files.path), error=error.strerror)
 
 
@@ -112,13 +112,13 @@ class ScheduleBounds:
         self.budgets = dict(budgets)
         self._spent_at = dict.fromkeys(budgets, at)
 
-    def of(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> tuple[PoolSpec, Bounds]:
+    def of(self, spec: PoolSpec, overrides: Overrides, moment: Moment) -> tuple[PoolSpec, Bounds]:
         """Return the pool's spec with its bounds of this moment, and those bounds.
 
         Returns the identical spec object while nothing changes: callers compare it by identity, and it caches its
         digest.
         """
-        bounds = self._bounds_of(spec, orders, moment)
+        bounds = self._bounds_of(spec, overrides, moment)
         if (bounds.min, bounds.max) == (spec.workers.min, spec.workers.max):
             return spec, bounds
         known = self._specs.get(spec.name)
@@ -130,9 +130,9 @@ class ScheduleBounds:
         self._specs[spec.name] = (spec, bounded)
         return bounded, bounds
 
-    def _bounds_of(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> Bounds:
-        if orders.scale is not None:
-            workers = orders.scale.workers
+    def _bounds_of(self, spec: PoolSpec, overrides: Overrides, moment: Moment) -> Bounds:
+        if overrides.scale is not None:
+            workers = overrides.scale.workers
             return Bounds(workers, workers, f"scaled to {workers} by hand")
         if not spec.schedule:
             return Bounds(spec.workers.min, spec.workers.max)
@@ -143,11 +143,11 @@ class ScheduleBounds:
             self._bounds[spec.name] = known
         return known[2]
 
-    def finish_by(self, spec: PoolSpec, orders: Overrides, moment: Moment) -> FinishBy | None:
+    def finish_by(self, spec: PoolSpec, overrides: Overrides, moment: Moment) -> FinishBy | None:
         """Return the deadline of the pool's backlog; None without one."""
-        if orders.finish_by is not None:
-            left = orders.finish_by.until.left_seconds(moment)
-            return FinishBy(left, moment.wall_seconds + left, orders.finish_by.utc_offset_seconds)
+        if overrides.finish_by is not None:
+            left = overrides.finish_by.until.left_seconds(moment)
+            return FinishBy(left, moment.wall_seconds + left, overrides.finish_by.utc_offset_seconds)
         if spec.finish_by is None:
             return None
         wall = moment.wall_seconds
@@ -177,23 +177,23 @@ class ScheduleBounds:
 class CapacityShare:
     """Each pool's share of the host, from what its workers use and what other pools have and want."""
 
-    def __init__(self, host: HostMeter, appetites: WorkerUsages) -> None:
+    def __init__(self, host: HostMeter, usages: WorkerUsages) -> None:
         self._host = host
         self._cores = len(os.sched_getaffinity(0))
-        self._wanting: dict[str, CapacityDemand] = {}
+        self._demanding: dict[str, CapacityDemand] = {}
         self._resting: dict[str, CapacityDemand] = {}
-        self._untold: set[str] = set()
-        self.appetites = appetites
+        self._unmeasurable: set[str] = set()
+        self.usages = usages
 
     def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
         """Return how many workers the pool may add now; None for a pool whose workers run elsewhere."""
         if spec.runtime_kind == "external":
             return None
-        own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
+        own = self._demand(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
         host = self._host.look(now=now)
         # Only pools that want workers, or have idle ones to give up, compete for the host.
-        others = [*self._wanting.values(), *(self._resting.values() if host.is_pressed else ())]
-        return shared(host, [own, *(claim for claim in others if claim.pool != spec.name)])[spec.name]
+        others = [*self._demanding.values(), *(self._resting.values() if host.is_pressed else ())]
+        return shared(host, [own, *(demand for demand in others if demand.pool != spec.name)])[spec.name]
 
     def cores(self, *, now: Monotonic) -> int:
         """Return the number of cores available to us; a control group may allow fewer than the host has."""
@@ -201,58 +201,58 @@ class CapacityShare:
 
     def start_seconds(self, spec: PoolSpec) -> float | None:
         """Return the CPU seconds of one start; None when unknown, or spent on another host."""
-        return self.appetites.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
+        return self.usages.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
 
     def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Record what the pool has and wants of the host, for the turns of the other pools."""
         if spec.runtime_kind == "external":
             return
-        claim = self._claim(spec, fleet, wanted=decision.unguarded, now=decision.at)
-        is_wanting = claim.wanted > claim.alive or claim.starting > 0
-        self._wanting.pop(spec.name, None)
+        demand = self._demand(spec, fleet, wanted=decision.unguarded, now=decision.at)
+        is_wanting = demand.wanted > demand.alive or demand.starting > 0
+        self._demanding.pop(spec.name, None)
         self._resting.pop(spec.name, None)
         if is_wanting:
-            self._wanting[spec.name] = claim
-        elif claim.idle:
-            self._resting[spec.name] = claim
+            self._demanding[spec.name] = demand
+        elif demand.idle:
+            self._resting[spec.name] = demand
 
     def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
         """Return whether measuring now would show something new: the cost of a start, or of a busy worker."""
         workers = fleet.workers.values()
-        if spec.runtime_kind == "process" and self.appetites.of(spec.name).start_seconds is None:
+        if spec.runtime_kind == "process" and self.usages.of(spec.name).start_seconds is None:
             return any(w.started_at is not None and not w.adopted for w in workers)
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
     def measured(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn what workers use from a new measurement."""
-        self.appetites.learn(fleets, usage, now=now)
-        self._untold.update(fleet.pool for fleet in fleets if _is_untold(fleet, usage, now=now))
+        self.usages.learn(fleets, usage, now=now)
+        self._unmeasurable.update(fleet.pool for fleet in fleets if _is_unmeasurable(fleet, usage, now=now))
 
     def forget(self, kept: Collection[str]) -> None:
         """Drop all pools but these."""
-        self._untold &= set(kept)
-        _keep_only(kept, self._wanting)
+        self._unmeasurable &= set(kept)
+        _keep_only(kept, self._demanding)
         _keep_only(kept, self._resting)
-        self.appetites.forget(kept)
+        self.usages.forget(kept)
 
     def _is_untried(self, spec: PoolSpec) -> bool:
         """Return whether the CPU use of the pool's workers is still unknown and can still be measured."""
-        is_told = spec.runtime_kind in _MEASURED and spec.name not in self._untold
-        return is_told and self.appetites.of(spec.name).cores is None
+        is_measurable = spec.runtime_kind in _MEASURED and spec.name not in self._unmeasurable
+        return is_measurable and self.usages.of(spec.name).cores is None
 
-    def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> CapacityDemand:
+    def _demand(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> CapacityDemand:
         alive = fleet.alive
         settled_at = now - SETTLED_SECONDS
-        appetite = self.appetites.of(spec.name)
+        usage = self.usages.of(spec.name)
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
         return CapacityDemand(
             spec.name,
             len(alive),
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
-            appetite,
+            usage,
             idle=sum(1 for w in alive if w.state == "idle"),
             starting=sum(1 for w in alive if w.started_at is None or w.started_at > settled_at),
-            promised_bytes=math.fsum(max(0.0, appetite.memory_bytes - w.memory_bytes) for w in starting),
+            promised_bytes=math.fsum(max(0.0, usage.memory_bytes - w.memory_bytes) for w in starting),
             priority=spec.priority,
             hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
             untried=max(self.cores(now=now), spec.workers.min) if self._is_untried(spec) else None,
@@ -269,38 +269,38 @@ class ConditionsTracker:
         self._boot = boot()
         self._keep_at = Monotonic(clock.monotonic() + KEEP_SECONDS)
         self._is_failing = False
-        self._troubles: list[str] = []
-        appetites, budgets, at = self._restored()
+        self._errors: list[str] = []
+        usages, budgets, at = self._restored()
         self.overrides = OverrideReader(files)
-        self.share = CapacityShare(host or HostMeter(), appetites)
+        self.share = CapacityShare(host or HostMeter(), usages)
         self._bounds = ScheduleBounds(budgets, at=at)
 
     def of(self, spec: PoolSpec, fleet: Fleet) -> tuple[PoolSpec, Conditions]:
         """Return the pool's spec with its bounds of this moment, and its other conditions."""
         moment = Moment(self._clock.wall_seconds(), self._clock.monotonic(), self._boot)
         now = Monotonic(moment.monotonic)
-        orders = self.overrides.in_force(spec.name, moment)
-        bounded, bounds = self._bounds.of(spec, orders, moment)
-        notes = told(orders, moment)
-        if bounds.by and orders.scale is None:
+        overrides = self.overrides.in_force(spec.name, moment)
+        bounded, bounds = self._bounds.of(spec, overrides, moment)
+        notes = told(overrides, moment)
+        if bounds.by and overrides.scale is None:
             notes.append(f"{bounds.by}: min {bounds.min}, max {bounds.max}")
         if spec.dry_run:
             notes.append("dry run: no worker is started or stopped")
         conditions = Conditions(
-            paused=orders.paused,
+            paused=overrides.paused,
             cores=self.share.cores(now=now),
             start_seconds=self.share.start_seconds(spec),
             room=self.share.room(bounded, fleet, now=now),
             budget=self._bounds.budget_left(spec, fleet, now=now),
             bounds_by=bounds.by,
-            finish_by=self._bounds.finish_by(spec, orders, moment),
+            finish_by=self._bounds.finish_by(spec, overrides, moment),
             notes=tuple(notes),
         )
         return bounded, conditions
 
-    def troubles(self) -> list[str]:
+    def take_errors(self) -> list[str]:
         """Return each read error once."""
-        found, self._troubles = [*self._troubles, *self.overrides.take_troubles()], []
+        found, self._errors = [*self._errors, *self.overrides.take_errors()], []
         return found
 
     def forget(self, names: Iterable[str]) -> None:
@@ -319,7 +319,7 @@ class ConditionsTracker:
             self._files.write_usage(
                 {
                     "budgets": budget.kept(self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3)),
-                    "appetites": self.share.appetites.to_json(),
+                    "appetites": self.share.usages.to_json(),
                 }
             )
         except OSError as error:
@@ -335,13 +335,13 @@ class ConditionsTracker:
         """Return workers' usage, and the budgets with the instant they were stored at, from an earlier supervisor."""
         usage = self._files.read_usage()
         try:
-            appetites = WorkerUsages.from_json(usage.get("appetites", {}))
+            usages = WorkerUsages.from_json(usage.get("appetites", {}))
             kept_at, budgets = budget.found(usage["budgets"]) if "budgets" in usage else (0.0, {})
         except ValueError as error:
-            self._troubles.append(str(error))
+            self._errors.append(str(error))
             return WorkerUsages(), {}, _AT_ONCE
         ago = max(0.0, self._clock.wall_seconds() - kept_at)
-        return appetites, budgets, Monotonic(self._clock.monotonic() - ago)
+        return usages, budgets, Monotonic(self._clock.monotonic() - ago)
 
 
 def _keep_only(names: Collection[str], known: dict[str, Kept]) -> None:
@@ -349,8 +349,8 @@ def _keep_only(names: Collection[str], known: dict[str, Kept]) -> None:
         del known[name]
 
 
-def _is_untold(fleet: Fleet, usage: Mapping[str, Usage], *, now: Monotonic) -> bool:
+def _is_unmeasurable(fleet: Fleet, usage: Mapping[str, Usage], *, now: Monotonic) -> bool:
     """Return whether a worker has been busy for long while no worker of the pool could be measured."""
     workers = fleet.workers.values()
-    works = any(w.state == "busy" and now - w.since >= UNTOLD_SECONDS for w in workers)
+    works = any(w.state == "busy" and now - w.since >= UNMEASURED_SECONDS for w in workers)
     return works and not any(w.worker in usage for w in workers)

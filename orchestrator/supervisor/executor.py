@@ -44,20 +44,20 @@ class PlanExecutor:
         self._identify = identify
         self._may_act = may_act
 
-    def carry_out(self, todo: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
+    def execute(self, plan: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
         """Execute the plan's actions in order, until `may_act` forbids it or an action can't be done now."""
-        for leave in todo.kill:
-            self.kill(pool, leave.worker, why=leave.why, now=now)
-        for leave in todo.retire:
-            if not self._may_act() or not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
+        for removal in plan.kill:
+            self.kill(pool, removal.worker, why=removal.why, now=now)
+        for removal in plan.retire:
+            if not self._may_act() or not self._retire(pool, removal, grace_seconds=spec.grace, now=now):
                 break
-        for leave in todo.end:
-            if not self._may_act() or not self._end(pool, leave, spec, now=now):
+        for removal in plan.end:
+            if not self._may_act() or not self._end(pool, removal, spec, now=now):
                 break
-        for leave in todo.finish:
-            if not self._may_act() or not self.finish(pool, leave, grace_seconds=spec.grace, now=now):
+        for removal in plan.finish:
+            if not self._may_act() or not self.finish(pool, removal, grace_seconds=spec.grace, now=now):
                 break
-        for spawn in todo.spawn:
+        for spawn in plan.spawn:
             if not self._may_act() or not self._spawn(pool, spec, spawn):
                 break
 
@@ -68,11 +68,11 @@ class PlanExecutor:
             request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
             handle = self._runtime.spawn(request, now=now)
         except RuntimeUnavailableError as error:
-            self._put_off(pool, str(error), now=now)
+            self._back_off(pool, str(error), now=now)
             return False
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
-            pool.tally.failed_starts += 1
+            pool.counters.failed_starts += 1
             pool.last_failure = WorkerFailure(now, str(error))
             log.warning(
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
@@ -82,7 +82,7 @@ class PlanExecutor:
             log.info(events.RUNTIME_RECOVERED, pool=pool.name)
             pool.outage = None
         is_ours = not is_external(handle.ref)
-        pool.tally.starts += is_ours
+        pool.counters.starts += is_ours
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,
@@ -95,7 +95,7 @@ class PlanExecutor:
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
 
-    def _put_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
+    def _back_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
         """Back off for 2, 4, 8, then 10 s. The pool is not at fault, so this counts as no failed start."""
         before = pool.outage
         if before is None or before.why != why:
@@ -104,48 +104,48 @@ class PlanExecutor:
         pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
 
     def _retire(
-        self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
+        self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
     ) -> bool:
         """Fence an idle worker at the queue, and drain it only if fenced. False when the queue is unavailable."""
-        if self._release(pool, leave.worker, why=leave.why, now=now):
+        if self._release(pool, removal.worker, why=removal.why, now=now):
             return True
         try:
-            is_fenced = self._source.retire(leave.worker)
+            is_fenced = self._source.retire(removal.worker)
         except SourceUnavailableError:
             return False
         if is_fenced and hangs:
-            condition = self._runtime.examine(leave.worker, before="end")
-            pool.fleet = examined(pool.fleet, leave.worker, condition)
+            condition = self._runtime.examine(removal.worker, before="end")
+            pool.fleet = examined(pool.fleet, removal.worker, condition)
         if is_fenced:
-            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+            self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         return True
 
-    def _retired(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
+    def _drain_fenced(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
         """Drain a fenced worker. It holds no lease: a signal is safe, and also ends a worker that no longer polls."""
-        log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
-        self._runtime.drain(leave.worker)
-        pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+        log.info(events.WORKER_RETIRED, pool=pool.name, worker=removal.worker, why=removal.why)
+        self._runtime.drain(removal.worker)
+        pool.fleet = draining(pool.fleet, removal.worker, grace_seconds=grace_seconds, now=now)
 
-    def finish(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
+    def finish(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
         """Grant a worker no more leases, and drain it once it holds none; repeat until it is gone.
 
         False when the queue is unavailable.
         """
-        if self._release(pool, leave.worker, why=leave.why, now=now):
+        if self._release(pool, removal.worker, why=removal.why, now=now):
             return True
         try:
-            is_free = self._source.retire(leave.worker, busy="finish")
+            is_free = self._source.retire(removal.worker, busy="finish")
         except SourceUnavailableError:
             return False
-        known = pool.fleet.workers.get(leave.worker)
+        known = pool.fleet.workers.get(removal.worker)
         if is_free:
-            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+            self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         elif known is not None and not known.is_leaving:
-            log.info(events.WORKER_FINISHING, pool=pool.name, worker=leave.worker, why=leave.why, held=known.leases)
-            pool.fleet = finishing(pool.fleet, leave.worker, now=now)
+            log.info(events.WORKER_FINISHING, pool=pool.name, worker=removal.worker, why=removal.why, held=known.leases)
+            pool.fleet = finishing(pool.fleet, removal.worker, now=now)
         return True
 
-    def tell_of_unresponsive(self, pool: Pool, before: Fleet) -> None:
+    def log_unresponsive(self, pool: Pool, before: Fleet) -> None:
         """Log workers that became unresponsive since `before`, with the runtime's diagnosis, or that recovered."""
         for worker in pool.fleet.workers.values():
             known = before.workers.get(worker.worker)
@@ -162,14 +162,14 @@ class PlanExecutor:
                 events.WORKER_UNRESPONSIVE, pool=pool.name, worker=worker.worker, seconds=seconds, condition=condition
             )
 
-    def _end(self, pool: Pool, leave: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
+    def _end(self, pool: Pool, removal: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
         """Fence and drain an unresponsive worker: it may recover and hold a lease again before the fence.
 
         Its grace counts from when it became unresponsive. False when the queue is unavailable.
         """
-        known = pool.fleet.workers.get(leave.worker)
+        known = pool.fleet.workers.get(removal.worker)
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
-        return self._retire(pool, leave, grace_seconds=left, now=now, hangs=True)
+        return self._retire(pool, removal, grace_seconds=left, now=now, hangs=True)
 
     def _release(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> bool:
         """Release a worker that an external system started: that system ends it. False for a worker of ours."""

@@ -38,7 +38,7 @@ class LeaderElection:
         self._due_at = Monotonic(float("-inf"))
         self._ends_at = Monotonic(float("-inf"))
         self.is_ours = False
-        self.is_anothers = False
+        self.is_led_by_another = False
 
     def hold(self, *, now: Monotonic) -> bool:
         """Take or renew the leadership when due; return whether it is ours.
@@ -46,7 +46,7 @@ class LeaderElection:
         While the source is unavailable we lead until our lease ends; after that nobody is known to lead.
         """
         if now >= self._due_at:
-            self._ask(now)
+            self._renew(now)
         if not self.is_live(now=now):
             self.is_ours = False
         return self.is_ours
@@ -62,16 +62,16 @@ class LeaderElection:
             with contextlib.suppress(SourceUnavailableError):
                 self._source.lead(self._holder, seconds=0.0)
 
-    def _ask(self, now: Monotonic) -> None:
+    def _renew(self, now: Monotonic) -> None:
         has_led = self._ends_at > 0
         try:
             self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
         except SourceUnavailableError:
             self._due_at = Monotonic(
-                now + (STANDBY_SECONDS if has_led and not self.is_anothers else HEAD_START_SECONDS)
+                now + (STANDBY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
             )
             return
-        self.is_anothers = not self.is_ours
+        self.is_led_by_another = not self.is_ours
         if self.is_ours:  # counted from before the call: the store counts from a later instant
             self._ends_at = Monotonic(now + LEAD_SECONDS - MARGIN_SECONDS)
         self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))

@@ -1,12 +1,9 @@
-"""A pool's state in the supervisor: its settings, workers, last sample, last decision and counters."""
+"""A pool's state in the supervisor: settings, workers, last sample and decision, counters, and its problem. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-import structlog
-
-from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
@@ -19,8 +16,7 @@ from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision,
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.lease_waits import NONE, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
-
-log = structlog.get_logger()
+from orchestrator.values import value
 
 LEAVING_GRACE_SECONDS: Final = 30.0
 """Grace of the workers of a pool that is in no settings, as of an adopted worker's."""
@@ -31,6 +27,15 @@ ASLEEP_SECONDS: Final = 10.0
 AT_ONCE: Final = Monotonic(float("-inf"))
 
 Direction = Literal["up", "down", "hold"]
+
+ConcernKind = Literal["late", "at_max", "no_starts"]
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
+`no_starts`: its last start failed, or its runtime is unavailable.
+"""
+
+KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
+RECENT_FAILURE_SECONDS: Final = 600.0
+"""A worker's failure is named as a cause of lateness for this long after it happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +119,12 @@ class Pool:
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
-    told: tuple[object, ...] = ()
+    last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
-    suspects: tuple[Suspect, ...] = ()
-    errands: dict[str, Suspect] = field(default_factory=dict)
-    tally: PoolCounters = field(default_factory=PoolCounters)
+    suspected: tuple[Suspect, ...] = ()
+    solo_workers: dict[str, Suspect] = field(default_factory=dict)
+    counters: PoolCounters = field(default_factory=PoolCounters)
     trouble: LogOnce = field(default_factory=LogOnce)
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
@@ -132,7 +137,7 @@ class Pool:
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False
-        if self.suspects or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
+        if self.suspected or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
             return False
         expected = self.state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
         if expected and -expected[0].age_seconds <= self.ahead_seconds(spec):
@@ -140,12 +145,57 @@ class Pool:
         return not (spec.workers.min or spec.schedule or spec.finish_by or self.conditions.bounds_by)
 
 
-def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:
-    """Return the pool's stored policy state; a new one, with a warning, when that can't be read."""
-    if name not in learned:
-        return PolicyState()
-    try:
-        return PolicyState.from_json(learned[name])
-    except ValueError as error:
-        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
-        return PolicyState()
+@value
+class Concern:
+    """A pool's problem: its kinds, and the causes as one sentence."""
+
+    kinds: tuple[ConcernKind, ...]
+    why: str
+
+    def record(self) -> dict[str, object]:
+        """Return the concern as JSON values."""
+        return {"kinds": list(self.kinds), "why": self.why}
+
+
+def concern_of(pool: Pool) -> Concern | None:
+    """Return the pool's problem as of its last sample and decision; None without one."""
+    spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
+    if spec is None or sample is None or decision is None:
+        return None
+    failures = pool.fleet.failed_starts(spec)
+    outage = pool.outage.why if pool.outage is not None and decision.unguarded > decision.current else ""
+    wrong: dict[ConcernKind, bool] = {
+        "late": sample.oldest_seconds > spec.slo,
+        "at_max": "max" in decision.limited_by,
+        "no_starts": bool(failures or outage),
+    }
+    kinds = tuple([kind for kind in KINDS if wrong[kind]])
+    if not kinds:
+        return None
+    causes = [*_causes(sample, decision, spec=spec), *_of_starts(decision, failures=failures, outage=outage)]
+    failure = pool.last_failure
+    if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
+        causes.append(f"last failure: {failure.why}")
+    return Concern(kinds, "; ".join(causes))
+
+
+def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Iterator[str]:
+    is_late = sample.oldest_seconds > spec.slo
+    if is_late:
+        yield f"a task has waited for {sample.oldest_seconds:.0f} s, the slo is {spec.slo:g} s"
+    if sample.paused and "queue_paused" not in decision.limited_by:
+        yield "the queue is paused"
+    for limit in decision.limits:
+        yield f"held back by {limit.guard}: {limit.why}"
+    if decision.unguarded > decision.current:
+        yield f"workers: {decision.current} of {decision.unguarded} wanted"
+    elif is_late:
+        yield f"workers: {decision.current}, by rule {decision.rule}: {decision.why}"
+
+
+def _of_starts(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
+    """Yield the problems with starts that no guard has named."""
+    if failures and "crash_loop" not in decision.limited_by:
+        yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"
+    if outage and "runtime_unavailable" not in decision.limited_by:
+        yield outage

@@ -20,7 +20,7 @@ from orchestrator.supervisor.pool import Pool
 
 log = structlog.get_logger()
 
-AGAIN_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 """Pause after a solo worker failed to start."""
 
 
@@ -45,51 +45,51 @@ class QuarantineRunner:
     def run(self, pool: Pool, spec: PoolSpec) -> None:
         """Start solo workers within the pool's max; they go before the pool's own growth."""
         now = self._clock.monotonic()
-        pool.suspects = queued(pool.suspects, now=now)
-        if not pool.suspects or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
+        pool.suspected = queued(pool.suspected, now=now)
+        if not pool.suspected or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
             return
         alone = sum(1 for worker in pool.fleet.workers if is_alone(worker))
         taken = len(pool.fleet.workers)
-        for suspect in next_ones(pool.suspects, most=spec.workers.max, taken=taken, alone=alone, now=now):
+        for suspect in next_ones(pool.suspected, most=spec.workers.max, taken=taken, alone=alone, now=now):
             if not self._start(pool, spec, suspect, now=now):
                 break
 
-    def over(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
+    def ended(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
         """Handle a solo worker's end: if it failed before it leased its task, queue the task again.
 
         If the task killed it, release the suspected tasks whose deaths this one explains.
         """
-        suspect = pool.errands.pop(worker, None)
+        suspect = pool.solo_workers.pop(worker, None)
         if suspect is None or cause in WITHOUT_FAULT:
             return
         if held:
-            self._let_go(pool, explained_by(suspect, pool.suspects))
+            self._release(pool, explained_by(suspect, pool.suspected))
         elif cause is not Cause.FINISHED:
-            pool.suspects = (*pool.suspects, suspect)
+            pool.suspected = (*pool.suspected, suspect)
 
-    def _let_go(self, pool: Pool, free: Sequence[Suspect]) -> None:
+    def _release(self, pool: Pool, free: Sequence[Suspect]) -> None:
         if not free:
             return
         try:
             self._source.recall(free)
         except SourceUnavailableError:
             return  # they stay suspected
-        pool.suspects = tuple(one for one in pool.suspects if one not in free)
+        pool.suspected = tuple(one for one in pool.suspected if one not in free)
         log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 
     def _start(self, pool: Pool, spec: PoolSpec, suspect: Suspect, *, now: Monotonic) -> bool:
         worker = name_for(suspect, identity=self._identify(pool.name))
         environment = {**self._launch.environment(worker, spec), "TOWLINE_CONCURRENCY": "1"}
-        others = tuple(one for one in pool.suspects if one is not suspect)
+        others = tuple(one for one in pool.suspected if one is not suspect)
         try:
             handle = self._runtime.spawn(SpawnRequest(worker, spec, environment), now=now)
         except SpawnError as error:
-            later = replace(suspect, not_before=Monotonic(now + AGAIN_SECONDS))
-            pool.suspects = (*others, later)
+            later = replace(suspect, not_before=Monotonic(now + RETRY_SECONDS))
+            pool.suspected = (*others, later)
             log.warning(events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), task=suspect.task.task)
             return False
-        pool.suspects = others
-        pool.errands[handle.worker] = suspect
+        pool.suspected = others
+        pool.solo_workers[handle.worker] = suspect
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,

@@ -16,14 +16,15 @@ from orchestrator.fleet.workers import Fleet, Memory, Worker, adopted, cause_in,
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.scaling.guards import turn_seconds_after
+from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import WorkerRemoval
 from orchestrator.scaling.sharing import order_of
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.executor import PlanExecutor
-from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure, state_of
-from orchestrator.supervisor.pool_cycle import PoolTurn
+from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure
+from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 
@@ -33,7 +34,7 @@ USAGE_SECONDS: Final = 5.0
 """Interval between two measurements of all workers' memory and CPU."""
 UNTRIED_USAGE_SECONDS: Final = 0.2
 """The same interval while a pool's workers have never been measured."""
-NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
+NO_MEMORIES: Final[Mapping[str, Memory]] = {}
 
 
 class Reconciler:
@@ -57,19 +58,21 @@ class Reconciler:
         self._clock = clock
         self._files = files
         self._may_act = may_act
-        self._acts = PlanExecutor(
+        self._executor = PlanExecutor(
             source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
-        self._morgue = PostMortems(source, files, clock=clock)
-        self._errands = QuarantineRunner(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
+        self._post_mortems = PostMortems(source, files, clock=clock)
+        self._quarantine = QuarantineRunner(
+            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify
+        )
         self._conditions = conditions or ConditionsTracker(files, clock=clock)
         self.pools: dict[str, Pool] = {}
         self._turn = PoolTurn(
             source=source,
             clock=clock,
             files=files,
-            acts=self._acts,
-            errands=self._errands,
+            executor=self._executor,
+            quarantine=self._quarantine,
             conditions=self._conditions,
             may_act=may_act,
             pools=self.pools,
@@ -101,7 +104,7 @@ class Reconciler:
         for name, spec in specs.items():
             known = self.pools.get(name)
             if known is None:
-                self.pools[name] = Pool(name, spec, Fleet(name), state_of(name, learned or {}))
+                self.pools[name] = Pool(name, spec, Fleet(name), _restored(name, learned or {}))
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
                 known.spec, known.due_at = spec, AT_ONCE
@@ -117,7 +120,7 @@ class Reconciler:
         self._conditions.forget(specs)
         return changes
 
-    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
+    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NO_MEMORIES) -> None:
         """Adopt an earlier supervisor's workers, and record the end of those in `roster` that are gone.
 
         `memories` tell which workers it had asked to finish or was replacing; that continues.
@@ -133,7 +136,7 @@ class Reconciler:
                 self._finish_pool(pool, why="its pool is not in the settings", now=now)
         for handle in roster:
             if handle.worker not in living:
-                self._morgue.missing(handle.worker, pool=handle.pool)
+                self._post_mortems.record_missing(handle.worker, pool=handle.pool)
 
     def _adopted(self, handle: WorkerHandle, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(handle.pool, Pool(handle.pool, None, Fleet(handle.pool)))
@@ -153,36 +156,38 @@ class Reconciler:
         """Collect ended workers and release their leases at once; return whether there were any."""
         now = self._clock.monotonic()
         exits = self._runtime.reap(now=now)
-        self._morgue.bury([self._end_of(ended) for ended in exits])
+        self._post_mortems.handle([self._end_of(ended) for ended in exits])
         for ended in exits:
             self._ended(ended, now=now)
-        self._suspect()
+        self._queue_suspected()
         return bool(exits)
 
     def _end_of(self, ended: Exit) -> WorkerEnd:
         pool = self.pools.get(ended.pool) or Pool(ended.pool, None, Fleet(ended.pool))
         cause, detail = cause_in(pool.fleet, ended)
-        asked = _asked_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
-        return WorkerEnd(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
+        draining_seconds = _draining_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
+        return WorkerEnd(
+            ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspected), ended.is_stopped, draining_seconds
+        )
 
-    def _suspect(self) -> None:
+    def _queue_suspected(self) -> None:
         """Queue new suspected tasks for solo workers."""
-        for name, suspect in self._morgue.take_suspects():
+        for name, suspect in self._post_mortems.take_suspected():
             if name in self.pools:
-                self.pools[name].suspects += (suspect,)
+                self.pools[name].suspected += (suspect,)
                 self.pools[name].due_at = AT_ONCE
 
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, Pool(ended.pool, None, Fleet(ended.pool)))
-        held = self._morgue.held(ended.worker)
+        held = self._post_mortems.held_tasks(ended.worker)
         pool.fleet, death = exited(pool.fleet, ended, now=now, held=held, worked=self._has_worked(pool, ended))
-        pool.tally.died(death.cause, failed_start=death.failed_start)
+        pool.counters.died(death.cause, failed_start=death.failed_start)
         if death.failed_start or death.cause not in ENDS_WELL:
             pool.last_failure = WorkerFailure(now, f"{death.worker} {death.cause}: {death.detail}")
         pool.due_at = AT_ONCE
-        if pool.errands:
-            self._errands.over(pool, ended.worker, cause=death.cause, held=held)
-        self._morgue.certify(death, ended)
+        if pool.solo_workers:
+            self._quarantine.ended(pool, ended.worker, cause=death.cause, held=held)
+        self._post_mortems.certify(death, ended)
         self._forget_if_empty(pool)
 
     def _has_worked(self, pool: Pool, ended: Exit) -> Literal["yes", "no"]:
@@ -224,34 +229,34 @@ class Reconciler:
         All of them decide first, then all act, because pools share the host by what each of them wants. Pools of higher
         priority go first: where pools share tasks, one pool's action counts for the next.
         """
-        self._morgue.bury(())
-        self._suspect()
-        for name, orders in self._conditions.overrides.changed().items():
-            log.info(events.POOL_ORDERED, pool=name, orders=orders.to_json())
+        self._post_mortems.handle(())
+        self._queue_suspected()
+        for name, overrides in self._conditions.overrides.changed().items():
+            log.info(events.POOL_OVERRIDDEN, pool=name, overrides=overrides.to_json())
             self.arrived(name)
-        for trouble in self._conditions.troubles():
-            log.warning(events.STATE_DISCARDED, error=trouble)
+        for error in self._conditions.take_errors():
+            log.warning(events.STATE_DISCARDED, error=error)
         now = self._clock.monotonic()
-        due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_place_of)
-        self._turn.look_ahead(due)
-        looked = [pool for pool in due if self._tried(pool, self._look)]
-        acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
+        due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_turn_order)
+        self._turn.sample_ahead(due)
+        decided = [pool for pool in due if self._tried(pool, self._sample_and_decide)]
+        acted = [pool for pool in decided if self._tried(pool, self._turn.act)]
         for pool in acted:
             if pool.trouble.ends():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
         self._conditions.keep()
         return len(acted) == len(due)
 
-    def _tried(self, pool: Pool, step: Callable[[Pool], None]) -> bool:
+    def _tried(self, pool: Pool, operation: Callable[[Pool], None]) -> bool:
         try:
-            step(pool)
+            operation(pool)
         except Exception as error:
             if pool.trouble.is_news(error):
                 log.exception(events.TURN_FAILED, pool=pool.name)
             return False
         return True
 
-    def _look(self, pool: Pool) -> None:
+    def _sample_and_decide(self, pool: Pool) -> None:
         """Sample and decide, and set when the pool is due again."""
         now = self._clock.monotonic()
         pool.effective = None
@@ -262,7 +267,7 @@ class Reconciler:
             self._finish_pool(pool, why="its pool is not in the settings", now=now)
             self._end_overdue(pool, now=now)
             return
-        self._turn.look(pool, pool.spec)
+        self._turn.sample_and_decide(pool, pool.spec)
         pool.due_at = Monotonic(now + turn_seconds_after(pool.decision, pool.conditions, pool.spec))
         if pool.is_asleep:
             pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
@@ -284,7 +289,7 @@ class Reconciler:
     def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
             if worker.deadline_at is not None and now >= worker.deadline_at:
-                self._acts.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
+                self._executor.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
 
     # -- shutdown -------------------------------------------------------------------------------------------------
 
@@ -292,7 +297,7 @@ class Reconciler:
         """Let every worker of a removed pool finish and exit; repeat until none is left."""
         pool.fleet = without_external(pool.fleet)
         for worker in [w.worker for w in pool.fleet.workers.values() if w.deadline_at is None]:
-            if not self._acts.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
+            if not self._executor.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
                 break
 
     def drain_all(self, *, why: str) -> None:
@@ -302,7 +307,7 @@ class Reconciler:
             grace = pool.spec.grace if pool.spec else pool.grace_seconds
             for w in pool.fleet.workers.values():
                 if w.deadline_at is None and not w.is_external:
-                    self._acts.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
+                    self._executor.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
     def drained_at(self) -> float | None:
         """Return since when this host is drained (see `OverrideReader.drained_at`)."""
@@ -327,10 +332,21 @@ class Reconciler:
         """Kill every worker now."""
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
-                self._acts.kill(pool, worker, why=why, now=self._clock.monotonic())
+                self._executor.kill(pool, worker, why=why, now=self._clock.monotonic())
 
 
-def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
+def _restored(name: str, learned: Mapping[str, object]) -> PolicyState:
+    """Return the pool's stored policy state; a new one, with a warning, when that can't be read."""
+    if name not in learned:
+        return PolicyState()
+    try:
+        return PolicyState.from_json(learned[name])
+    except ValueError as error:
+        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
+        return PolicyState()
+
+
+def _draining_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
     """Return how long before its end the worker was asked to finish, at most; None when it was not."""
     grace = spec.grace if spec else 0.0
     if worker is None or worker.deadline_at is None:
@@ -338,7 +354,7 @@ def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) ->
     return max(0.0, ended.at - worker.since) + (grace if worker.state == "killed" else 0.0)
 
 
-def _place_of(pool: Pool) -> tuple[int, str]:
+def _turn_order(pool: Pool) -> tuple[int, str]:
     return order_of(pool.spec) if pool.spec else (0, pool.name)
 
 

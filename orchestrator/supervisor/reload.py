@@ -17,11 +17,11 @@ from orchestrator.config.diff import PoolChange
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.systemd import Notices
+from orchestrator.supervisor.systemd import ServiceNotifier
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """Interval between two checks whether the settings file changed."""
 QUIET_SECONDS: Final = 2.0
 """A changed file is read once it has been unchanged for this long: until then somebody may be writing it."""
@@ -53,10 +53,10 @@ class ReloadedSettings:
 class ReloadRefused:
     """Settings that are invalid: one message for each error, with its place."""
 
-    mistakes: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-class Reloads:
+class ReloadRequests:
     """Reload requests; `request` may be called from another thread or a signal handler."""
 
     def __init__(
@@ -70,31 +70,31 @@ class Reloads:
         self._load = load
         self._watched = watched
         self._pools = frozenset(pools)
-        self._heeded = self._seen = self._look()
-        self._still_since = self._now = self._look_at = Monotonic(float("-inf"))
+        self._applied = self._seen = self._file_mark()
+        self._still_since = self._now = self._check_at = Monotonic(float("-inf"))
         # A deque and no lock: a signal handler may run while this same thread is inside `outcome`.
-        self._asked: deque[Pools | None] = deque()
+        self._requests: deque[Pools | None] = deque()
 
-    def ask(self, pools: Pools | None = None) -> None:
+    def request(self, pools: Pools | None = None) -> None:
         """Request a reload with these pools, or with those of the file."""
-        self._asked.append(pools)
+        self._requests.append(pools)
 
     def is_due(self, *, now: Monotonic) -> bool:
         """Return whether a reload was requested, or the file has changed and is no longer being written."""
         has_changed = self._has_changed(now=now)
-        return bool(self._asked) or (has_changed and self._load is not None)
+        return bool(self._requests) or (has_changed and self._load is not None)
 
     def outcome(self) -> ReloadedSettings | ReloadRefused | None:
         """Read the file now and return the new settings; None to wait because pools are missing from it.
 
         An explicit request never waits.
         """
-        wanted = [self._asked.popleft() for _ in range(len(self._asked))]
+        wanted = [self._requests.popleft() for _ in range(len(self._requests))]
         if wanted and wanted[-1] is not None:
-            return self._heed(ReloadedSettings(wanted[-1]))
+            return self._apply(ReloadedSettings(wanted[-1]))
         if self._load is None:
             return ReloadRefused(("these settings did not come from a file, so there is nothing to reload",))
-        mark = self._look()
+        mark = self._file_mark()
         try:
             read = self._load()
             found = read if isinstance(read, ReloadedSettings) else ReloadedSettings(read)
@@ -103,25 +103,25 @@ class Reloads:
                 return None
             found = found.finish() if found.finish is not None else found
         except ReloadRefusedError as error:
-            self._heeded = mark
+            self._applied = mark
             return ReloadRefused(tuple(error.lines))
-        self._heeded = mark
-        return self._heed(found)
+        self._applied = mark
+        return self._apply(found)
 
-    def _heed(self, found: ReloadedSettings) -> ReloadedSettings:
+    def _apply(self, found: ReloadedSettings) -> ReloadedSettings:
         self._pools = frozenset(found.pools)
         return found
 
     def _has_changed(self, *, now: Monotonic) -> bool:
-        if self._watched is None or now < self._look_at:
+        if self._watched is None or now < self._check_at:
             return False
-        self._now, self._look_at = now, Monotonic(now + LOOK_SECONDS)
-        found = self._look()
+        self._now, self._check_at = now, Monotonic(now + CHECK_SECONDS)
+        found = self._file_mark()
         if found != self._seen:
             self._seen, self._still_since = found, now
-        return found not in (None, self._heeded) and now - self._still_since >= QUIET_SECONDS
+        return found not in (None, self._applied) and now - self._still_since >= QUIET_SECONDS
 
-    def _look(self) -> _Mark:
+    def _file_mark(self) -> _Mark:
         if self._watched is None:
             return None
         try:
@@ -136,11 +136,11 @@ class ReloadHandler:
 
     def __init__(
         self,
-        reloads: Reloads,
+        reloads: ReloadRequests,
         *,
         files: StateDir,
         clock: MonotonicClock,
-        notices: Notices,
+        notifier: ServiceNotifier,
         apply: Callable[[Pools], list[PoolChange]],
         status: Callable[[], str],
     ) -> None:
@@ -148,38 +148,38 @@ class ReloadHandler:
         self._reloads = reloads
         self._files = files
         self._clock = clock
-        self._notices = notices
+        self._notifier = notifier
         self._apply = apply
         self._status = status
-        self._asked = files.reload_asked()  # a request from before our start is fulfilled by it
+        self._request_id = files.reload_request()  # a request from before our start is fulfilled by it
 
-    def attend(self) -> None:
+    def reload_if_due(self) -> None:
         """Reload if requested, or if the file has changed."""
-        asked = self._files.reload_asked()
-        if asked != self._asked:
-            self._asked = asked
-            self._reloads.ask()
+        request_id = self._files.reload_request()
+        if request_id != self._request_id:
+            self._request_id = request_id
+            self._reloads.request()
         now = self._clock.monotonic()
         if not self._reloads.is_due(now=now):
             return
         found = self._reloads.outcome()
         if found is None:
             return
-        self._notices.reloading(now=now)
+        self._notifier.reloading(now=now)
         if isinstance(found, ReloadRefused):
-            log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(found.mistakes))
-            self._answer({"mistakes": list(found.mistakes)})
-            self._notices.ready(f"settings refused, the old ones stay; {self._status()}")
+            log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(found.messages))
+            self._answer({"mistakes": list(found.messages)})
+            self._notifier.ready(f"settings refused, the old ones stay; {self._status()}")
             return
         changes = [change.to_json() for change in self._apply(found.pools)]
         answer = {"changes": changes, "queues": list(found.queues), "next_start": list(found.waiting)}
         log.info(events.SUPERVISOR_RELOADED, pools=sorted(found.pools), **answer)
         self._answer(answer)
-        self._notices.ready(self._status())
+        self._notifier.ready(self._status())
 
     def _answer(self, answer: Mapping[str, object]) -> None:
         at = round(self._clock.wall_seconds(), 3)
         try:
-            self._files.answer_reload({"request": self._asked, "at": at, **answer})
+            self._files.write_reload_answer({"request": self._request_id, "at": at, **answer})
         except OSError as error:
             log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)

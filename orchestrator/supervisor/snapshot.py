@@ -17,21 +17,20 @@ from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
 from orchestrator.samples import QueueSample
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.concerns import concern_of
-from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.pool import Pool, concern_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
 
 log = structlog.get_logger()
 
-SHOW_SECONDS: Final = 1.0
+SNAPSHOT_SECONDS: Final = 1.0
 """Interval between two snapshots of an active fleet; a changed worker is written at once."""
-SHOW_IDLE_SECONDS: Final = 10.0
+IDLE_SNAPSHOT_SECONDS: Final = 10.0
 """Interval between two snapshots of a fleet without workers and ready tasks."""
 LEARNED_SECONDS: Final = 60.0
 """Interval between two writes of the learned state: a crash loses at most this much of it."""
-TELL_SECONDS: Final = 0.5
+VIEW_SECONDS: Final = 0.5
 """Interval at which other threads get a new view of the fleet."""
-TELL_NEWS_SECONDS: Final = 0.1
+CHANGED_VIEW_SECONDS: Final = 0.1
 """The same interval when the phase or a target changed."""
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
@@ -112,11 +111,11 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
 class SnapshotWriter:
     """Writes the supervisor's snapshot and learned state, each at a bounded rate."""
 
-    def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, pulse: Heartbeat) -> None:
+    def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, heartbeat: Heartbeat) -> None:
         self._files = files
-        self._pulse = pulse
-        self._tell_at = _AT_ONCE
-        self._told: tuple[object, ...] = ()
+        self._heartbeat = heartbeat
+        self._view_at = _AT_ONCE
+        self._viewed: tuple[object, ...] = ()
         self._clock = clock
         self._started_at = round(clock.wall_seconds(), 3)
         self._url = url
@@ -136,24 +135,28 @@ class SnapshotWriter:
         workers = {
             (w.worker, w.is_leaving, w.replaced_by, w.hung_at) for pool in pools for w in pool.fleet.workers.values()
         }
-        asked = [(pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools]
-        if now >= self._show_at or self._shown != (phase, workers, asked):
+        overridden = [
+            (pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools
+        ]
+        if now >= self._show_at or self._shown != (phase, workers, overridden):
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
-            self._show_at = Monotonic(now + (SHOW_IDLE_SECONDS if is_idle else SHOW_SECONDS))
-            self._shown = (phase, workers, asked)
+            self._show_at = Monotonic(now + (IDLE_SNAPSHOT_SECONDS if is_idle else SNAPSHOT_SECONDS))
+            self._shown = (phase, workers, overridden)
             self._show(pools, phase)
-        self._tell(pools, phase=phase, now=now)
+        self._update_view(pools, phase=phase, now=now)
         if now >= self._keep_at:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
             self.keep_learned(pools)
 
-    def _tell(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
+    def _update_view(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
         """Give other threads a new view: soon after the phase or a target changed, else at an interval."""
-        told = (phase, *[pool.decision and pool.decision.target for pool in pools])
-        if now >= self._tell_at or (told != self._told and now >= self._tell_at - TELL_SECONDS + TELL_NEWS_SECONDS):
-            self._tell_at = Monotonic(now + TELL_SECONDS)
-            self._told = told
-            self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))
+        viewed = (phase, *[pool.decision and pool.decision.target for pool in pools])
+        if now >= self._view_at or (
+            viewed != self._viewed and now >= self._view_at - VIEW_SECONDS + CHANGED_VIEW_SECONDS
+        ):
+            self._view_at = Monotonic(now + VIEW_SECONDS)
+            self._viewed = viewed
+            self._heartbeat.show(view_of(pools, phase=phase, started_at=self._heartbeat.started_at))
 
     def keep_learned(self, pools: Collection[Pool]) -> None:
         """Write the learned state of each pool now."""
@@ -222,11 +225,11 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
-        "suspects": len(pool.suspects),
+        "suspects": len(pool.suspected),
         "is_stale": pool.is_stale,
         "sample": _sample(pool.sample, wall) if pool.sample else None,
         "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,
-        "waited": pool.tally.waits.recent(pool.sample.at).record() if pool.sample else None,
+        "waited": pool.counters.waits.recent(pool.sample.at).record() if pool.sample else None,
         "concern": concern.record() if concern else None,
         "failed_starts": crash.failures,
         "next_start_at": wall.of(crash.retry_at) if crash.failures else None,

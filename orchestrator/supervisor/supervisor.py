@@ -24,9 +24,9 @@ from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.leader import LeaderElection, holder_of
 from orchestrator.supervisor.reconciler import Reconciler
-from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, Reloads
+from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
 from orchestrator.supervisor.snapshot import SnapshotWriter
-from orchestrator.supervisor.systemd import Notices, status_of
+from orchestrator.supervisor.systemd import ServiceNotifier, status_of
 from orchestrator.supervisor.view import Heartbeat, Phase
 from orchestrator.supervisor.wakeups import ArrivalWatch
 from orchestrator.unix_signals import handling_signals
@@ -59,7 +59,7 @@ class Supervisor:
         load: Callable[[], Pools | ReloadedSettings] | None = None,
         watched: Path | None = None,
         clock: MonotonicClock | None = None,
-        pulse: Heartbeat | None = None,
+        heartbeat: Heartbeat | None = None,
         environment: Mapping[str, str] | None = None,
         identify: Callable[[str], str] | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Supervisor:
         self._runtime = runtime
         self._clock = clock or SystemMonotonicClock()
         self._first_pools = dict(pools)
-        self._notices = Notices(os.environ if environment is None else environment)
+        self._notifier = ServiceNotifier(os.environ if environment is None else environment)
         self._reconciler = Reconciler(
             source=source,
             runtime=runtime,
@@ -85,25 +85,25 @@ class Supervisor:
             files=files,
             launch=Launch(url, str(files.path), str(files.lock_path), settings.orphan_grace, token=token),
             identify=identify or fresh_identity,
-            may_act=self._leads,
+            may_act=self._is_leading,
         )
-        self._lead = LeaderElection(source, holder=holder_of(files.path))
-        self._reloads = Reloads(load=load, watched=watched, pools=pools)
-        self._reload_desk = ReloadHandler(
+        self._election = LeaderElection(source, holder=holder_of(files.path))
+        self._reloads = ReloadRequests(load=load, watched=watched, pools=pools)
+        self._reload_handler = ReloadHandler(
             self._reloads,
             files=files,
             clock=self._clock,
-            notices=self._notices,
+            notifier=self._notifier,
             apply=self._reconciler.set_pools,
             status=self._status,
         )
-        self._pulse = pulse or Heartbeat(now=self._clock.monotonic())
-        self._showcase = SnapshotWriter(files, clock=self._clock, url=shown_url or url, pulse=self._pulse)
+        self._heartbeat = heartbeat or Heartbeat(now=self._clock.monotonic())
+        self._snapshots = SnapshotWriter(files, clock=self._clock, url=shown_url or url, heartbeat=self._heartbeat)
         self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
         self._arrived: deque[str] = deque()
-        self._stops_asked = 0
+        self._stop_requests = 0
         self._phase: Phase = "starting"
-        self._told_why = ""
+        self._logged_why = ""
         self._leaves = False
         self._trouble = LogOnce()
         self.is_renewed = False
@@ -112,12 +112,12 @@ class Supervisor:
 
     def request_stop(self) -> None:
         """Stop: workers finish what they hold, within their grace. A second request kills them."""
-        self._stops_asked += 1
+        self._stop_requests += 1
         self._runtime.wake()
 
     def request_reload(self, pools: Mapping[str, PoolSpec] | None = None) -> None:
         """Reload with these pools, or with those of the file as it is now."""
-        self._reloads.ask(pools)
+        self._reloads.request(pools)
         self._runtime.wake()
 
     def request_leave(self, *, renew: bool = False) -> None:
@@ -130,7 +130,7 @@ class Supervisor:
 
     def snapshot(self) -> Mapping[str, object]:
         """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
-        return self._showcase.snapshot
+        return self._snapshots.snapshot
 
     def _arrive(self, pool: str) -> None:
         self._arrived.append(pool)
@@ -154,12 +154,12 @@ class Supervisor:
         with self._files.locked(), handling_signals(handlers):
             try:
                 self._start()
-                while not (self._stops_asked or self._leaves):
+                while not (self._stop_requests or self._leaves):
                     if self._pass():
                         self._sleep()
                     else:
                         time.sleep(PASS_SECONDS)  # not in the runtime: it may be what is broken
-                if self._stops_asked:
+                if self._stop_requests:
                     self.is_renewed = False
                     self._stop()
                 else:
@@ -169,8 +169,8 @@ class Supervisor:
         return 0
 
     def _start(self) -> None:
-        self._reconciler.set_pools(self._first_pools, learned=self._showcase.learned())
-        self._reconciler.adopt(self._showcase.roster(), memories=self._showcase.memories())
+        self._reconciler.set_pools(self._first_pools, learned=self._snapshots.learned())
+        self._reconciler.adopt(self._snapshots.roster(), memories=self._snapshots.memories())
         self._arrivals.start()
         log.info(
             events.SUPERVISOR_STARTED,
@@ -178,7 +178,7 @@ class Supervisor:
             adopted=len(self._reconciler.workers),
             state_dir=str(self._files.path),
         )
-        self._notices.ready(self._status())
+        self._notifier.ready(self._status())
 
     def _status(self) -> str:
         pools = self._reconciler.pools.values()
@@ -190,7 +190,7 @@ class Supervisor:
         try:
             is_well = self._do_what_is_due()
         except Exception as error:  # noqa: BLE001  the top of a pass
-            self._tell(error)
+            self._log_error(error)
             return False
         if self._trouble.ends():
             log.info(events.TURN_RECOVERED)
@@ -202,8 +202,8 @@ class Supervisor:
         """Return False when a pool's turn failed."""
         is_well = True
         self._reconciler.reap()
-        self._take_the_lead()
-        self._reload_desk.attend()
+        self._lead_or_stand_by()
+        self._reload_handler.reload_if_due()
         while self._arrived:
             self._reconciler.arrived(self._arrived.popleft())
         if self._phase == "leading":
@@ -216,14 +216,14 @@ class Supervisor:
         return is_well
 
     def _show(self) -> None:
-        self._showcase.update(self._reconciler.pools.values(), phase=self._phase)
-        self._notices.status(self._status())
+        self._snapshots.update(self._reconciler.pools.values(), phase=self._phase)
+        self._notifier.status(self._status())
 
     def _turns(self) -> bool:
         began_at, due_at = self._clock.monotonic(), self._reconciler.next_turn_at()
         is_well = self._reconciler.turns()
         if due_at is not None and due_at <= began_at:
-            self._pulse.took(self._clock.monotonic() - began_at, is_well=is_well)
+            self._heartbeat.took(self._clock.monotonic() - began_at, is_well=is_well)
         return is_well
 
     def _sleep(self) -> None:
@@ -232,13 +232,13 @@ class Supervisor:
         next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
         if next_turn_at is not None:
             seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
-        if not (self._stops_asked or self._leaves):
+        if not (self._stop_requests or self._leaves):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
-    def _leads(self) -> bool:
-        return self._lead.is_live(now=self._clock.monotonic())
+    def _is_leading(self) -> bool:
+        return self._election.is_live(now=self._clock.monotonic())
 
-    def _take_the_lead(self) -> None:
+    def _lead_or_stand_by(self) -> None:
         """Lead, or stand by. Where another supervisor leads, its workers count and ours are drained.
 
         While the store is unavailable our workers stay: they may be the only ones.
@@ -249,55 +249,55 @@ class Supervisor:
             self._phase = "draining"
             if before != "draining":
                 log.warning(events.SUPERVISOR_DRAINING, why="this host is drained", since=round(drained_at, 3))
-            self._lead.give_up()
+            self._election.give_up()
             self._reconciler.drain_host()
             return
-        self._lead.hold(now=self._clock.monotonic())
-        self._phase = "leading" if self._leads() else "standby"
+        self._election.hold(now=self._clock.monotonic())
+        self._phase = "leading" if self._is_leading() else "standby"
         if self._phase == "leading":
             if before != "leading":
                 log.info(events.SUPERVISOR_LEADING)
-            self._told_why = ""
+            self._logged_why = ""
             return
         why = "another supervisor leads this store"
-        if self._lead.is_anothers:
+        if self._election.is_led_by_another:
             self._reconciler.drain_all(why=why)
         else:
             why = "the store is unavailable, so the leader is unknown; the workers go on"
-        if self._told_why != why:
-            self._told_why = why
+        if self._logged_why != why:
+            self._logged_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)
 
     def _feed_watchdog(self) -> None:
         now = self._clock.monotonic()
-        self._pulse.passed(now=now)
-        self._notices.finished_turns(now=now)
+        self._heartbeat.passed(now=now)
+        self._notifier.finished_turns(now=now)
 
     def _leave(self) -> None:
         """Exit without touching any worker: the next supervisor continues from the snapshot."""
         self._keep()
         self._phase = "stopping"
         if self.is_renewed:
-            self._notices.reloading(now=self._clock.monotonic())
+            self._notifier.reloading(now=self._clock.monotonic())
         else:
-            self._notices.stopping("leaving: the workers stay for the next supervisor")
+            self._notifier.stopping("leaving: the workers stay for the next supervisor")
         self._show()
         log.info(events.SUPERVISOR_LEFT, workers=sorted(self._reconciler.workers), renewed=self.is_renewed)
 
     def _keep(self) -> None:
         self._arrivals.wait_for(())
-        self._showcase.keep_learned(self._reconciler.pools.values())
+        self._snapshots.keep_learned(self._reconciler.pools.values())
         self._reconciler.keep_usage()
 
     def _stop(self) -> None:
         self._phase = "stopping"
-        self._notices.stopping(self._status())
+        self._notifier.stopping(self._status())
         self._keep()
         self._reconciler.drain_all(why="the supervisor stops")
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:
             now = self._clock.monotonic()
-            if self._stops_asked > 1 and give_up_at is None:
+            if self._stop_requests > 1 and give_up_at is None:
                 give_up_at = Monotonic(now + KILLED_SECONDS)
                 self._reconciler.kill_all(why="asked twice to stop")
             elif give_up_at is not None and now >= give_up_at:
@@ -306,7 +306,7 @@ class Supervisor:
                 time.sleep(PASS_SECONDS)
         self._phase = "stopped"
         self._show()
-        self._lead.give_up()
+        self._election.give_up()
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
 
     def _stopping_pass(self) -> bool:
@@ -314,16 +314,16 @@ class Supervisor:
         try:
             self._reconciler.end_overdue()
             self._show()
-            self._notices.finishing(self._status())
+            self._notifier.finishing(self._status())
             self._feed_watchdog()
             self._runtime.wait_for_exit(timeout_seconds=PASS_SECONDS)
             self._reconciler.reap()
         except Exception as error:  # noqa: BLE001  the top of a pass
-            self._tell(error)
+            self._log_error(error)
             return False
         return True
 
-    def _tell(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         if self._trouble.is_news(error):
             log.error(events.TURN_FAILED, exc_info=error)
 

@@ -10,7 +10,7 @@ LONGER_SECONDS: Final = 15.0
 """Extension of the stop timeout, requested once a second while workers finish what they hold."""
 
 
-class Notices:
+class ServiceNotifier:
     """Notifies the service manager of one supervisor's state. Belongs to one thread."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:

@@ -15,8 +15,7 @@ from orchestrator.fleet.workers import State
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.lease_waits import Recent
-from orchestrator.supervisor.concerns import Concern, concern_of
-from orchestrator.supervisor.pool import Pool, PoolCounters
+from orchestrator.supervisor.pool import Concern, Pool, PoolCounters, concern_of
 
 Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
 
@@ -40,10 +39,10 @@ class PoolView:
     alive: int
     memory_bytes: int
     failed_starts: int
-    suspects: int
+    suspected: int
     sample: QueueSample | None
     decision: Decision | None
-    tally: PoolCounters
+    counters: PoolCounters
     concern: Concern | None
 
     @property
@@ -61,7 +60,7 @@ class PoolView:
     @property
     def waited(self) -> Recent:
         """The waits of leases that began within the last hour."""
-        return self.tally.waits.recent(self.sample.at) if self.sample else Recent()
+        return self.counters.waits.recent(self.sample.at) if self.sample else Recent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +89,10 @@ def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
         alive=len(pool.fleet.alive),
         memory_bytes=memory_bytes,
         failed_starts=pool.fleet.failed_starts(spec),
-        suspects=len(pool.suspects),
+        suspected=len(pool.suspected),
         sample=pool.sample,
         decision=pool.decision,
-        tally=pool.tally.copy(),
+        counters=pool.counters.copy(),
         concern=concern_of(pool),
     )
 

@@ -64,13 +64,13 @@ class ArrivalWatch:
                 self._pause()
                 continue
             if arrived is not None:
-                self._told(arrived)
+                self._wake_pool(arrived)
 
     def _pause(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping, timeout=SLICE_SECONDS)
 
-    def _told(self, arrived: str) -> None:
+    def _wake_pool(self, arrived: str) -> None:
         with self._changed:
             waited_for = any(pool.name == arrived for pool in self._pools)
             self._pools = tuple(pool for pool in self._pools if pool.name != arrived)

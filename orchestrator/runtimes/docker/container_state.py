@@ -135,13 +135,13 @@ def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:
 
 def failed_start(message: str, *, program: str, pool: str) -> str:
     """Return why an engine could not start a container, as a message for the pool's owner."""
-    said = message.lower()
+    lower = message.lower()
     what = f"can't start a worker of pool {pool}"
-    if "executable file not found" in said or (f'exec: "{program.lower()}"' in said and "no such file" in said):
+    if "executable file not found" in lower or (f'exec: "{program.lower()}"' in lower and "no such file" in lower):
         return f"{what}: no such command: {program}; give its path in the image"
-    if "permission denied" in said and "exec" in said:
+    if "permission denied" in lower and "exec" in lower:
         return f"{what}: {program} may not be executed; chmod +x it in the image, or name its interpreter first"
-    if "exec format error" in said:
+    if "exec format error" in lower:
         return f"{what}: {program} is not a program of this host; give it a #! line, or name its interpreter first"
     return f"{what}: {message[:_MAX_REASON_CHARS]}"
 

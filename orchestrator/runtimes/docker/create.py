@@ -29,7 +29,7 @@ ROOT_UID: Final = 0
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104  compared with, not bound
 # Variables that a container gets in another way, or must not have: anyone with access to the engine can read a token,
 # and a state directory identifies processes of the host.
-_NOT_HANDED_ON: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
+_NOT_PASSED: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
 
 
 @value
@@ -69,30 +69,30 @@ class Mount:
         }
 
 
-def creation(
-    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
+def container_body(
+    request: SpawnRequest, settings: ContainerSettings, *, paths: HostPaths, spawned_at: float
 ) -> dict[str, object]:
     """Return the body that creates a worker's container, spawned at this second since the epoch.
 
     Raises `SpawnError` if the container could never reach the queue.
     """
     pool = request.pool
-    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
-    environment = environment_of(request, url=url, around=around)
+    url, mounts = url_and_mounts(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    environment = environment_of(request, url=url, paths=paths)
     mounts += [mount_of(Volume.parse(text)) for text in settings.volumes]
     mounts += [Mount(path, f"{SECRETS_TARGET}/{name}") for name, path in sorted(settings.secrets.items())]
-    if around.lock is not None:
-        mounts.append(Mount(around.lock, LOCK_TARGET))
-    if around.token is not None:
-        mounts.append(Mount(around.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
-    if around.url is not None:
-        mounts.append(Mount(around.url, f"{SECRETS_TARGET}/{URL_SECRET}"))
+    if paths.lock is not None:
+        mounts.append(Mount(paths.lock, LOCK_TARGET))
+    if paths.token is not None:
+        mounts.append(Mount(paths.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
+    if paths.url is not None:
+        mounts.append(Mount(paths.url, f"{SECRETS_TARGET}/{URL_SECRET}"))
     body: dict[str, object] = {
         "Image": settings.image,
         "Entrypoint": [],
         "Cmd": command_of(pool, settings),
         "Env": [f"{name}={text}" for name, text in sorted(environment.items())],
-        "Labels": labels_of(request, settings, around=around, spawned_at=spawned_at),
+        "Labels": labels_of(request, settings, paths=paths, spawned_at=spawned_at),
         "StopSignal": settings.stop_signal,
         "StopTimeout": math.ceil(pool.grace) + STOP_MARGIN_SECONDS,
         "Healthcheck": {"Test": ["NONE"]},  # an image's own would start a process every few seconds
@@ -101,7 +101,7 @@ def creation(
             mounts,
             needs_host_name=urlsplit(url).hostname == HOST_NAME,
             # Root without DAC_OVERRIDE can't open another user's socket.
-            capabilities=["DAC_OVERRIDE"] if _is_anothers_socket(url, settings, around) else [],
+            capabilities=["DAC_OVERRIDE"] if _is_foreign_socket(url, settings, paths) else [],
         ),
     }
     if pool.cwd is not None:
@@ -116,35 +116,35 @@ def command_of(pool: PoolSpec, settings: ContainerSettings) -> list[str]:
     return list(pool.command or (settings.python, "-m", APP_MODULE))
 
 
-def environment_of(request: SpawnRequest, *, url: str, around: HostPaths) -> dict[str, str]:
+def environment_of(request: SpawnRequest, *, url: str, paths: HostPaths) -> dict[str, str]:
     """Return a container's variables: its pool's, then the request's, adapted to paths in the container."""
     environment = dict(request.pool.env)
-    environment.update({k: v for k, v in request.environment.items() if k not in _NOT_HANDED_ON})
-    if around.url is not None:
+    environment.update({k: v for k, v in request.environment.items() if k not in _NOT_PASSED})
+    if paths.url is not None:
         environment["TOWLINE_URL_FILE"] = f"{SECRETS_TARGET}/{URL_SECRET}"
     elif url:
         environment["TOWLINE_URL"] = url
-    if around.lock is not None:
+    if paths.lock is not None:
         environment["TOWLINE_SUPERVISOR_LOCK"] = LOCK_TARGET
-    if around.token is not None:
+    if paths.token is not None:
         environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
     return environment
 
 
 def labels_of(
-    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
+    request: SpawnRequest, settings: ContainerSettings, *, paths: HostPaths, spawned_at: float
 ) -> dict[str, str]:
     """Return the labels by which the container is recognised after a restart."""
-    told = request.environment
-    orphan_grace = float(told.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
+    environment = request.environment
+    orphan_grace = float(environment.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
     return {
         **settings.labels,
-        labels.STATE_LABEL: around.state,
+        labels.STATE_LABEL: paths.state,
         labels.WORKER_LABEL: request.worker,
         labels.POOL_LABEL: request.pool.name,
-        labels.SPEC_LABEL: told["TOWLINE_SPEC"],
+        labels.SPEC_LABEL: environment["TOWLINE_SPEC"],
         labels.SPAWNED_AT_LABEL: f"{spawned_at:.6f}",
-        labels.HOST_LABEL: around.host,
+        labels.HOST_LABEL: paths.host,
         labels.APP_LABEL: request.pool.app or "",
         labels.STOP_SIGNAL_LABEL: settings.stop_signal,
         labels.ORPHAN_GRACE_LABEL: f"{orphan_grace:g}",
@@ -152,9 +152,9 @@ def labels_of(
     }
 
 
-def _is_anothers_socket(url: str, settings: ContainerSettings, around: HostPaths) -> bool:
+def _is_foreign_socket(url: str, settings: ContainerSettings, paths: HostPaths) -> bool:
     is_mounted = settings.url is None and url.startswith("unix://")
-    return is_mounted and settings.user is None and around.socket_uid != ROOT_UID
+    return is_mounted and settings.user is None and paths.socket_uid != ROOT_UID
 
 
 def host_config(
@@ -198,7 +198,7 @@ def mount_of(volume: Volume) -> Mount:
     return Mount(volume.source, volume.target, volume.is_read_only, volume.is_path)
 
 
-def reached(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, list[Mount]]:
+def url_and_mounts(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, list[Mount]]:
     """Return the queue's URL for use in a container, and the mounts it needs.
 
     Of a socket the folder is mounted, because a restarted server creates another socket there. Raises `SpawnError`.

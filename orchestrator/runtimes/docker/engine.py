@@ -81,14 +81,14 @@ class DockerEngine:
 
     def __init__(self, url: str | None = None, *, environment: Mapping[str, str] | None = None) -> None:
         """`url` None: DOCKER_HOST with its certificates, or the local engine."""
-        self._mistake = ""
+        self._config_error = ""
         given: dict[str, object] = {}
         try:
             given = kwargs_from_env(dict(os.environ if environment is None else environment) or {"": ""})
         except docker.errors.DockerException as error:
-            self._mistake = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
+            self._config_error = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
         self._settings: dict[str, object] = {**given, "base_url": url or given.get("base_url") or DEFAULT_ENGINE}
-        self._mine = threading.local()
+        self._local = threading.local()
         self._all: list[Api] = []
 
     @property
@@ -108,16 +108,16 @@ class DockerEngine:
 
     def api(self, *, seconds: float = CALL_SECONDS) -> Api:
         """Return this thread's client; `seconds` limits the calls that follow. Raises `RuntimeUnavailableError`."""
-        if self._mistake:
-            raise RuntimeUnavailableError(self._mistake)
+        if self._config_error:
+            raise RuntimeUnavailableError(self._config_error)
         if self.socket_path is not None:
             # The SDK leaks a socket that it could not connect.
-            with answering(self.url):
+            with translated_errors(self.url):
                 dial(self).close()
-        known: Api | None = getattr(self._mine, "api", None)
+        known: Api | None = getattr(self._local, "api", None)
         if known is None:
-            with answering(self.url):
-                known = self._mine.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)
+            with translated_errors(self.url):
+                known = self._local.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)
             if self.socket_path is not None:
                 # On a socket the SDK keeps a connection for each address it called: 25 a thread, and no setting for it.
                 known.headers["Connection"] = "close"
@@ -161,13 +161,13 @@ def dial(engine: DockerEngine) -> socket.socket:
 
 
 @contextmanager
-def answering(url: str) -> Iterator[None]:
+def translated_errors(url: str) -> Iterator[None]:
     """Turn every failure to reach the engine into a `RuntimeUnavailableError` that says what to do."""
     try:
         yield
     except docker.errors.APIError as error:
-        if any(word in explained(error).lower() for word in _GOING_AWAY):
-            raise RuntimeUnavailableError(f"the engine at {url} is going away: {explained(error)}") from error
+        if any(word in error_text(error).lower() for word in _GOING_AWAY):
+            raise RuntimeUnavailableError(f"the engine at {url} is going away: {error_text(error)}") from error
         raise
     except (requests.exceptions.Timeout, TimeoutError, urllib3.exceptions.TimeoutError) as error:
         raise RuntimeUnavailableError(f"the engine at {url} does not answer") from error
@@ -177,7 +177,7 @@ def answering(url: str) -> Iterator[None]:
         raise RuntimeUnavailableError(f"the engine at {url} can't be reached: {_reason(error)}") from error
 
 
-def explained(error: docker.errors.APIError) -> str:
+def error_text(error: docker.errors.APIError) -> str:
     """Return the engine's own error message."""
     return str(error.explanation or error)
 

@@ -16,7 +16,7 @@ from orchestrator import events
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import at
-from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, answering, explained
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, error_text, translated_errors
 from orchestrator.runtimes.docker.registry import ContainerRegistry
 
 log = structlog.get_logger()
@@ -25,19 +25,19 @@ RETRY_SECONDS: Final = 1.0
 """Pause before the stream of events is opened again."""
 PING_SECONDS: Final = 5.0
 """Interval at which the engine is pinged: a hung engine keeps its streams open."""
-_ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
-_WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
+_STOP_SIGNAL: Final = str(int(signal.SIGTERM))
+_INSPECTED_ACTIONS: Final = frozenset({"die", "destroy", "start", "unpause"})
 
 
 class EngineWatch:
     """A thread for one engine's events, and one that checks now and then whether it answers."""
 
     def __init__(
-        self, engine: DockerEngine, ward: ContainerRegistry, *, state: str, review: Callable[[], None]
+        self, engine: DockerEngine, registry: ContainerRegistry, *, state: str, review: Callable[[], None]
     ) -> None:
         """`review` is called in the stream's thread once the stream is open, so that no later event is missed."""
         self._engine = engine
-        self._ward = ward
+        self._registry = registry
         self._state = state
         self._review = review
         self._stream: Events | None = None
@@ -84,7 +84,7 @@ class EngineWatch:
             except RuntimeUnavailableError as error:
                 reason = str(error)
             except docker.errors.APIError as error:
-                reason = f"the engine at {self._engine.url} refuses: {explained(error)}"
+                reason = f"the engine at {self._engine.url} refuses: {error_text(error)}"
             except Exception as error:
                 log.exception(events.ENGINE_CALL_FAILED)
                 reason = f"the engine at {self._engine.url} sent an invalid answer: {error}"
@@ -95,7 +95,7 @@ class EngineWatch:
 
     def _watch_once(self) -> None:
         api = self._engine.api()
-        with answering(self._engine.url):
+        with translated_errors(self._engine.url):
             since = None if self._since is None else f"{self._since // 10**9}.{self._since % 10**9:09d}"
             filters = {"type": "container", "label": f"{docker_state.STATE_LABEL}={self._state}"}
             self._stream = api.events(since=since, filters=filters, decode=True)
@@ -103,20 +103,20 @@ class EngineWatch:
                 if self._closed.is_set():
                     return
                 if self._trouble:
-                    self._ward.miss()
+                    self._registry.engine_was_away()
                 self._review()
                 self._found()
                 for event in self._stream:
-                    self._heed(event)
+                    self._handle(event)
             finally:
                 self._drop_stream()
                 self._stream = None
 
-    def _heed(self, event: object) -> None:
-        told_at = at(event, "timeNano")
-        if isinstance(told_at, int):
-            self._since = told_at + 1
-        container = self._ward.with_id(docker_state.text(at(event, "Actor", "ID")))
+    def _handle(self, event: object) -> None:
+        sent_at = at(event, "timeNano")
+        if isinstance(sent_at, int):
+            self._since = sent_at + 1
+        container = self._registry.with_id(docker_state.text(at(event, "Actor", "ID")))
         if container is None:
             return
         action = docker_state.text(at(event, "Action")).partition(":")[0]
@@ -124,13 +124,13 @@ class EngineWatch:
             container.saw_out_of_memory = True
         if action == "kill":
             container.was_signalled = True
-            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
+            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _STOP_SIGNAL:
                 container.is_stopped = not container.was_asked
         if action == "die":
             code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
             container.code = int(code) if code.isdecimal() else None
-        if action in _WORTH_A_LOOK:
-            self._ward.look(container)
+        if action in _INSPECTED_ACTIONS:
+            self._registry.inspect(container)
 
     def _ping(self) -> None:
         """Ping the engine: one that hangs keeps its streams open."""
@@ -138,7 +138,7 @@ class EngineWatch:
             if self._trouble:
                 continue
             try:
-                with answering(self._engine.url):
+                with translated_errors(self._engine.url):
                     self._engine.api(seconds=CALL_SECONDS).ping()
             except (RuntimeUnavailableError, docker.errors.APIError) as error:
                 self._lost(str(error))

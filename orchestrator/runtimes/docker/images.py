@@ -20,7 +20,7 @@ from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import at
-from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
 
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_LINKS: Final = 16
@@ -30,7 +30,7 @@ _GO_DIRECTORY: Final = 1 << 31
 _GO_LINK: Final = 1 << 27
 
 
-def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
+def check_image(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
     """Raise `SpawnError` if a container with this body could not run its program."""
     host = {**_mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
     probe = {**body, "HostConfig": host, "Labels": {}}
@@ -44,13 +44,13 @@ def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
             )
         words = body["Cmd"]
         program = str(words[0]) if isinstance(words, Sequence) and words else ""
-        _look_for(api, container, program, pool)
+        _check_program(api, container, program, pool)
     finally:
         with contextlib.suppress(docker.errors.APIError):
             api.remove_container(container, v=True, force=True)
 
 
-def _look_for(api: Api, container: str, program: str, pool: PoolSpec) -> None:
+def _check_program(api: Api, container: str, program: str, pool: PoolSpec) -> None:
     what = f"can't start a worker of pool {pool.name}"
     if "/" in program:
         places = [posixpath.join(pool.cwd or _workdir(api, container), program)]
@@ -102,10 +102,10 @@ def _kind(api: Api, container: str, path: str) -> str:
 def _stat(api: Api, container: str, path: str) -> tuple[int, str] | None:
     url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
     answer = api.head(url, params={"path": path}, timeout=CALL_SECONDS)
-    told = answer.headers.get("X-Docker-Container-Path-Stat")
-    if answer.status_code != 200 or told is None:
+    header = answer.headers.get("X-Docker-Container-Path-Stat")
+    if answer.status_code != 200 or header is None:
         return None
-    found = json.loads(base64.b64decode(told))
+    found = json.loads(base64.b64decode(header))
     return int(found["mode"]), str(found.get("linkTarget", ""))
 
 
@@ -141,7 +141,7 @@ class Images:
                     f"can't start a worker of pool {pool.name}: the engine has no image {image}, and pull is never"
                 )
             self._fetched(image, pool.name)
-        examine(api, body, pool)
+        check_image(api, body, pool)
         self._examined.add(pool.digest())
         self._pulls.pop(image, None)
 
@@ -174,10 +174,10 @@ class _Pull:
     def _pull(self) -> None:
         name = self._image if ":" in self._image.rpartition("/")[2] or "@" in self._image else f"{self._image}:latest"
         try:
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 self._engine.api(seconds=PULL_SECONDS).pull(name)
         except docker.errors.APIError as error:
-            self.error = explained(error)
+            self.error = error_text(error)
         except RuntimeUnavailableError as error:
             self.error = str(error)
         finally:

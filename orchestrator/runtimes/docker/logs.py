@@ -31,16 +31,16 @@ _OURS: Final = frozenset({"worker", "pool", "event", "level", "timestamp", "wrot
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
-def told(data: bytes, *, worker: str, pool: str) -> None:
+def log_output(data: bytes, *, worker: str, pool: str) -> None:
     """Log one piece of a worker's output."""
     line = data.decode(errors="replace").rstrip("\n")
-    said = parsed(line)
-    if said is None:
+    entry = parsed(line)
+    if entry is None:
         log.debug(events.WORKER_WROTE, worker=worker, pool=pool, line=line[:MAX_LINE_CHARS])
         return
-    tell = log.warning if said.get("level") in _LOUD else log.info
-    pairs = [(name, value) for name, value in said.items() if name not in _OURS][:MAX_PAIRS]
-    tell(events.WORKER_WROTE, worker=worker, pool=pool, wrote=said["event"], **dict(pairs))
+    write = log.warning if entry.get("level") in _LOUD else log.info
+    pairs = [(name, value) for name, value in entry.items() if name not in _OURS][:MAX_PAIRS]
+    write(events.WORKER_WROTE, worker=worker, pool=pool, wrote=entry["event"], **dict(pairs))
 
 
 def parsed(line: str) -> dict[str, object] | None:
@@ -48,14 +48,14 @@ def parsed(line: str) -> dict[str, object] | None:
     if not line.startswith("{"):
         return None
     try:
-        said = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("event"), str):
+    if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
         return None
     return {
         name: value[:MAX_LINE_CHARS] if isinstance(value, str) else value
-        for name, value in said.items()
+        for name, value in entry.items()
         if isinstance(value, str | int | float | bool | None)
     }
 
@@ -150,7 +150,7 @@ class LogFollower:
         self._selector = selectors.EpollSelector()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
-        self._asked: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._streams: dict[str, OutputStream] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
@@ -163,18 +163,18 @@ class LogFollower:
         known = self._streams.get(worker)
         if known is not None and not known.ended.is_set():
             return known.ended
-        stream = self._streams[worker] = OutputStream(worker, pool, container, last=self._heard(worker))
+        stream = self._streams[worker] = OutputStream(worker, pool, container, last=self._last_line_at(worker))
         if self._is_closed:
             stream.ended.set()
             return stream.ended
-        self._ask(lambda: self._open(stream))
+        self._call(lambda: self._open(stream))
         return stream.ended
 
     def forget(self, worker: str) -> None:
         """Stop following this worker."""
         stream = self._streams.pop(worker, None)
         if stream is not None and not self._is_closed:
-            self._ask(lambda: self._end(stream))
+            self._call(lambda: self._end(stream))
 
     def close(self) -> None:
         """Close all streams; this does not disturb the workers."""
@@ -187,14 +187,14 @@ class LogFollower:
         self._selector.close()
         os.close(self._wake_fd)
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.append(what)
+    def _call(self, what: Callable[[], None]) -> None:
+        self._calls.append(what)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="docker-logs", daemon=True)
             self._thread.start()
         os.eventfd_write(self._wake_fd, 1)
 
-    def _heard(self, worker: str) -> int:
+    def _last_line_at(self, worker: str) -> int:
         """Return the engine's time of our log's last line, in nanoseconds since the epoch; 0 without one."""
         try:
             status = self._logs.path(worker).stat()
@@ -212,8 +212,8 @@ class LogFollower:
                     os.eventfd_read(self._wake_fd)
                 else:
                     self._read(stream)
-            while self._asked:
-                self._asked.popleft()()
+            while self._calls:
+                self._calls.popleft()()
 
     def _open(self, stream: OutputStream) -> None:
         try:
@@ -222,7 +222,7 @@ class LogFollower:
             stream.connection.setblocking(False)  # noqa: FBT003
             self._selector.register(stream.connection, selectors.EVENT_READ, stream)
         except OSError as error:
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
             self._end(stream)
             return
         if isinstance(stream.connection, ssl.SSLSocket) and stream.connection.pending():
@@ -244,7 +244,7 @@ class LogFollower:
         except (BlockingIOError, ssl.SSLWantReadError):
             data = b"-"
         except (OSError, NoLogError) as error:
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
             data = b""
         if pieces:
             self._write(stream, pieces)
@@ -260,11 +260,11 @@ class LogFollower:
             if stream.last:
                 os.utime(file, ns=(stream.last, stream.last))
         except OSError as error:  # a full disk, most likely: the worker goes on
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
         finally:
             os.close(file)
         for piece in pieces:
-            told(piece.data, worker=stream.worker, pool=stream.pool)
+            log_output(piece.data, worker=stream.worker, pool=stream.pool)
 
     def _end(self, stream: OutputStream) -> None:
         if stream.connection is not None:

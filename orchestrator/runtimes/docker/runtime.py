@@ -1,6 +1,6 @@
 """Run workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
 
-No verb waits longer than `PATIENCE_SECONDS`, whatever the engine does; long calls are made by a few threads, as many
+No verb waits longer than `ANSWER_SECONDS`, whatever the engine does; long calls are made by a few threads, as many
 for one container as for hundreds. While the engine is unavailable all workers are assumed to live.
 """
 
@@ -25,8 +25,8 @@ from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
 from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
-from orchestrator.runtimes.docker.create import HostPaths, command_of, creation
-from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.create import HostPaths, command_of, container_body
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
 from orchestrator.runtimes.docker.events import EngineWatch
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
@@ -35,9 +35,9 @@ from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegi
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
-PATIENCE_SECONDS: Final = 5.0
+ANSWER_SECONDS: Final = 5.0
 """How long a verb waits for an engine; one that has not answered by then counts as unavailable."""
-FAREWELL_SECONDS: Final = 2.0
+CLOSE_SECONDS: Final = 2.0
 """How long `close` waits for pending calls, such as the removal of ended containers."""
 UPKEEP_SECONDS: Final = 10.0
 """Interval at which logs are trimmed and the watchdog is checked."""
@@ -71,15 +71,15 @@ class DockerRuntime:
         self._ref = REF if engine is None else f"{REF}{engine}#"
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._told = on_exit
-        self._makers, self._hands = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
+        self._on_exit = on_exit
+        self._create_thread, self._threads = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
         follower = LogFollower(self._engine, self.logs)
-        self._ward = ContainerRegistry(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
-        self._watch = EngineWatch(self._engine, self._ward, state=self._state, review=self._review)
+        self._registry = ContainerRegistry(self._engine, self._threads, follower, self.logs, on_exit=self._exited)
+        self._watch = EngineWatch(self._engine, self._registry, state=self._state, review=self._review)
         self._images = Images(self._engine)
         self._host = identity.host_id()
-        self._guardians = OrphanCollector(
-            self._engine, self._hands, self._state_dir, state=self._state, host=self._host, lock=lock
+        self._orphans = OrphanCollector(
+            self._engine, self._threads, self._state_dir, state=self._state, host=self._host, lock=lock
         )
         self._lock = threading.Lock()
         self._making: set[str] = set()
@@ -97,45 +97,45 @@ class DockerRuntime:
         if settings is None:
             raise SpawnError(f"pool {request.pool.name} has no containers settings")
         try:
-            around = self._surroundings(request, settings)
+            paths = self._host_paths(request, settings)
         except OSError as error:
             raise RuntimeUnavailableError(
                 f"{self._state_dir}: can't prepare the files for a container: {error.strerror}"
             ) from error
-        body = creation(request, settings, around=around, spawned_at=self._clock.wall_seconds())
+        body = container_body(request, settings, paths=paths, spawned_at=self._clock.wall_seconds())
         self._watch.start()
         if self._watch.trouble:
             raise RuntimeUnavailableError(self._watch.trouble)
-        self._guardians.keep_warden()
+        self._orphans.keep_watchdog()
         with self._lock:
             self._making.add(request.worker)
-        made = self._makers.do(request.worker, lambda: self._make(request, settings, body, now))
+        made = self._create_thread.do(request.worker, lambda: self._make(request, settings, body, now))
         try:
-            return made.result(PATIENCE_SECONDS).handle
+            return made.result(ANSWER_SECONDS).handle
         except NotYetError:
             if made.cancel():
                 self._made(request.worker)
             else:
-                made.add_done_callback(self._unwanted)
-            slow = f"the engine at {self._engine.url} has not created a container in {PATIENCE_SECONDS:.0f} s"
+                made.add_done_callback(self._remove_late)
+            slow = f"the engine at {self._engine.url} has not created a container in {ANSWER_SECONDS:.0f} s"
             self._watch.doubt(slow)
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
-                docker_state.failed_start(explained(error), program=_program(request.pool), pool=request.pool.name)
+                docker_state.failed_start(error_text(error), program=_program(request.pool), pool=request.pool.name)
             ) from error
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""
-        container = self._ward.of(worker)
+        container = self._registry.of(worker)
         if container is not None:
-            self._ward.signal(container, STOP)
+            self._registry.signal(container, STOP)
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: SIGKILL to its first process, which ends all others of the container."""
-        container = self._ward.of(worker)
+        container = self._registry.of(worker)
         if container is not None:
-            self._ward.signal(container, "SIGKILL")
+            self._registry.signal(container, "SIGKILL")
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
         """See `Runtime.examine`: nothing is known."""
@@ -145,13 +145,13 @@ class DockerRuntime:
         """See `Runtime.reap`. Also checks logs, the watchdog and orphans now and then."""
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
-            living = {container.handle.worker for container in self._ward.all()}
+            living = {container.handle.worker for container in self._registry.all()}
             self.logs.trim(living)
             if living:
-                self._guardians.keep_warden()
+                self._orphans.keep_watchdog()
         if not self._watch.trouble:
-            self._guardians.look(now=now)
-        return self._ward.exits(now=now)
+            self._orphans.collect(now=now)
+        return self._registry.exits(now=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """See `Runtime.adopt`. A remembered worker that ended unseen is returned too, then reported by `reap`.
@@ -161,24 +161,24 @@ class DockerRuntime:
         self._watch.start()
         ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
         try:
-            seconds = 0.0 if self._watch.trouble else PATIENCE_SECONDS
-            listed = self._makers.do("", self._listed).result(seconds)
+            seconds = 0.0 if self._watch.trouble else ANSWER_SECONDS
+            listed = self._create_thread.do("", self._listed).result(seconds)
             found = [
                 handle
                 for known in listed
-                if self._ward.of(known.worker) is None
-                and (handle := self._found(known, now=now)) is not None
+                if self._registry.of(known.worker) is None
+                and (handle := self._add_known(known, now=now)) is not None
                 and (known.phase != "ended" or known.worker in ours)
             ]
         except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
-            found = [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
+            found = [self._add(handle) for handle in ours.values() if self._registry.of(handle.worker) is None]
         self._has_adopted = True  # set last: until then the review must not remove unknown containers
         return sorted(found, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`: of all processes of a container; 0 for one that has just started."""
-        self._ward.measure()
-        return {container.handle.worker: container.used for container in self._ward.all()}
+        self._registry.measure()
+        return {container.handle.worker: container.used for container in self._registry.all()}
 
     @property
     def trouble(self) -> str:
@@ -187,11 +187,11 @@ class DockerRuntime:
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
-        if not self._ward.has_exits:
+        if not self._registry.has_exits:
             ready, _, _ = select.select([self._wake_fd], [], [], max(0.0, timeout_seconds))
             if ready:
                 os.eventfd_read(self._wake_fd)
-        return self._ward.has_exits
+        return self._registry.has_exits
 
     def wake(self) -> None:
         """See `Runtime.wake`. Safe in other threads and signal handlers; does nothing once closed."""
@@ -200,11 +200,11 @@ class DockerRuntime:
 
     def close(self) -> None:
         """See `Runtime.close`."""
-        self._guardians.leave()
+        self._orphans.leave()
         self._watch.close()
-        self._makers.close()
-        self._hands.close(seconds=0.0 if self._watch.trouble else FAREWELL_SECONDS)
-        self._ward.close()
+        self._create_thread.close()
+        self._threads.close(seconds=0.0 if self._watch.trouble else CLOSE_SECONDS)
+        self._registry.close()
         self._engine.close()
         with self._lock:
             descriptor, self._wake_fd = self._wake_fd, -1
@@ -217,7 +217,7 @@ class DockerRuntime:
     ) -> Container:
         try:
             api = self._engine.api(seconds=WORK_SECONDS)
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 self._images.prepare(api, request.pool, settings, body)
                 try:
                     made = api.create_container_from_config(body, self._name_of(request.worker))
@@ -236,40 +236,40 @@ class DockerRuntime:
                 stop_signal=settings.stop_signal,
                 program=_program(request.pool),
             )
-            self._ward.admit(container)
+            self._registry.add(container)
         finally:
             self._made(request.worker)
-        self._ward.start(container)
+        self._registry.start(container)
         return container
 
     def _listed(self) -> list[KnownContainer]:
         """Return all containers of this supervisor, ended ones too."""
-        with answering(self._engine.url):
-            told = self._engine.api().containers(
+        with translated_errors(self._engine.url):
+            listed = self._engine.api().containers(
                 all=True, filters={"label": f"{docker_state.STATE_LABEL}={self._state}"}
             )
-        return [known for entry in told if (known := known_of(entry)) is not None and known.state == self._state]
+        return [known for entry in listed if (known := known_of(entry)) is not None and known.state == self._state]
 
     # -- inside the thread of the events --------------------------------------------------------------------------
 
     def _review(self) -> None:
         """Inspect all containers, and remove unknown ones, whose creation was given up."""
-        before = self._ward.all()
+        before = self._registry.all()
         with self._lock:
             making = set(self._making)
         listed = self._listed()
         running = {known.container for known in listed if known.phase in {"running", "paused"}}
         for container in before:
             if container.id not in running or container.signals or not container.is_started:
-                self._ward.look(container)
+                self._registry.inspect(container)
             else:
-                self._ward.hear(container)
+                self._registry.follow_output(container)
         with self._lock:
             making |= self._making
         if self._has_adopted:
             for known in listed:
-                if self._ward.of(known.worker) is None and known.worker not in making:
-                    self._ward.discard(known.worker, known.container, why="it is no known worker")
+                if self._registry.of(known.worker) is None and known.worker not in making:
+                    self._registry.discard(known.worker, known.container, why="it is no known worker")
 
     # -- helpers --------------------------------------------------------------------------------------------------
 
@@ -277,25 +277,25 @@ class DockerRuntime:
         with self._lock:
             self._making.discard(worker)
 
-    def _unwanted(self, made: "Future[Container]") -> None:
+    def _remove_late(self, made: "Future[Container]") -> None:
         """Remove a container that was created after its caller had given up."""
         if not made.cancelled() and made.exception() is None:
-            self._ward.dismiss(made.result())
+            self._registry.remove_late(made.result())
 
-    def _found(self, known: KnownContainer, *, now: Monotonic) -> WorkerHandle:
+    def _add_known(self, known: KnownContainer, *, now: Monotonic) -> WorkerHandle:
         age_seconds = max(0.0, self._clock.wall_seconds() - known.spawned_at)
         handle = WorkerHandle(
             known.worker, known.pool, f"{self._ref}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
         )
-        return self._believed(handle)
+        return self._add(handle)
 
-    def _believed(self, handle: WorkerHandle) -> WorkerHandle:
+    def _add(self, handle: WorkerHandle) -> WorkerHandle:
         container = Container(handle, handle.ref.removeprefix(self._ref))
-        self._ward.admit(container)
-        self._ward.look(container)
+        self._registry.add(container)
+        self._registry.inspect(container)
         return handle
 
-    def _surroundings(self, request: SpawnRequest, settings: ContainerSettings) -> HostPaths:
+    def _host_paths(self, request: SpawnRequest, settings: ContainerSettings) -> HostPaths:
         token = request.environment.get("TOWLINE_TOKEN")
         url = settings.url or request.environment.get("TOWLINE_URL", "")
         if self._engine.socket_path is None:
@@ -316,7 +316,7 @@ class DockerRuntime:
     def _exited(self) -> None:
         with self._lock:  # another thread may be closing the descriptor
             self.wake()
-        self._told()
+        self._on_exit()
 
 
 def _is_of(ref: str, prefix: str) -> bool:

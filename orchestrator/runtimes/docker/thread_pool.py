@@ -34,7 +34,7 @@ class EngineThreads:
         """Make a call after those before it with the same key, and return its future."""
         future: Future[Result] = Future()
 
-        def carry_out() -> None:
+        def run() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -48,7 +48,7 @@ class EngineThreads:
                 future.set_result(result)
 
         self._start()
-        self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(carry_out)
+        self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(run)
         return future
 
     def close(self, *, seconds: float = 0.0) -> None:

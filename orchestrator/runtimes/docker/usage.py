@@ -60,20 +60,20 @@ def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> ControlGro
     return ControlGroups(memory, cpu, is_v2=False) if memory.is_dir() else None
 
 
-def usage_of(told: Mapping[str, object]) -> Usage:
+def usage_of(stats_answer: Mapping[str, object]) -> Usage:
     """Return the usage from the engine's answer to `stats`."""
-    used = at(told, "memory_stats", "usage")
-    stats = at(told, "memory_stats", "stats")
+    used = at(stats_answer, "memory_stats", "usage")
+    stats = at(stats_answer, "memory_stats", "stats")
     dropped = at(stats, "total_inactive_file") or at(stats, "inactive_file")
-    nanoseconds = at(told, "cpu_stats", "cpu_usage", "total_usage")
+    nanoseconds = at(stats_answer, "cpu_stats", "cpu_usage", "total_usage")
     if not isinstance(used, int) or not isinstance(nanoseconds, int):
         return UNKNOWN
     return Usage(max(0, used - (dropped if isinstance(dropped, int) else 0)), nanoseconds / 1e9)
 
 
-def peak_of(told: Mapping[str, object]) -> int | None:
+def peak_of(stats_answer: Mapping[str, object]) -> int | None:
     """Return the peak memory from the engine's answer to `stats`."""
-    peak = at(told, "memory_stats", "max_usage")
+    peak = at(stats_answer, "memory_stats", "max_usage")
     return peak if isinstance(peak, int) and peak else None
 
 

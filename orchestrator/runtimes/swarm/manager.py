@@ -74,7 +74,7 @@ class SwarmManager:
         """The manager's URL."""
         return DockerEngine(self._url).url
 
-    def know(self, nodes: Mapping[str, str]) -> None:
+    def add_nodes(self, nodes: Mapping[str, str]) -> None:
         """Add URLs of other nodes' engines."""
         self._urls = {**self._urls, **nodes}
 
@@ -89,19 +89,19 @@ class SwarmManager:
     def tasks(self, *, service: str = "") -> list[SwarmTask]:
         """Return all our tasks, or those of one service, ended ones included."""
         wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
-        with self._asking("list tasks"):
+        with self._translated_errors("list tasks"):
             return [read_task(data) for data in self._manager().tasks(filters=wanted)]
 
     def services(self, *, digest: str = "") -> list[SwarmService]:
         """Return our services, or those with one body, the oldest first."""
         label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
-        with self._asking("list services"):
+        with self._translated_errors("list services"):
             found = [read_service(data) for data in self._manager().services(filters={"label": label})]
         return sorted(found, key=lambda service: (len(service.name), service.name))
 
     def down_nodes(self) -> Mapping[str, str]:
         """Return the names of the nodes that the managers have lost, by id."""
-        with self._asking("list nodes"):
+        with self._translated_errors("list nodes"):
             return down_nodes(self._manager().nodes())
 
     # -- services -------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ class SwarmManager:
         if body.secrets and isinstance(container, Mapping):
             container = {**container, "Secrets": self._secrets(body)}
         template = {**body.task_template, "ContainerSpec": container}
-        with self._asking(f"create the service of pool {body.pool}"):
+        with self._translated_errors(f"create the service of pool {body.pool}"):
             made = self._manager().create_service(
                 template,
                 name=body.name(generation),
@@ -129,7 +129,7 @@ class SwarmManager:
 
         Raises `ChangedMeanwhileError`.
         """
-        with self._asking(f"scale service {service.name}"):
+        with self._translated_errors(f"scale service {service.name}"):
             self._manager().update_service(
                 service.id,
                 service.version,
@@ -142,15 +142,15 @@ class SwarmManager:
 
     def remove(self, service: SwarmService) -> None:
         """Remove a service and the rest of its tasks; does nothing when it is gone."""
-        with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
+        with self._translated_errors(f"remove service {service.name}"), contextlib.suppress(NotFound):
             self._manager().remove_service(service.id)
 
     def remove_unused_secrets(self) -> None:
         """Remove our secrets that no service uses; Swarm keeps those in use."""
-        with self._asking("list secrets"):
+        with self._translated_errors("list secrets"):
             found = self._manager().secrets(filters={"label": f"{STATE_LABEL}={self._state}"})
         for secret in found:
-            with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._asking("remove a secret"):
+            with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._translated_errors("remove a secret"):
                 self._manager().remove_secret(secret["ID"])
 
     # -- containers of reachable engines --------------------------------------------------------------------------
@@ -185,10 +185,10 @@ class SwarmManager:
             return ()
         try:
             client = self._manager()
-            asked = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
+            params = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
             answer = client.get(
                 client.base_url + f"/v{client.api_version}/tasks/{task.id}/logs",
-                params=asked,
+                params=params,
                 timeout=self._timeout_seconds,
             )
             raw = answer.content if answer.status_code == OK else b""
@@ -214,14 +214,14 @@ class SwarmManager:
         if not node:
             return None
         if not self._own_node:
-            with self._asking("get the node of an engine"):
+            with self._translated_errors("get the node of an engine"):
                 self._own_node = str(self._manager().info().get("Swarm", {}).get("NodeID", ""))
         if node == self._own_node:
             return self._url or ""
         if not self._urls:
             return None
         if node not in self._hostnames:
-            with self._asking("list nodes"):
+            with self._translated_errors("list nodes"):
                 self._hostnames = {n["ID"]: n["Description"]["Hostname"] for n in self._manager().nodes()}
         return self._urls.get(node) or self._urls.get(self._hostnames.get(node, ""))
 
@@ -233,11 +233,11 @@ class SwarmManager:
 
     def _secrets(self, body: ServiceBody) -> list[Mapping[str, object]]:
         """Return the service's secrets with their ids; create ours if missing. Raises `SpawnError`."""
-        with self._asking("list secrets"):
+        with self._translated_errors("list secrets"):
             ids = {str(found["Spec"]["Name"]): str(found["ID"]) for found in self._manager().secrets()}
         for secret in body.secrets:
             if secret.name not in ids and secret.data is not None:
-                with self._asking(f"create secret {secret.name}"):
+                with self._translated_errors(f"create secret {secret.name}"):
                     made = self._manager().create_secret(secret.name, secret.data, {STATE_LABEL: self._state})
                 ids[secret.name] = str(made["ID"])
         missing = [secret.name for secret in body.secrets if secret.name not in ids]
@@ -254,16 +254,16 @@ class SwarmManager:
         ]
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except APIError as error:
-            told = str(error.explanation or error)
-            if _OUT_OF_SEQUENCE in told or error.status_code in {404, 409}:
-                raise ChangedMeanwhileError(told) from error
-            if error.status_code in _UNAVAILABLE or any(word in told.lower() for word in _GOING_AWAY):
-                raise RuntimeUnavailableError(f"can't {what}: {told}{_fix(told)}") from error
-            raise SpawnError(f"can't {what}: {told}") from error
+            message = str(error.explanation or error)
+            if _OUT_OF_SEQUENCE in message or error.status_code in {404, 409}:
+                raise ChangedMeanwhileError(message) from error
+            if error.status_code in _UNAVAILABLE or any(word in message.lower() for word in _GOING_AWAY):
+                raise RuntimeUnavailableError(f"can't {what}: {message}{_fix(message)}") from error
+            raise SpawnError(f"can't {what}: {message}") from error
         except (DockerException, RequestException) as error:
             raise RuntimeUnavailableError(f"can't {what}: no answer from the engine: {error}") from error
 
@@ -280,7 +280,7 @@ def plain_text(raw: bytes) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-def _fix(told: str) -> str:
-    if "not a swarm manager" in told:
+def _fix(message: str) -> str:
+    if "not a swarm manager" in message:
         return "; name the engine of a manager as `engine`, or make this one a manager: docker swarm init"
     return ""

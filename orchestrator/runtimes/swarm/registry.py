@@ -11,8 +11,8 @@ from orchestrator.runtimes.swarm.tasks import REF_PREFIX, SwarmTask
 
 NEVER: Final = Monotonic(float("-inf"))
 
-Asked = Literal["", "drain", "kill"]
-_URGENCY: Mapping[Asked, int] = {"": 0, "drain": 1, "kill": 2}
+ExitRequest = Literal["", "drain", "kill"]
+_URGENCY: Mapping[ExitRequest, int] = {"": 0, "drain": 1, "kill": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class SwarmWorker:
     handle: WorkerHandle
     stop_signal: str = "SIGTERM"
     task: SwarmTask | None = None
-    asked: Asked = ""
-    asked_at: Monotonic = NEVER
-    signalled: Asked = ""
+    requested: ExitRequest = ""
+    requested_at: Monotonic = NEVER
+    signalled: ExitRequest = ""
     is_out_of_reach: bool = False
     is_disowned: bool = False
 
@@ -45,7 +45,7 @@ class SwarmRegistry:
         self._changed = Condition()
         self._members: dict[str, SwarmWorker] = {}
         self._exits: list[Exit] = []
-        self._buried: set[str] = set()
+        self._ended: set[str] = set()
         self._is_woken = False
 
     def join(self, member: SwarmWorker) -> bool:
@@ -64,23 +64,23 @@ class SwarmRegistry:
     def knows(self, task_id: str) -> bool:
         """Return whether a task is, or was, one of our workers."""
         with self._changed:
-            return task_id in self._buried or any(one.task_id == task_id for one in self._members.values())
+            return task_id in self._ended or any(one.task_id == task_id for one in self._members.values())
 
-    def ask(self, worker: str, what: Asked, *, at: Monotonic) -> None:
+    def request(self, worker: str, what: ExitRequest, *, at: Monotonic) -> None:
         """Request a worker's end; no effect on an unknown one. A repeated kill is delivered again."""
         with self._changed:
             member = self._members.get(worker)
-            if member is None or _URGENCY[what] < _URGENCY[member.asked]:
+            if member is None or _URGENCY[what] < _URGENCY[member.requested]:
                 return
             again = what == "kill" and member.signalled == "kill"
             self._members[worker] = replace(
                 member,
-                asked=what,
-                asked_at=member.asked_at if member.asked else at,
+                requested=what,
+                requested_at=member.requested_at if member.requested else at,
                 signalled="" if again else member.signalled,
             )
 
-    def signalled(self, worker: str, what: Asked) -> None:
+    def signalled(self, worker: str, what: ExitRequest) -> None:
         """Record that the request was delivered to the worker."""
         self._change(worker, lambda member: replace(member, signalled=what, is_out_of_reach=False))
 
@@ -92,25 +92,25 @@ class SwarmRegistry:
         """Record that the queue has taken back the worker's leases and refuses it."""
         self._change(worker, lambda member: replace(member, is_disowned=True))
 
-    def saw(self, worker: str, task: SwarmTask) -> None:
+    def update_task(self, worker: str, task: SwarmTask) -> None:
         """Record the worker's task as Swarm describes it."""
         self._change(worker, lambda member: replace(member, task=task))
 
-    def bury(self, ended: Exit) -> None:
+    def record_exit(self, ended: Exit) -> None:
         """Move a worker to the exits, once."""
         with self._changed:
             member = self._members.pop(ended.worker, None)
             if member is None:
                 return
-            self._buried.add(member.task_id)
+            self._ended.add(member.task_id)
             self._exits.append(ended)
             self._changed.notify_all()
 
-    def forget_buried(self, known: Sequence[SwarmTask]) -> None:
+    def forget_ended(self, known: Sequence[SwarmTask]) -> None:
         """Forget ended workers whose tasks Swarm no longer lists."""
         ids = {task.id for task in known}
         with self._changed:
-            self._buried &= ids
+            self._ended &= ids
 
     def collect(self, *, at: Monotonic) -> list[Exit]:
         """Return the exits since the last call."""

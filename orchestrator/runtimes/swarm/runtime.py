@@ -17,7 +17,7 @@ from orchestrator.runtimes.swarm.tasks import REF_PREFIX, handle_of, worker_of
 from orchestrator.runtimes.swarm.watch import SwarmWatch
 
 
-def _nobody_to_tell(_worker: str) -> None:
+def _no_disown(_worker: str) -> None:
     return None
 
 
@@ -35,7 +35,7 @@ class SwarmRuntime:
         *,
         engine: str | None = None,
         nodes: Mapping[str, str] | None = None,
-        disown: Callable[[str], object] = _nobody_to_tell,
+        disown: Callable[[str], object] = _no_disown,
         on_exit: Callable[[], None] | None = None,
         clock: MonotonicClock | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -51,12 +51,12 @@ class SwarmRuntime:
         self._state = state
         self._disown = disown
         self._clock = clock or SystemMonotonicClock()
-        self._crew = SwarmRegistry()
+        self._registry = SwarmRegistry()
         self._manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._watched = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._growth = ScaleUp(self._manager, knows=self._crew.knows)
+        self._watch_manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
+        self._scale_up = ScaleUp(self._manager, knows=self._registry.knows)
         self._watch = SwarmWatch(
-            self._watched, self._crew, self._growth, clock=self._clock, on_exit=on_exit or (lambda: None)
+            self._watch_manager, self._registry, self._scale_up, clock=self._clock, on_exit=on_exit or (lambda: None)
         )
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
@@ -68,19 +68,19 @@ class SwarmRuntime:
         pool, settings = request.pool, request.pool.runtime.swarm
         if settings is None:
             raise SpawnError(f"pool {pool.name} is not of runtime swarm: its runtime is {pool.runtime.kind}")
-        for manager in (self._manager, self._watched):
-            manager.know(settings.nodes)
-        task = self._growth.one_more(service_body(request, settings, state=self._state))
+        for manager in (self._manager, self._watch_manager):
+            manager.add_nodes(settings.nodes)
+        task = self._scale_up.one_more(service_body(request, settings, state=self._state))
         digest = request.environment["TOWLINE_SPEC"]
         handle = WorkerHandle(worker_of(pool.name, task), pool.name, REF_PREFIX + task.id, digest, now)
-        self._crew.join(SwarmWorker(handle, settings.stop_signal, task))
+        self._registry.join(SwarmWorker(handle, settings.stop_signal, task))
         self._watch.start()
         self._watch.nudge()
         return handle
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""
-        self._crew.ask(worker, "drain", at=self._clock.monotonic())
+        self._registry.request(worker, "drain", at=self._clock.monotonic())
         self._watch.nudge()
 
     def kill(self, worker: str) -> None:
@@ -88,7 +88,7 @@ class SwarmRuntime:
 
         Elsewhere its leases are released and the queue refuses it, so that it does no harm and ends by itself.
         """
-        self._crew.ask(worker, "kill", at=self._clock.monotonic())
+        self._registry.request(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
@@ -97,14 +97,14 @@ class SwarmRuntime:
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""
-        for worker, member in self._crew.members().items():
-            if member.asked == "kill" and member.is_out_of_reach and not member.is_disowned:
+        for worker, member in self._registry.members().items():
+            if member.requested == "kill" and member.is_out_of_reach and not member.is_disowned:
                 try:
                     self._disown(worker)
                 except SourceUnavailableError:
                     break
-                self._crew.disowned(worker)
-        return self._crew.collect(at=now)
+                self._registry.disowned(worker)
+        return self._registry.collect(at=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """See `Runtime.adopt`. While no manager answers, all remembered workers are assumed to live."""
@@ -115,11 +115,11 @@ class SwarmRuntime:
             found = [SwarmWorker(handle) for handle in ours]
         else:
             wall_seconds = self._clock.wall_seconds()
-            told = [(task, handle_of(task, now=now, wall_seconds=wall_seconds)) for task in tasks]
+            pairs = [(task, handle_of(task, now=now, wall_seconds=wall_seconds)) for task in tasks]
             found = [
-                SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in told if handle is not None
+                SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in pairs if handle is not None
             ]
-        adopted = [member.handle for member in found if self._crew.join(member)]
+        adopted = [member.handle for member in found if self._registry.join(member)]
         self._watch.start()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
@@ -129,14 +129,14 @@ class SwarmRuntime:
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
-        return self._crew.wait(timeout_seconds=timeout_seconds)
+        return self._registry.wait(timeout_seconds=timeout_seconds)
 
     def wake(self) -> None:
         """See `Runtime.wake`."""
-        self._crew.wake()
+        self._registry.wake()
 
     def close(self) -> None:
         """See `Runtime.close`."""
         self._watch.stop()
         self._manager.close()
-        self._watched.close()
+        self._watch_manager.close()

@@ -19,7 +19,7 @@ from orchestrator.runtimes.docker.create import (
     Mount,
     command_of,
     mount_of,
-    reached,
+    url_and_mounts,
 )
 from orchestrator.runtimes.swarm.tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 
@@ -30,7 +30,7 @@ GRACE_MARGIN_SECONDS: Final = 2.0
 
 # The lock and the state directory are files of the supervisor's host: a worker elsewhere would take their absence for
 # the supervisor's death. Anyone with access to a manager can read variables: the token is a secret instead.
-_NOT_HANDED_ON: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
+_NOT_PASSED: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
 _NANOSECONDS: Final = 1_000_000_000
 _POOL_CHARS: Final = 24
 
@@ -68,7 +68,7 @@ def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) 
     Raises `SpawnError` if no container could reach the queue.
     """
     pool = request.pool
-    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    url, mounts = url_and_mounts(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
     secrets = _secrets(request, settings)
     own = {POOL_LABEL: pool.name, SPEC_LABEL: request.environment["TOWLINE_SPEC"]}
     container: dict[str, object] = {
@@ -110,12 +110,12 @@ def worker_template(pool: str) -> str:
 
 
 def _environment(request: SpawnRequest, *, url: str, has_token: bool) -> list[str]:
-    told = {name: value for name, value in request.environment.items() if name not in _NOT_HANDED_ON}
+    environment = {name: value for name, value in request.environment.items() if name not in _NOT_PASSED}
     if url:
-        told["TOWLINE_URL"] = url
+        environment["TOWLINE_URL"] = url
     if has_token:
-        told["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
-    variables = {name: literal(value) for name, value in {**request.pool.env, **told}.items()}
+        environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
+    variables = {name: literal(value) for name, value in {**request.pool.env, **environment}.items()}
     variables["TOWLINE_WORKER"] = worker_template(request.pool.name)
     return sorted(f"{name}={value}" for name, value in variables.items())
 

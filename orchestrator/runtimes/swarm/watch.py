@@ -21,23 +21,23 @@ from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lo
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 """Interval between two polls while there are workers, or slots to remove."""
-REST_SECONDS: Final = 5.0
+IDLE_POLL_SECONDS: Final = 5.0
 """Interval between two polls when there are neither."""
 STOP_SECONDS: Final = 10.0
-AWAY_SECONDS: Final = 1.0
+RETRY_SECONDS: Final = 1.0
 """Pause before an unavailable manager is tried again."""
-SHARE: Final = 5
-"""A poll is followed by a pause of this many times its duration, up to `LONGEST_REST_SECONDS`."""
-LONGEST_REST_SECONDS: Final = 2.0
+PAUSE_FACTOR: Final = 5
+"""A poll is followed by a pause of this many times its duration, up to `MAX_PAUSE_SECONDS`."""
+MAX_PAUSE_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 2.0
 """Slots of ended tasks are removed once no worker has started or ended for this long."""
 EXPLAIN_SECONDS: Final = 1.0
 """Time per poll to ask engines about exits: the release of the other workers' leases must not wait for it."""
-PATIENCE_SECONDS: Final = 3.0
+UNREACHABLE_SECONDS: Final = 3.0
 """How long a worker that can't be signalled gets to end by itself; one that the queue refuses needs milliseconds."""
-AGAIN_SECONDS: Final = 1.0
+LOWER_AGAIN_SECONDS: Final = 1.0
 """A service that still has its slots this long after it was lowered is lowered again."""
 STRANGER_SECONDS: Final = 30.0
 """A task of ours that has been no worker for this long is asked to end."""
@@ -49,16 +49,16 @@ class SwarmWatch:
     def __init__(
         self,
         manager: SwarmManager,
-        crew: SwarmRegistry,
-        growth: ScaleUp,
+        registry: SwarmRegistry,
+        scale_up: ScaleUp,
         *,
         clock: MonotonicClock,
         on_exit: Callable[[], None],
     ) -> None:
         """`manager` is this thread's own client; `on_exit` is called when there is an exit to reap."""
         self._manager = manager
-        self._crew = crew
-        self._growth = growth
+        self._registry = registry
+        self._scale_up = scale_up
         self._clock = clock
         self._on_exit = on_exit
         self._nudged = Event()
@@ -68,7 +68,7 @@ class SwarmWatch:
         self._strangers: dict[str, Monotonic] = {}
         self._lowered_at: dict[str, Monotonic] = {}
         self._quiet_since = NEVER
-        self._grown = -1
+        self._changes = -1
         self._is_swept = False
 
     def start(self) -> None:
@@ -93,49 +93,49 @@ class SwarmWatch:
         while not self._stops:
             self._nudged.clear()
             try:
-                took_seconds = self.look()
-                pause_seconds = REST_SECONDS
-                if self._crew.members() or not self._is_swept:
-                    pause_seconds = max(LOOK_SECONDS, min(LONGEST_REST_SECONDS, SHARE * took_seconds))
-                self._reached()
+                took_seconds = self.poll()
+                pause_seconds = IDLE_POLL_SECONDS
+                if self._registry.members() or not self._is_swept:
+                    pause_seconds = max(POLL_SECONDS, min(MAX_PAUSE_SECONDS, PAUSE_FACTOR * took_seconds))
+                self._log_found()
             except RuntimeUnavailableError as error:
-                pause_seconds = AWAY_SECONDS
-                self._unreached(error)
+                pause_seconds = RETRY_SECONDS
+                self._log_lost(error)
             except Exception:
-                pause_seconds = AWAY_SECONDS
+                pause_seconds = RETRY_SECONDS
                 log.exception(events.TURN_FAILED, runtime="swarm")
             self._nudged.wait(pause_seconds)
 
-    def look(self) -> float:
+    def poll(self) -> float:
         """Poll all tasks once; return how long Swarm took to list them, in seconds.
 
         Raises `RuntimeUnavailableError`; then all workers are assumed to be as before.
         """
-        members = self._crew.members()  # read first: a worker that joins meanwhile is not taken for gone
-        grown = self._growth.grown
-        asked_at = self._clock.monotonic()
+        members = self._registry.members()  # read first: a worker that joins meanwhile is not taken for gone
+        changes = self._scale_up.changes
+        began_at = self._clock.monotonic()
         tasks = self._manager.tasks()
-        took_seconds = self._clock.monotonic() - asked_at
+        took_seconds = self._clock.monotonic() - began_at
         known = {task.id: task for task in tasks}
-        self._bury(members, known)
+        self._collect_exits(members, known)
         self._send_signals()
-        self._note_strangers(tasks)
-        self._give_back(tasks, grown=grown)
-        self._crew.forget_buried(tasks)
+        self._end_strangers(tasks)
+        self._remove_slots(tasks, changes=changes)
+        self._registry.forget_ended(tasks)
         return took_seconds
 
     # -- exits ----------------------------------------------------------------------------------------------------
 
-    def _bury(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
-        told = [(member, known.get(member.task_id)) for member in members.values()]
-        unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
+    def _collect_exits(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
+        pairs = [(member, known.get(member.task_id)) for member in members.values()]
+        unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in pairs)
         down = self._manager.down_nodes() if unsure else {}
         now = self._clock.monotonic()
         ended: list[Exit] = []
         unexplained: list[tuple[Exit, SwarmTask]] = []
-        for member, task in told:
+        for member, task in pairs:
             if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
-                self._crew.saw(member.handle.worker, task)
+                self._registry.update_task(member.handle.worker, task)
             elif task is None:
                 ended.append(vanished(member.handle, at=now))
             elif not task.is_ended:
@@ -144,14 +144,14 @@ class SwarmWatch:
                 ended.append(one)
             else:
                 unexplained.append((one, task))
-        self._tell(ended)
+        self._report(ended)
         explain_until = Monotonic(self._clock.monotonic() + EXPLAIN_SECONDS)
         for one, task in unexplained:
-            self._tell([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
+            self._report([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
 
-    def _tell(self, ended: Sequence[Exit]) -> None:
+    def _report(self, ended: Sequence[Exit]) -> None:
         for one in ended:
-            self._crew.bury(one)
+            self._registry.record_exit(one)
         if ended:
             self._quiet_since, self._is_swept = self._clock.monotonic(), False
             self._on_exit()
@@ -172,20 +172,22 @@ class SwarmWatch:
     # -- signals --------------------------------------------------------------------------------------------------
 
     def _send_signals(self) -> None:
-        for worker, member in self._crew.members().items():
-            if member.asked == member.signalled or member.task is None or not member.task.container:
+        for worker, member in self._registry.members().items():
+            if member.requested == member.signalled or member.task is None or not member.task.container:
                 continue
-            name = member.stop_signal if member.asked == "drain" else signal.Signals.SIGKILL.name
+            name = member.stop_signal if member.requested == "drain" else signal.Signals.SIGKILL.name
             if self._manager.signal(member.task, name):
-                self._crew.signalled(worker, member.asked)
+                self._registry.signalled(worker, member.requested)
             elif not member.is_out_of_reach:
-                self._crew.not_reached(worker)
-                log.warning(events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, asked=member.asked)
+                self._registry.not_reached(worker)
+                log.warning(
+                    events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, requested=member.requested
+                )
 
-    def _note_strangers(self, tasks: Sequence[SwarmTask]) -> None:
+    def _end_strangers(self, tasks: Sequence[SwarmTask]) -> None:
         """End tasks that are no worker, started by hand or after a call whose answer was lost, after a while."""
         now = self._clock.monotonic()
-        found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._crew.knows(t.id))}
+        found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._registry.knows(t.id))}
         self._strangers = {task: self._strangers.get(task, now) for task in found}
         for task, seen_at in list(self._strangers.items()):
             if now - seen_at >= STRANGER_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
@@ -193,38 +195,38 @@ class SwarmWatch:
 
     # -- slots to remove ------------------------------------------------------------------------------------------
 
-    def _give_back(self, tasks: Sequence[SwarmTask], *, grown: int) -> None:
+    def _remove_slots(self, tasks: Sequence[SwarmTask], *, changes: int) -> None:
         """Lower replicas by the ended tasks, and by leaving ones that can't be signalled and had time to end."""
         now = self._clock.monotonic()
-        if grown != self._grown:
-            self._grown, self._quiet_since, self._is_swept = grown, now, False
+        if changes != self._changes:
+            self._changes, self._quiet_since, self._is_swept = changes, now, False
         is_quiet = now - self._quiet_since >= QUIET_SECONDS
-        going = self._going(now)
+        going = self._leaving_tasks(now)
         services = by_service(tasks)
         self._lowered_at = {service: at for service, at in self._lowered_at.items() if service in services}
         for service, its in services.items():
             ended = swarm_slots.expendable(its)
             leaving = swarm_slots.expendable(its, going=going)
             if leaving > ended or (ended and is_quiet):
-                self._lower(service, its, by=leaving, grown=grown)
+                self._lower(service, its, by=leaving, changes=changes)
         if is_quiet and not self._is_swept:
-            self._is_swept = self._sweep(services, grown=grown)
+            self._is_swept = self._sweep(services, changes=changes)
 
-    def _going(self, now: Monotonic) -> set[str]:
+    def _leaving_tasks(self, now: Monotonic) -> set[str]:
         going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
-        for member in self._crew.members().values():
+        for member in self._registry.members().values():
             is_unplaced = member.task is not None and not member.task.node
-            has_had_time = is_unplaced or now - member.asked_at >= PATIENCE_SECONDS
-            if member.asked and has_had_time and (is_unplaced or member.is_out_of_reach):
+            has_had_time = is_unplaced or now - member.requested_at >= UNREACHABLE_SECONDS
+            if member.requested and has_had_time and (is_unplaced or member.is_out_of_reach):
                 going.add(member.task_id)
         return going
 
-    def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, grown: int) -> None:
+    def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, changes: int) -> None:
         """Lower the replicas of a service, if this poll saw all its slots."""
         now = self._clock.monotonic()
-        is_early = now - self._lowered_at.get(service, NEVER) < AGAIN_SECONDS
-        with self._growth.changing:
-            if self._growth.grown != grown:
+        is_early = now - self._lowered_at.get(service, NEVER) < LOWER_AGAIN_SECONDS
+        with self._scale_up.changing:
+            if self._scale_up.changes != changes:
                 return
             for found in self._manager.services():
                 if found.id != service or (is_early and found.replicas < swarm_slots.slots(tasks)):
@@ -235,14 +237,14 @@ class SwarmWatch:
                         self._manager.scale(found, replicas)
                         self._lowered_at[service] = now
 
-    def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, grown: int) -> bool:
+    def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, changes: int) -> bool:
         """Remove services with only ended tasks that no pool grows into; return whether the sweep was complete."""
-        with self._growth.changing:
-            if self._growth.grown != grown:
+        with self._scale_up.changing:
+            if self._scale_up.changes != changes:
                 return False
             for found in self._manager.services():
                 is_over = all(task.is_ended for task in tasks.get(found.id, ()))
-                if is_over and found.id not in self._growth.current.values():
+                if is_over and found.id not in self._scale_up.current.values():
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
                         self._manager.remove(found)
             self._manager.remove_unused_secrets()
@@ -250,12 +252,12 @@ class SwarmWatch:
 
     # -- an unavailable manager -----------------------------------------------------------------------------------
 
-    def _reached(self) -> None:
+    def _log_found(self) -> None:
         if self._is_away:
             self._is_away = False
             log.info(events.ENGINE_FOUND, engine=self._manager.url)
 
-    def _unreached(self, error: RuntimeUnavailableError) -> None:
+    def _log_lost(self, error: RuntimeUnavailableError) -> None:
         if not self._is_away:
             self._is_away = True
             log.warning(events.ENGINE_LOST, engine=self._manager.url, error=str(error))

@@ -3,7 +3,7 @@
 import pytest
 
 from orchestrator.samples import PresentWorker
-from orchestrator.sources.presence import ServersPresence
+from orchestrator.sources.pull_queue import ServersPresence
 from queue_core.errors import StoreUnavailableError
 from queue_core.stats import HeardWorker
 

@@ -11,13 +11,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.samples import QueueSample, Waiting
 from orchestrator.source import SampleQuery
-from orchestrator.sources.presence import ServersPresence
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,
     MAX_HELD_AT_ONCE,
     MAX_NEW_AT_ONCE,
-    Heard,
+    PresenceQuery,
     QueueSource,
+    ServersPresence,
 )
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import ManualClock
@@ -306,9 +306,9 @@ class Servers:
     def lease_at_b(self) -> Future[list[Lease]]:
         return self._pool.submit(self.at_b.queue(QUEUE).lease, worker="w1", wait_seconds=30.0)
 
-    def sample(self, *, elsewhere: Heard | None) -> QueueSample:
+    def sample(self, *, elsewhere: PresenceQuery | None) -> QueueSample:
         """As a supervisor at the first server sees it."""
-        source = QueueSource(self.at_a, elsewhere=elsewhere)
+        source = QueueSource(self.at_a, all_presence=elsewhere)
         return source.sample(a_pool(queue=QUEUE), workers=["w1"], now=Monotonic(NOW))
 
 

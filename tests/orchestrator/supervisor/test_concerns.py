@@ -7,8 +7,7 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.fleet.workers import spawn_failed
 from orchestrator.scaling.decision import Limit
-from orchestrator.supervisor.concerns import Concern, concern_of
-from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
+from orchestrator.supervisor.pool import Concern, Outage, Pool, WorkerFailure, concern_of
 from tests.support.fleet.fleet_builders import NOW, a_decision, a_fleet, a_pool, a_sample, a_worker
 from tests.support.fleet.fleet_views import a_managed_pool
 

@@ -62,7 +62,7 @@ class Stage(PlainStage):
         return len(self.reconciler.pools[name].fleet.alive)
 
     def order(self, orders: Overrides, name: str = "resize") -> None:
-        self.files.change_orders(name, lambda _: orders)
+        self.files.change_overrides(name, lambda _: orders)
 
     def until(self, seconds: float) -> Expiry:
         return Expiry.after(seconds, Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot()))
@@ -156,8 +156,8 @@ def test_what_was_asked_is_told_once(stage: Stage) -> None:
     stage.order(Overrides(paused="both"))
     for _ in range(3):
         stage.turn()
-    asked = [entry for entry in stage.logs if entry["event"] == events.POOL_ORDERED]
-    assert [(entry["pool"], entry["orders"]) for entry in asked] == [("resize", {"paused": "both"})]
+    asked = [entry for entry in stage.logs if entry["event"] == events.POOL_OVERRIDDEN]
+    assert [(entry["pool"], entry["overrides"]) for entry in asked] == [("resize", {"paused": "both"})]
 
 
 def test_orders_that_cant_be_read_change_nothing(stage: Stage) -> None:

@@ -58,9 +58,9 @@ def test_a_start_that_failed_is_a_death_and_a_failed_start() -> None:
 def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
     pool = a_managed_pool()
     view = view_of([pool], phase="leading", started_at=NOW)
-    pool.tally.died(Cause.CRASHED, failed_start=True)
-    pool.tally.starts += 1
-    shown = view.pools["resize"].tally
+    pool.counters.died(Cause.CRASHED, failed_start=True)
+    pool.counters.starts += 1
+    shown = view.pools["resize"].counters
     assert (shown.starts, shown.failed_starts, Cause.CRASHED in shown.deaths) == (3, 0, False)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes.docker.runtime import PATIENCE_SECONDS, DockerRuntime
+from orchestrator.runtimes.docker.runtime import ANSWER_SECONDS, DockerRuntime
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench, id_of
 from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
 from tests.support.eventually import eventually
 
-IN_TIME_SECONDS = PATIENCE_SECONDS + 3.0
+IN_TIME_SECONDS = ANSWER_SECONDS + 3.0
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 POLL_SECONDS = 1.0
 # Workers notice the loss, drain and exit by themselves; they are killed only this much later.
 MARGIN_SECONDS = 5.0
-DUTY_SECONDS = 5.0
+LOCK_SECONDS = 5.0
 DEFAULT_ORPHAN_GRACE_SECONDS = 60.0
 DEFAULT_GRACE_SECONDS = 30.0
 
@@ -26,8 +26,8 @@ def watch(state_dir: str, lock_path: str) -> None:
 
     `lock_path` is a file that a living supervisor holds an exclusive lock on.
     """
-    duty = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
-    if not _goes_on_duty(duty):
+    own_lock = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
+    if not _takes_lock(own_lock):
         return
     lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
     while True:
@@ -56,7 +56,7 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     logs = WorkerLogs(Path(state_dir) / "workers")
-    asked: set[int] = set()
+    signalled: set[int] = set()
     while True:
         processes = procfs.worker_processes(state_dir)
         if not processes:
@@ -65,9 +65,9 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
             return False
         for process in processes:
             number = verdict(process, lost_seconds=lost_seconds)
-            if number is None or (number == signal.SIGTERM and process.pid in asked):
+            if number is None or (number == signal.SIGTERM and process.pid in signalled):
                 continue
-            asked.add(process.pid)
+            signalled.add(process.pid)
             procfs.signal_exactly(process, number)
         with contextlib.suppress(OSError):
             logs.rotate_all()
@@ -75,11 +75,11 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
         lost_seconds += POLL_SECONDS
 
 
-def _goes_on_duty(duty: int) -> bool:
+def _takes_lock(own_lock: int) -> bool:
     # The previous watchdog may be about to end: it holds the lock a moment longer than its supervisor.
-    for _ in range(int(DUTY_SECONDS / POLL_SECONDS)):
+    for _ in range(int(LOCK_SECONDS / POLL_SECONDS)):
         try:
-            fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(own_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(POLL_SECONDS)
         else:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from orchestrator.runtimes.warden import is_held
+from orchestrator.runtimes.watchdog import is_held
 
 _PACKAGE_ROOT: Final = Path(__file__).parents[2]
 
@@ -14,13 +14,13 @@ _PACKAGE_ROOT: Final = Path(__file__).parents[2]
 class WatchdogProcess:
     """A supervisor's watchdog process of one kind. Belongs to one thread."""
 
-    def __init__(self, module: str, duty: Path) -> None:
+    def __init__(self, module: str, lock: Path) -> None:
         """Args:
         module: its function `watch` runs in a Python without site packages.
-        duty: the file that a watchdog holds locked while it runs.
+        lock: the file that a watchdog holds locked while it runs.
         """
         self._run = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import watch; watch(*sys.argv[2:])"
-        self._duty = duty
+        self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self, *arguments: str) -> None:
@@ -29,7 +29,7 @@ class WatchdogProcess:
         Raises `OSError` when it can't be started now; a later call may succeed.
         """
         is_ours_alive = self._process is not None and self._process.poll() is None
-        if is_ours_alive or self._is_on_duty():
+        if is_ours_alive or self._is_running():
             return
         self._process = None
         self._process = subprocess.Popen(
@@ -51,14 +51,14 @@ class WatchdogProcess:
         if self._process is not None and self._process.poll() is None:
             self._process.returncode = 0  # not ours to wait for
 
-    def _is_on_duty(self) -> bool:
+    def _is_running(self) -> bool:
         try:
-            duty = os.open(self._duty, os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            return is_held(duty)
+            return is_held(lock)
         except OSError:
             return False
         finally:
-            os.close(duty)
+            os.close(lock)

@@ -1,7 +1,7 @@
 """The watchdog process for containers: it ends those that a killed supervisor left and no other adopts.
 
 Started by `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can. An `app` worker checks the
-lock itself and is gone before; any other program is asked to stop, and then killed.
+lock itself and is gone before; any other program is signalled to stop, and then killed.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ import socket
 import time
 from urllib.parse import quote
 
-from orchestrator.runtimes.warden import is_held
+from orchestrator.runtimes.watchdog import is_held
 
 POLL_SECONDS = 2.0
 MARGIN_SECONDS = 5.0
@@ -27,21 +27,21 @@ ORPHAN_LABEL = "towline.orphan_seconds"
 APP_LABEL = "towline.app"
 
 
-def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> None:
+def watch(engine_socket: str, state: str, own_lock_path: str, lock_path: str) -> None:
     """Return when the supervisor is gone and none of its containers runs, or when another watchdog runs.
 
     `state` is the containers' label; `lock_path` a file that a living supervisor holds an exclusive lock on.
     """
-    duty = os.open(duty_path, os.O_RDWR | os.O_CREAT, 0o600)
+    own_lock = os.open(own_lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(own_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
     lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         fcntl.flock(lock, fcntl.LOCK_UN)
-        if _end_orphans(engine_socket, state, lock, duty_path):
+        if _end_orphans(engine_socket, state, lock, own_lock_path):
             return
 
 
@@ -54,12 +54,12 @@ def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
     return ""
 
 
-def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> bool:
+def _end_orphans(engine_socket: str, state: str, lock: int, own_lock_path: str) -> bool:
     """Return True when no container runs or the engine is gone for good, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     gone_seconds = 0.0
-    asked: set[str] = set()
+    signalled: set[str] = set()
     while True:
         running = _running(engine_socket, state)
         if running is not None and not running:
@@ -67,14 +67,14 @@ def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> b
         if is_held(lock):
             return False
         gone_seconds = 0.0 if os.path.exists(engine_socket) else gone_seconds + POLL_SECONDS  # noqa: PTH110
-        if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(duty_path)):  # noqa: PTH110
+        if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(own_lock_path)):  # noqa: PTH110
             return True
         for container, labels in (running or {}).items():
             due = verdict(labels, lost_seconds=lost_seconds)
             if due == "KILL":
                 _call(engine_socket, "POST", f"/containers/{container}/kill?signal=KILL")
-            elif due == "STOP" and container not in asked:
-                asked.add(container)
+            elif due == "STOP" and container not in signalled:
+                signalled.add(container)
                 signal = labels.get("towline.stop_signal", "SIGTERM")
                 _call(engine_socket, "POST", f"/containers/{container}/kill?signal={quote(signal)}")
         time.sleep(POLL_SECONDS)
