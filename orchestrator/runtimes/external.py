@@ -1,4 +1,4 @@
-"""Workers that an external system starts: KEDA, systemd, a person. Neither spawns nor ends any.
+"""Workers that an external system starts: KEDA, systemd, a person. Neither spawns nor ends any (ADR 10).
 
 A spawn is an expectation until a worker meets it (see `orchestrator.fleet.external`).
 """

@@ -1,4 +1,4 @@
-"""Run workers as processes of this host: a session each, watched through a pidfd, found again after a restart.
+"""Run workers as processes of this host: a session each, watched through a pidfd, found again after a restart (ADR 1).
 
 No thread waits for a child, and no signal goes to a bare pid: a pidfd never names another process.
 """
@@ -29,6 +29,29 @@ from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
+log = structlog.get_logger()
+
+APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
+TASKS_NAME: Final = "towline-tasks"
+"""The kernel's name of the process that runs a recycled worker's handlers (see `respawn`)."""
+UPKEEP_SECONDS: Final = 10.0
+"""Interval at which logs are trimmed and the watchdog is checked."""
+STACK_SIGNAL: Final = signal.SIGRTMIN + 1
+"""On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
+# The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
+# are the supervisor's credentials: a worker gets its own with its request.
+_NOT_INHERITED: Final = frozenset(
+    {
+        "NOTIFY_SOCKET",
+        "WATCHDOG_PID",
+        "WATCHDOG_USEC",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "TOWLINE_TOKEN",
+        "TOWLINE_TOKEN_FILE",
+    }
+)
+
 
 class OtherProcesses:
     """The supervisor's child processes that are no workers: the watchdog and orphans. Belongs to one thread."""
@@ -53,7 +76,7 @@ class OtherProcesses:
     def collect(self, *, workers: Collection[int]) -> None:
         """Collect ended children except `workers`, whose pids stay valid until their own exits are collected.
 
-        As process 1 of a container we inherit every orphan.
+        As process 1 of a container we inherit every orphan (ADR 16).
         """
         self._watchdog.collect()
         self._inherited.difference_update([pid for pid in self._inherited.difference(workers) if _is_collected(pid)])
@@ -85,30 +108,6 @@ def _is_collected(pid: int) -> bool:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
     except ChildProcessError:
         return True
-
-
-log = structlog.get_logger()
-
-APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
-TASKS_NAME: Final = "towline-tasks"
-"""The kernel's name of the process that runs a recycled worker's handlers (see `respawn`)."""
-UPKEEP_SECONDS: Final = 10.0
-"""Interval at which logs are trimmed and the watchdog is checked."""
-STACK_SIGNAL: Final = signal.SIGRTMIN + 1
-"""On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
-# The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
-# are the supervisor's credentials: a worker gets its own with its request.
-_NOT_INHERITED: Final = frozenset(
-    {
-        "NOTIFY_SOCKET",
-        "WATCHDOG_PID",
-        "WATCHDOG_USEC",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "TOWLINE_TOKEN",
-        "TOWLINE_TOKEN_FILE",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,7 @@ class ProcessRuntime:
         """See `Runtime.adopt`. Processes that an unseen dead worker left behind are killed."""
         found = procfs.worker_processes(str(self._state_dir))
         leading = {process.worker for process in found if process.leads}
-        # A living worker's environment can be unreadable: overwritten by its title, or in the middle of an exec.
+        # A living worker's environment can be unreadable: overwritten by its title, or in an exec (ADR 5).
         hidden = [process for handle in remembered if handle.worker not in leading and (process := _process_of(handle))]
         found += hidden
         leading.update(process.worker for process in hidden)

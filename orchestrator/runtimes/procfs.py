@@ -10,7 +10,7 @@ import time
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OURS = b"TOWLINE_"
-# Only a process with all of these was started by a supervisor.
+# Only a process with all of these was started by a supervisor (ADR 1).
 _MARKS = ("TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR")
 
 _KERNEL_THREAD = 0x0020_0000

@@ -1,4 +1,4 @@
-"""The watchdog process: it outlives a killed supervisor and ends the workers that no other supervisor adopts.
+"""The watchdog process: it outlives a killed supervisor and ends the workers that no other supervisor adopts (ADR 4).
 
 Started by `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
 """

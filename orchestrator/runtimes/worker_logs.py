@@ -107,7 +107,7 @@ class WorkerLogs:
     def _rotate(self, worker: str) -> bool:
         path = self.path(worker)
         try:
-            status = os.stat(path)  # noqa: PTH116 - it is asked for each worker in each turn
+            status = os.stat(path)  # noqa: PTH116  called for each worker in each turn
             if status.st_size <= MAX_LOG_BYTES:
                 return False
             try:

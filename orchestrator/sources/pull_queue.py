@@ -1,4 +1,4 @@
-"""Use a queue as a source of work: one observation per pool and turn, translated into the fleet's terms."""
+"""Use a queue as a source of work: one observation per pool and turn, translated into the fleet's terms (ADR 2)."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -162,11 +162,11 @@ class QueueSource:
                 for lease, held_then in zip(finished, at_a_time, strict=False)
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, observed.now) for worker, seen_at in observed.seen.items()},
-            heard=self._heard(pool, observed),
+            heard=self._last_calls(pool, observed),
             upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, observed.now)) for w in observed.upcoming),
         )
 
-    def _heard(self, pool: PoolSpec, observed: Observation) -> dict[str, PresentWorker]:
+    def _last_calls(self, pool: PoolSpec, observed: Observation) -> dict[str, PresentWorker]:
         """Return when each worker last asked for a lease, at any server of the queue.
 
         The other servers are only asked about workers that are silent at this one and hold no lease. While one of them
@@ -374,14 +374,14 @@ class ServersPresence:
 
         Raises `QueueError` when no server answers; a server that is down has no waiting worker.
         """
-        found, failure, answers = self._ask(queue, prefix)
+        found, failure, answers = self._query_servers(queue, prefix)
         if failure is not None and not answers:
             raise failure
         return found
 
     def all(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
         """The same, but raises `QueueError` unless every server answers: a worker may reach one that we can't."""
-        found, failure, _ = self._ask(queue, prefix)
+        found, failure, _ = self._query_servers(queue, prefix)
         if failure is not None:
             raise failure
         return found
@@ -391,7 +391,7 @@ class ServersPresence:
         """Whether there is more than one server."""
         return len(self._servers) > 1
 
-    def _ask(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
+    def _query_servers(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
         """Return the workers, an error of a server that did not answer, and how many servers answered."""
         found: dict[str, HeardWorker] = {}
         failure: QueueError | None = None

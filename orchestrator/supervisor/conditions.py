@@ -41,7 +41,7 @@ _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
 class OverrideReader:
-    """Operators' overrides for each pool and for the host, read again whenever their files change."""
+    """Operators' overrides for each pool and for the host, read again whenever their files change (ADR 7)."""
 
     def __init__(self, files: StateDir) -> None:
         self._files = files

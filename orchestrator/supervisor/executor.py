@@ -127,7 +127,7 @@ class PlanExecutor:
         pool.fleet = draining(pool.fleet, removal.worker, grace_seconds=grace_seconds, now=now)
 
     def finish(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
-        """Grant a worker no more leases, and drain it once it holds none; repeat until it is gone.
+        """Grant a worker no more leases, and drain it once it holds none (ADR 17); repeat until it is gone.
 
         False when the queue is unavailable.
         """

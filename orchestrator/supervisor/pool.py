@@ -125,7 +125,7 @@ class Pool:
     suspected: tuple[Suspect, ...] = ()
     solo_workers: dict[str, Suspect] = field(default_factory=dict)
     counters: PoolCounters = field(default_factory=PoolCounters)
-    trouble: LogOnce = field(default_factory=LogOnce)
+    turn_errors: LogOnce = field(default_factory=LogOnce)
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
         """Return how far ahead to look for delayed tasks, so that a pool that sleeps still starts workers in time."""

@@ -1,4 +1,4 @@
-"""Run each suspected task alone: start a solo worker that takes only this task, in place of the worker that died."""
+"""Run each suspected task alone: start a solo worker for it, in place of the worker that died (ADR 14)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

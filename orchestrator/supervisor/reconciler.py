@@ -97,7 +97,7 @@ class Reconciler:
         """Replace the set of pools; return the changes.
 
         An unchanged pool is not touched. Workers of a removed pool finish and exit; those of a changed pool are
-        replaced by the following turns, new ones first.
+        replaced by the following turns, new ones first (ADR 9).
         """
         now = self._clock.monotonic()
         changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
@@ -242,7 +242,7 @@ class Reconciler:
         decided = [pool for pool in due if self._tried(pool, self._sample_and_decide)]
         acted = [pool for pool in decided if self._tried(pool, self._turn.act)]
         for pool in acted:
-            if pool.trouble.ends():
+            if pool.turn_errors.ends():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
         self._conditions.keep()
         return len(acted) == len(due)
@@ -251,7 +251,7 @@ class Reconciler:
         try:
             operation(pool)
         except Exception as error:
-            if pool.trouble.is_news(error):
+            if pool.turn_errors.is_news(error):
                 log.exception(events.TURN_FAILED, pool=pool.name)
             return False
         return True

@@ -105,7 +105,7 @@ class Supervisor:
         self._phase: Phase = "starting"
         self._logged_why = ""
         self._leaves = False
-        self._trouble = LogOnce()
+        self._pass_errors = LogOnce()
         self.is_renewed = False
 
     # -- requests, from any thread or a signal handler ------------------------------------------------------------
@@ -123,7 +123,7 @@ class Supervisor:
     def request_leave(self, *, renew: bool = False) -> None:
         """Exit and leave the workers running for the next supervisor of this state directory.
 
-        renew: the caller of `run` starts that supervisor in our place, see `is_renewed`.
+        renew: the caller of `run` starts that supervisor in our place (ADR 15), see `is_renewed`.
         """
         self._leaves, self.is_renewed = True, renew
         self._runtime.wake()
@@ -192,7 +192,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001  the top of a pass
             self._log_error(error)
             return False
-        if self._trouble.ends():
+        if self._pass_errors.ends():
             log.info(events.TURN_RECOVERED)
         if is_well:
             self._feed_watchdog()
@@ -299,7 +299,7 @@ class Supervisor:
             now = self._clock.monotonic()
             if self._stop_requests > 1 and give_up_at is None:
                 give_up_at = Monotonic(now + KILLED_SECONDS)
-                self._reconciler.kill_all(why="asked twice to stop")
+                self._reconciler.kill_all(why="a second request to stop")
             elif give_up_at is not None and now >= give_up_at:
                 break
             if not self._stopping_pass():
@@ -324,7 +324,7 @@ class Supervisor:
         return True
 
     def _log_error(self, error: Exception) -> None:
-        if self._trouble.is_news(error):
+        if self._pass_errors.is_news(error):
             log.error(events.TURN_FAILED, exc_info=error)
 
 

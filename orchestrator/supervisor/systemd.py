@@ -1,4 +1,4 @@
-"""Notify the service manager (systemd): phases, a status text, and the watchdog."""
+"""Notify the service manager (systemd, ADR 11): phases, a status text, and the watchdog."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -47,7 +47,7 @@ class ServiceNotifier:
 
 def status_of(phase: str, *, pools: int, workers: int, leaving: int) -> str:
     """Return the status text for `systemctl status`."""
-    crew = f"{workers} worker{'' if workers == 1 else 's'}"
+    text = f"{workers} worker{'' if workers == 1 else 's'}"
     if leaving:
-        crew += f", {leaving} of them leaving"
-    return f"{phase}: {pools} pool{'' if pools == 1 else 's'}, {crew}"
+        text += f", {leaving} of them leaving"
+    return f"{phase}: {pools} pool{'' if pools == 1 else 's'}, {text}"

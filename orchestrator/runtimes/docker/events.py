@@ -43,13 +43,13 @@ class EngineWatch:
         self._stream: Events | None = None
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._trouble = ""
+        self._unavailable_reason = ""
         self._since: int | None = None
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why the engine is unavailable; empty while it answers, and before the first try."""
-        return self._trouble
+        return self._unavailable_reason
 
     def start(self) -> None:
         """Start the threads, once."""
@@ -102,7 +102,7 @@ class EngineWatch:
             try:
                 if self._closed.is_set():
                     return
-                if self._trouble:
+                if self._unavailable_reason:
                     self._registry.engine_was_away()
                 self._review()
                 self._found()
@@ -135,7 +135,7 @@ class EngineWatch:
     def _ping(self) -> None:
         """Ping the engine: one that hangs keeps its streams open."""
         while not self._closed.wait(PING_SECONDS):
-            if self._trouble:
+            if self._unavailable_reason:
                 continue
             try:
                 with translated_errors(self._engine.url):
@@ -145,11 +145,11 @@ class EngineWatch:
                 self._drop_stream()
 
     def _lost(self, reason: str) -> None:
-        if not self._trouble and not self._closed.is_set():
+        if not self._unavailable_reason and not self._closed.is_set():
             log.warning(events.ENGINE_LOST, error=reason)
-        self._trouble = reason
+        self._unavailable_reason = reason
 
     def _found(self) -> None:
-        if self._trouble:
+        if self._unavailable_reason:
             log.info(events.ENGINE_FOUND, url=self._engine.url)
-        self._trouble = ""
+        self._unavailable_reason = ""

@@ -22,6 +22,10 @@ from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import at
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
 
+log = structlog.get_logger()
+
+PULL_SECONDS: Final = 600.0
+"""How long an engine may be silent during a pull."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAX_LINKS: Final = 16
 _FILE_MODE: Final = 0o777
@@ -111,12 +115,6 @@ def _stat(api: Api, container: str, path: str) -> tuple[int, str] | None:
 
 def _mapping(data: object) -> Mapping[str, object]:
     return data if isinstance(data, Mapping) else {}
-
-
-log = structlog.get_logger()
-
-PULL_SECONDS: Final = 600.0
-"""How long an engine may be silent during a pull."""
 
 
 class Images:

@@ -24,8 +24,15 @@ from orchestrator.runtimes.docker.engine import DockerEngine, dial
 from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.values import value
 
+log = structlog.get_logger()
+
 MAX_LINE_CHARS: Final = 500
 MAX_PAIRS: Final = 20
+MAX_HEAD_BYTES: Final = 16 * 1024
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+_HEADER_BYTES: Final = 8
+_MAX_STAMP_BYTES: Final = 40
+_CHUNK_BYTES: Final = 64 * 1024
 
 _OURS: Final = frozenset({"worker", "pool", "event", "level", "timestamp", "wrote"})
 _LOUD: Final = frozenset({"warning", "error", "critical"})
@@ -58,12 +65,6 @@ def parsed(line: str) -> dict[str, object] | None:
         for name, value in entry.items()
         if isinstance(value, str | int | float | bool | None)
     }
-
-
-MAX_HEAD_BYTES: Final = 16 * 1024
-MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
-_HEADER_BYTES: Final = 8
-_MAX_STAMP_BYTES: Final = 40
 
 
 class NoLogError(Exception):
@@ -121,11 +122,6 @@ def _piece(frame: bytes) -> LogPiece:
     stamp, found, rest = frame.partition(b" ")
     instant = nanoseconds(stamp.decode(errors="replace")) if found and len(stamp) <= _MAX_STAMP_BYTES else None
     return LogPiece(0, frame) if instant is None else LogPiece(instant, rest)
-
-
-log = structlog.get_logger()
-
-_CHUNK_BYTES: Final = 64 * 1024
 
 
 @dataclass(eq=False, slots=True)

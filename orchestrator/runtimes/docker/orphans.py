@@ -22,6 +22,8 @@ from orchestrator.runtimes.watchdog import is_held
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.values import value
 
+log = structlog.get_logger()
+
 SEARCH_SECONDS: Final = 60.0
 """Interval between two searches for orphans."""
 MARGIN_SECONDS: Final = 10.0
@@ -43,8 +45,8 @@ class OrphanVerdict:
 class OrphanJudge:
     """Remembers since when each supervisor has been seen away."""
 
-    def __init__(self, look: Callable[[str], Supervision] | None = None) -> None:
-        self._look = look or supervision_of
+    def __init__(self, supervision: Callable[[str], Supervision] | None = None) -> None:
+        self._supervision = supervision or supervision_of
         self._away_since: dict[str, Monotonic] = {}
 
     def verdicts(
@@ -52,7 +54,7 @@ class OrphanJudge:
     ) -> list[OrphanVerdict]:
         """Return the containers to end or remove now, never any of `own_state` or of other hosts."""
         others = [one for one in containers if one.state != own_state and one.host == host]
-        found = {state: self._look(state) for state in {one.state for one in others}}
+        found = {state: self._supervision(state) for state in {one.state for one in others}}
         self._away_since = {
             state: self._away_since.get(state, now) for state, how in found.items() if how in {"away", "gone"}
         }
@@ -91,9 +93,6 @@ def supervision_of(state: str) -> Supervision:
         return "alive" if is_held(lock) else "away"
     finally:
         os.close(lock)
-
-
-log = structlog.get_logger()
 
 
 class OrphanCollector:

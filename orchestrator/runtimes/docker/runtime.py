@@ -104,8 +104,8 @@ class DockerRuntime:
             ) from error
         body = container_body(request, settings, paths=paths, spawned_at=self._clock.wall_seconds())
         self._watch.start()
-        if self._watch.trouble:
-            raise RuntimeUnavailableError(self._watch.trouble)
+        if self._watch.unavailable_reason:
+            raise RuntimeUnavailableError(self._watch.unavailable_reason)
         self._orphans.keep_watchdog()
         with self._lock:
             self._making.add(request.worker)
@@ -149,7 +149,7 @@ class DockerRuntime:
             self.logs.trim(living)
             if living:
                 self._orphans.keep_watchdog()
-        if not self._watch.trouble:
+        if not self._watch.unavailable_reason:
             self._orphans.collect(now=now)
         return self._registry.exits(now=now)
 
@@ -161,7 +161,7 @@ class DockerRuntime:
         self._watch.start()
         ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
         try:
-            seconds = 0.0 if self._watch.trouble else ANSWER_SECONDS
+            seconds = 0.0 if self._watch.unavailable_reason else ANSWER_SECONDS
             listed = self._create_thread.do("", self._listed).result(seconds)
             found = [
                 handle
@@ -181,9 +181,9 @@ class DockerRuntime:
         return {container.handle.worker: container.used for container in self._registry.all()}
 
     @property
-    def trouble(self) -> str:
+    def unavailable_reason(self) -> str:
         """Why the engine is unavailable; empty while it answers."""
-        return self._watch.trouble
+        return self._watch.unavailable_reason
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
@@ -203,7 +203,7 @@ class DockerRuntime:
         self._orphans.leave()
         self._watch.close()
         self._create_thread.close()
-        self._threads.close(seconds=0.0 if self._watch.trouble else CLOSE_SECONDS)
+        self._threads.close(seconds=0.0 if self._watch.unavailable_reason else CLOSE_SECONDS)
         self._registry.close()
         self._engine.close()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Run workers as tasks of Swarm services: a pool is a service, and we set its replicas.
+"""Run workers as tasks of Swarm services: a pool is a service, and we set its replicas (ADR 13).
 
 Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see orchestrator/doc/swarm.md).
 """

@@ -39,7 +39,7 @@ UNREACHABLE_SECONDS: Final = 3.0
 """How long a worker that can't be signalled gets to end by itself; one that the queue refuses needs milliseconds."""
 LOWER_AGAIN_SECONDS: Final = 1.0
 """A service that still has its slots this long after it was lowered is lowered again."""
-STRANGER_SECONDS: Final = 30.0
+UNKNOWN_TASK_SECONDS: Final = 30.0
 """A task of ours that has been no worker for this long is asked to end."""
 
 
@@ -65,7 +65,7 @@ class SwarmWatch:
         self._stops = False
         self._is_away = False
         self._thread: Thread | None = None
-        self._strangers: dict[str, Monotonic] = {}
+        self._unknown_tasks: dict[str, Monotonic] = {}
         self._lowered_at: dict[str, Monotonic] = {}
         self._quiet_since = NEVER
         self._changes = -1
@@ -119,7 +119,7 @@ class SwarmWatch:
         known = {task.id: task for task in tasks}
         self._collect_exits(members, known)
         self._send_signals()
-        self._end_strangers(tasks)
+        self._end_unknown_tasks(tasks)
         self._remove_slots(tasks, changes=changes)
         self._registry.forget_ended(tasks)
         return took_seconds
@@ -184,14 +184,14 @@ class SwarmWatch:
                     events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, requested=member.requested
                 )
 
-    def _end_strangers(self, tasks: Sequence[SwarmTask]) -> None:
+    def _end_unknown_tasks(self, tasks: Sequence[SwarmTask]) -> None:
         """End tasks that are no worker, started by hand or after a call whose answer was lost, after a while."""
         now = self._clock.monotonic()
         found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._registry.knows(t.id))}
-        self._strangers = {task: self._strangers.get(task, now) for task in found}
-        for task, seen_at in list(self._strangers.items()):
-            if now - seen_at >= STRANGER_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
-                self._strangers[task] = now
+        self._unknown_tasks = {task: self._unknown_tasks.get(task, now) for task in found}
+        for task, seen_at in list(self._unknown_tasks.items()):
+            if now - seen_at >= UNKNOWN_TASK_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
+                self._unknown_tasks[task] = now
 
     # -- slots to remove ------------------------------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class SwarmWatch:
             self._is_swept = self._sweep(services, changes=changes)
 
     def _leaving_tasks(self, now: Monotonic) -> set[str]:
-        going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
+        going = {task for task, seen_at in self._unknown_tasks.items() if now - seen_at >= UNKNOWN_TASK_SECONDS}
         for member in self._registry.members().values():
             is_unplaced = member.task is not None and not member.task.node
             has_had_time = is_unplaced or now - member.requested_at >= UNREACHABLE_SECONDS
