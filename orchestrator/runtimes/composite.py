@@ -17,6 +17,7 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 ENGINE_SEPARATOR: Final = " at "
+"""Separates kind and engine in a runtime's key."""
 
 
 class CompositeRuntime:

@@ -32,6 +32,7 @@ from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 log = structlog.get_logger()
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
+"""The command of an `app` worker."""
 TASKS_NAME: Final = "towline-tasks"
 """The kernel's name of the process that runs a recycled worker's handlers (see `respawn`)."""
 UPKEEP_SECONDS: Final = 10.0

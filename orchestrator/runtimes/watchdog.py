@@ -14,11 +14,15 @@ from orchestrator.runtimes import procfs
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 POLL_SECONDS = 1.0
-# Workers notice the loss, drain and exit by themselves; they are killed only this much later.
+"""Interval between two searches for workers without a supervisor."""
 MARGIN_SECONDS = 5.0
+"""Time after a worker's own limits before it is killed: workers notice the loss, drain and exit by themselves."""
 LOCK_SECONDS = 5.0
+"""How long to try to become the watchdog: the previous one may be about to end."""
 DEFAULT_ORPHAN_GRACE_SECONDS = 60.0
+"""Used where a worker's environment lacks a valid orphan grace."""
 DEFAULT_GRACE_SECONDS = 30.0
+"""Used where a worker's environment lacks a valid grace."""
 
 
 def watch(state_dir: str, lock_path: str) -> None:

@@ -18,9 +18,13 @@ MAX_LOG_BYTES: Final = 8 * 1024 * 1024
 KEPT_ON_FULL_DISK_BYTES: Final = 64 * 1024
 """Size of the end of a log that is kept when a full disk has no room for the second file."""
 MAX_DEAD_LOGS: Final = 50
+"""Logs of ended workers that are kept."""
 MAX_LAST_LINES: Final = 20
+"""Lines of output in a worker's exit."""
 MAX_LINE_CHARS: Final = 500
+"""Length at which such a line is cut."""
 MAX_STACK_LINES: Final = 200
+"""Lines of a stack dump that are kept."""
 
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024

@@ -18,6 +18,7 @@ from orchestrator.state.journal import Journal, amended, read_journal
 LOCK_ATTEMPTS: Final = 40
 """Attempts to take the lock, which a worker may hold for a moment as it checks it."""
 LOCK_RETRY_SECONDS: Final = 0.05
+"""Pause between two attempts to take the lock."""
 
 MAX_REPLAY_BYTES: Final = 8 * 1024 * 1024
 """Size of each of the two files with decisions' inputs: thousands of decisions of small pools, hundreds of large."""

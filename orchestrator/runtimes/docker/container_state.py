@@ -12,11 +12,14 @@ WORKER_LABEL: Final = "towline.worker"
 POOL_LABEL: Final = "towline.pool"
 SPEC_LABEL: Final = "towline.spec"
 SPAWNED_AT_LABEL: Final = "towline.spawned_at"
+"""Seconds since the epoch."""
 HOST_LABEL: Final = "towline.host"
 APP_LABEL: Final = "towline.app"
 STOP_SIGNAL_LABEL: Final = "towline.stop_signal"
 ORPHAN_GRACE_LABEL: Final = "towline.orphan_grace"
+"""Seconds that an `app` worker runs on without a supervisor."""
 ORPHAN_LABEL: Final = "towline.orphan_seconds"
+"""Seconds after which a container without a supervisor may be killed: its orphan grace and its grace."""
 
 Phase = Literal["created", "running", "paused", "ended"]
 

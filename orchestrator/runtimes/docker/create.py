@@ -19,6 +19,7 @@ TOKEN_SECRET: Final = "towline-token"  # noqa: S105  the file's name
 URL_SECRET: Final = "towline-url"  # noqa: S105
 APP_MODULE: Final = "queue_core.worker"
 HOST_NAME: Final = "host.docker.internal"
+"""The name of the host inside its containers."""
 STOP_MARGIN_SECONDS: Final = 2
 """Time between the worker's grace and the engine's own SIGKILL, so that ours comes first."""
 MAX_PIDS: Final = 4096

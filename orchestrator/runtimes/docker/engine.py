@@ -24,6 +24,7 @@ CALL_SECONDS: Final = 10.0
 WORK_SECONDS: Final = 60.0
 """Time limit of a call that changes something: on a busy host a start takes long."""
 DIAL_SECONDS: Final = 5.0
+"""Time limit of a raw connection's opening."""
 DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 
 # Errors of an engine that shuts down or has lost its daemon; the pool is not at fault.

@@ -19,7 +19,7 @@ from orchestrator import events
 from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker.container_state import at
+from orchestrator.runtimes.docker.container_state import at, mapping
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
 
 log = structlog.get_logger()
@@ -27,6 +27,7 @@ log = structlog.get_logger()
 PULL_SECONDS: Final = 600.0
 """How long an engine may be silent during a pull."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH of an image that sets none."""
 _MAX_LINKS: Final = 16
 _FILE_MODE: Final = 0o777
 # Go's file modes, which the engine reports.
@@ -36,7 +37,7 @@ _GO_LINK: Final = 1 << 27
 
 def check_image(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
     """Raise `SpawnError` if a container with this body could not run its program."""
-    host = {**_mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
+    host = {**mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
     probe = {**body, "HostConfig": host, "Labels": {}}
     probe.pop("WorkingDir", None)
     container = str(api.create_container_from_config(probe, "")["Id"])
@@ -111,10 +112,6 @@ def _stat(api: Api, container: str, path: str) -> tuple[int, str] | None:
         return None
     found = json.loads(base64.b64decode(header))
     return int(found["mode"]), str(found.get("linkTarget", ""))
-
-
-def _mapping(data: object) -> Mapping[str, object]:
-    return data if isinstance(data, Mapping) else {}
 
 
 class Images:

@@ -27,9 +27,13 @@ from orchestrator.values import value
 log = structlog.get_logger()
 
 MAX_LINE_CHARS: Final = 500
+"""Length at which a text in the supervisor's log is cut."""
 MAX_PAIRS: Final = 20
+"""Keys of a worker's log entry that the supervisor's log repeats, at most."""
 MAX_HEAD_BYTES: Final = 16 * 1024
+"""The longest HTTP head accepted."""
 MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+"""The longest frame accepted; a longer one means that the output has no frames."""
 _HEADER_BYTES: Final = 8
 _MAX_STAMP_BYTES: Final = 40
 _CHUNK_BYTES: Final = 64 * 1024

@@ -12,6 +12,7 @@ from orchestrator.runtimes.docker.container_state import at
 from orchestrator.values import value
 
 UNKNOWN: Final = Usage(0, 0.0)
+"""Usage of a container that was not measured yet."""
 
 
 @value

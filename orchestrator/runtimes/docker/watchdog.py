@@ -14,12 +14,17 @@ from urllib.parse import quote
 from orchestrator.runtimes.watchdog import is_held
 
 POLL_SECONDS = 2.0
+"""Interval between two lists of containers without a supervisor."""
 MARGIN_SECONDS = 5.0
+"""Time after a container's own limit before it is killed."""
 ANSWER_SECONDS = 10.0
+"""Time limit of a call to the engine."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""The longest answer read."""
 DEFAULT_SECONDS = 60.0
-# With live-restore, containers run on without their engine; an engine whose socket is gone this long won't return.
+"""Used where a label is missing or invalid."""
 ENGINE_GONE_SECONDS = 600.0
+"""An engine whose socket is gone this long won't return; until then its containers may run on (live-restore)."""
 
 STATE_LABEL = "towline.state"
 ORPHAN_GRACE_LABEL = "towline.orphan_grace"

@@ -14,15 +14,17 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtimes.docker.container_state import STATE_LABEL
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
-from orchestrator.runtimes.swarm.tasks import STATE_LABEL, SwarmService, SwarmTask, down_nodes, read_service, read_task
+from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
 """Time limit of a call: the supervisor's other pools wait meanwhile."""
 LAST_LINES: Final = 20
-OK: Final = 200
+"""Lines of a task's output in its exit."""
 MAX_LINE_CHARS: Final = 500
+"""Length at which such a line is cut."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 # Errors of an engine whose swarm has no leader, or that is shutting down.
@@ -191,7 +193,7 @@ class SwarmManager:
                 params=params,
                 timeout=self._timeout_seconds,
             )
-            raw = answer.content if answer.status_code == OK else b""
+            raw = answer.content if answer.status_code == 200 else b""
         except (RuntimeUnavailableError, DockerException, RequestException):
             return ()
         lines = [line for line in plain_text(raw).splitlines() if line.strip()]

@@ -12,6 +12,7 @@ from typing import Final
 
 from orchestrator.config.containers import SwarmSettings, Volume
 from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 from orchestrator.runtimes.docker.create import (
     MAX_PIDS,
     SECRETS_TARGET,
@@ -21,7 +22,6 @@ from orchestrator.runtimes.docker.create import (
     mount_of,
     url_and_mounts,
 )
-from orchestrator.runtimes.swarm.tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 
 DIGEST_LABEL: Final = "towline.service"
 """The label with the digest of all that a service's workers get; it distinguishes two services of one pool."""

@@ -8,11 +8,9 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
+from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL
 
 REF_PREFIX: Final = "swarm:"
-STATE_LABEL: Final = "towline.state"
-POOL_LABEL: Final = "towline.pool"
-SPEC_LABEL: Final = "towline.spec"
 
 _ENDED: Final = frozenset({"complete", "shutdown", "failed", "rejected", "orphaned", "remove"})
 _UNPLACED: Final = frozenset({"new", "allocated", "pending"})

@@ -26,11 +26,13 @@ POLL_SECONDS: Final = 0.25
 IDLE_POLL_SECONDS: Final = 5.0
 """Interval between two polls when there are neither."""
 STOP_SECONDS: Final = 10.0
+"""How long `stop` waits for the thread."""
 RETRY_SECONDS: Final = 1.0
 """Pause before an unavailable manager is tried again."""
 PAUSE_FACTOR: Final = 5
 """A poll is followed by a pause of this many times its duration, up to `MAX_PAUSE_SECONDS`."""
 MAX_PAUSE_SECONDS: Final = 2.0
+"""The longest pause between two polls of an active swarm."""
 QUIET_SECONDS: Final = 2.0
 """Slots of ended tasks are removed once no worker has started or ended for this long."""
 EXPLAIN_SECONDS: Final = 1.0
