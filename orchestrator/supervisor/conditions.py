@@ -203,7 +203,7 @@ class CapacityShare:
         """Return the CPU seconds of one start; None when unknown, or spent on another host."""
         return self.usages.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
 
-    def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
+    def record_demand(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Record what the pool has and wants of the host, for the turns of the other pools."""
         if spec.runtime_kind == "external":
             return
@@ -223,7 +223,7 @@ class CapacityShare:
             return any(w.started_at is not None and not w.adopted for w in workers)
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
-    def measured(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
+    def learn(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn what workers use from a new measurement."""
         self.usages.learn(fleets, usage, now=now)
         self._unmeasurable.update(fleet.pool for fleet in fleets if _is_unmeasurable(fleet, usage, now=now))

@@ -70,12 +70,12 @@ class PoolCounters:
     leases: dict[Outcome, int] = field(default_factory=dict)
     waits: Waits = NONE
 
-    def died(self, cause: Cause, *, failed_start: bool) -> None:
+    def count_death(self, cause: Cause, *, failed_start: bool) -> None:
         """Count a worker's end."""
         self.deaths[cause] = self.deaths.get(cause, 0) + 1
         self.failed_starts += failed_start
 
-    def decided(self, decision: Decision) -> None:
+    def count_decision(self, decision: Decision) -> None:
         """Count a decision."""
         direction: Direction = "hold"
         if decision.target != decision.current:
@@ -83,7 +83,7 @@ class PoolCounters:
         key = (decision.rule, direction)
         self.decisions[key] = self.decisions.get(key, 0) + 1
 
-    def sampled(self, sample: QueueSample, *, since: Monotonic | None, slo_seconds: float) -> None:
+    def count_sample(self, sample: QueueSample, *, since: Monotonic | None, slo_seconds: float) -> None:
         """Count a sample's leases; the sample before it was taken at `since` (None: this is the first)."""
         for lease in sample.finished:
             self.leases[lease.outcome] = self.leases.get(lease.outcome, 0) + 1
@@ -172,7 +172,7 @@ def concern_of(pool: Pool) -> Concern | None:
     kinds = tuple([kind for kind in KINDS if wrong[kind]])
     if not kinds:
         return None
-    causes = [*_causes(sample, decision, spec=spec), *_of_starts(decision, failures=failures, outage=outage)]
+    causes = [*_causes(sample, decision, spec=spec), *_start_problems(decision, failures=failures, outage=outage)]
     failure = pool.last_failure
     if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
         causes.append(f"last failure: {failure.why}")
@@ -193,7 +193,7 @@ def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Itera
         yield f"workers: {decision.current}, by rule {decision.rule}: {decision.why}"
 
 
-def _of_starts(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
+def _start_problems(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
     """Yield the problems with starts that no guard has named."""
     if failures and "crash_loop" not in decision.limited_by:
         yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"

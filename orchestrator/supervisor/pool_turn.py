@@ -106,7 +106,7 @@ class PoolTurn:
         )
         pool.state = learned.after(pool.decision)
         pool.effective, pool.conditions = spec, conditions
-        self._conditions.share.decided(spec, pool.fleet, pool.decision)
+        self._conditions.share.record_demand(spec, pool.fleet, pool.decision)
 
     def _helpers(self, spec: PoolSpec, pool: Pool, sample: QueueSample, now: Monotonic) -> tuple[HelperPool, ...]:
         """Return the other pools whose workers also take this pool's tasks, with the workers they have just started."""
@@ -136,7 +136,7 @@ class PoolTurn:
             conditions=pool.conditions,
             reserved=reserved(pool.suspected, running=len(pool.solo_workers)),
         )
-        pool.counters.decided(decision)
+        pool.counters.count_decision(decision)
         if self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
@@ -145,7 +145,7 @@ class PoolTurn:
             self._files.replays.append({**head, "inputs": inputs})
         if not (spec.dry_run or plan.is_empty):
             self._executor.execute(plan, pool, spec, now=decision.at)
-            self._conditions.share.decided(spec, pool.fleet, decision)
+            self._conditions.share.record_demand(spec, pool.fleet, decision)
 
     def _sample(self, pool: Pool, spec: PoolSpec) -> None:
         """Sample the queue. While that fails, the last sample stays and ages (see `guards.stale_sample`)."""
@@ -164,7 +164,7 @@ class PoolTurn:
         pool.watch = watched(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
         pool.sample = sample
         pool.fleet = judged(observe(before, sample), sample, spec=spec, watch=pool.watch)
-        pool.counters.sampled(sample, since=since, slo_seconds=spec.slo)
+        pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(
@@ -214,7 +214,7 @@ def _count_and_log(pool: Pool, external: ExternalWorkers) -> None:
     pool.counters.starts += external.answers
     for gone in external.gone:
         cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
-        pool.counters.died(cause, failed_start=False)
+        pool.counters.count_death(cause, failed_start=False)
         lived_seconds = round(gone.lived_seconds, 3)
         log.info(
             events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds

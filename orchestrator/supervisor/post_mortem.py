@@ -56,7 +56,7 @@ class WorkerEnd:
 
 @dataclass(slots=True)
 class _PostMortem:
-    """The post-case of one worker, which may take several tries.
+    """The post-mortem of one worker, which may take several tries.
 
     `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
     end of its grace, `spared` those released uncounted, `released` those released for it.
@@ -156,7 +156,7 @@ class PostMortems:
         self._record({"worker": worker, "pool": pool, "cause": Cause.UNKNOWN.value, "detail": detail}, case)
 
     def _proceed(self, case: _PostMortem) -> None:
-        """Continue the post-case where it stopped: the source may become unavailable at any call."""
+        """Continue the post-mortem where it stopped: the source may become unavailable at any call."""
         end = case.end
         if case.returned is None and end.draining_seconds is not None and end.spec is not None:
             case.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.draining_seconds)
@@ -207,7 +207,7 @@ class PostMortems:
                 log.error(events.TASK_CONDEMNED, **known, worker=case.end.worker, why=fate.why)
 
     def _post_mortem_of(self, worker: str) -> _PostMortem:
-        """Return the worker's post-case; one that is not complete yet amends its certificate later."""
+        """Return the worker's post-mortem; one that is not complete yet amends its certificate later."""
         case = (
             self._done.pop(worker, None)
             or self._waiting.get(worker)

@@ -181,7 +181,7 @@ class Reconciler:
         pool = self.pools.setdefault(ended.pool, Pool(ended.pool, None, Fleet(ended.pool)))
         held = self._post_mortems.held_tasks(ended.worker)
         pool.fleet, death = exited(pool.fleet, ended, now=now, held=held, worked=self._has_worked(pool, ended))
-        pool.counters.died(death.cause, failed_start=death.failed_start)
+        pool.counters.count_death(death.cause, failed_start=death.failed_start)
         if death.failed_start or death.cause not in ENDS_WELL:
             pool.last_failure = WorkerFailure(now, f"{death.worker} {death.cause}: {death.detail}")
         pool.due_at = AT_ONCE
@@ -284,7 +284,7 @@ class Reconciler:
         memory = {worker: used.memory_bytes for worker, used in usage.items()}
         for each in self.pools.values():
             each.fleet = measured(each.fleet, memory)
-        self._conditions.share.measured([each.fleet for each in self.pools.values()], usage, now=now)
+        self._conditions.share.learn([each.fleet for each in self.pools.values()], usage, now=now)
 
     def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:

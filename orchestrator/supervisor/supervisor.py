@@ -223,7 +223,7 @@ class Supervisor:
         began_at, due_at = self._clock.monotonic(), self._reconciler.next_turn_at()
         is_well = self._reconciler.turns()
         if due_at is not None and due_at <= began_at:
-            self._heartbeat.took(self._clock.monotonic() - began_at, is_well=is_well)
+            self._heartbeat.record_round(self._clock.monotonic() - began_at, is_well=is_well)
         return is_well
 
     def _sleep(self) -> None:
@@ -270,7 +270,7 @@ class Supervisor:
 
     def _feed_watchdog(self) -> None:
         now = self._clock.monotonic()
-        self._heartbeat.passed(now=now)
+        self._heartbeat.beat(now=now)
         self._notifier.finished_turns(now=now)
 
     def _leave(self) -> None:

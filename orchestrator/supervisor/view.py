@@ -125,11 +125,11 @@ class Heartbeat:
         """Publish a view to other threads."""
         self.view = view
 
-    def took(self, seconds: float, *, is_well: bool) -> None:
+    def record_round(self, seconds: float, *, is_well: bool) -> None:
         """Record the duration of a round of turns."""
         self.rounds = self.rounds.after(seconds, failed=not is_well)
 
-    def passed(self, *, now: Monotonic) -> None:
+    def beat(self, *, now: Monotonic) -> None:
         """Record that everything that was due is done."""
         self.passed_at = now
 

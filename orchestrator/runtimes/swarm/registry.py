@@ -19,7 +19,7 @@ _URGENCY: Mapping[ExitRequest, int] = {"": 0, "drain": 1, "kill": 2}
 class SwarmWorker:
     """A worker. `task` is its task as Swarm last described it; None before.
 
-    `signalled` is the part of `requested` that was delivered. `is_out_of_reach`: no reachable engine has its container.
+    `signalled` is the part of `requested` that was delivered. `is_unreachable`: no reachable engine has its container.
     `is_disowned`: the queue has taken back its leases and refuses it.
     """
 
@@ -29,7 +29,7 @@ class SwarmWorker:
     requested: ExitRequest = ""
     requested_at: Monotonic = NEVER
     signalled: ExitRequest = ""
-    is_out_of_reach: bool = False
+    is_unreachable: bool = False
     is_disowned: bool = False
 
     @property
@@ -80,15 +80,15 @@ class SwarmRegistry:
                 signalled="" if again else member.signalled,
             )
 
-    def signalled(self, worker: str, what: ExitRequest) -> None:
+    def mark_signalled(self, worker: str, what: ExitRequest) -> None:
         """Record that the request was delivered to the worker."""
-        self._change(worker, lambda member: replace(member, signalled=what, is_out_of_reach=False))
+        self._change(worker, lambda member: replace(member, signalled=what, is_unreachable=False))
 
-    def not_reached(self, worker: str) -> None:
+    def mark_unreachable(self, worker: str) -> None:
         """Record that the worker's container can't be signalled."""
-        self._change(worker, lambda member: replace(member, is_out_of_reach=True))
+        self._change(worker, lambda member: replace(member, is_unreachable=True))
 
-    def disowned(self, worker: str) -> None:
+    def mark_disowned(self, worker: str) -> None:
         """Record that the queue has taken back the worker's leases and refuses it."""
         self._change(worker, lambda member: replace(member, is_disowned=True))
 

@@ -98,12 +98,12 @@ class SwarmRuntime:
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""
         for worker, member in self._registry.members().items():
-            if member.requested == "kill" and member.is_out_of_reach and not member.is_disowned:
+            if member.requested == "kill" and member.is_unreachable and not member.is_disowned:
                 try:
                     self._disown(worker)
                 except SourceUnavailableError:
                     break
-                self._registry.disowned(worker)
+                self._registry.mark_disowned(worker)
         return self._registry.collect(at=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:

@@ -179,9 +179,9 @@ class SwarmWatch:
                 continue
             name = member.stop_signal if member.requested == "drain" else signal.Signals.SIGKILL.name
             if self._manager.signal(member.task, name):
-                self._registry.signalled(worker, member.requested)
-            elif not member.is_out_of_reach:
-                self._registry.not_reached(worker)
+                self._registry.mark_signalled(worker, member.requested)
+            elif not member.is_unreachable:
+                self._registry.mark_unreachable(worker)
                 log.warning(
                     events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, requested=member.requested
                 )
@@ -219,7 +219,7 @@ class SwarmWatch:
         for member in self._registry.members().values():
             is_unplaced = member.task is not None and not member.task.node
             has_had_time = is_unplaced or now - member.requested_at >= UNREACHABLE_SECONDS
-            if member.requested and has_had_time and (is_unplaced or member.is_out_of_reach):
+            if member.requested and has_had_time and (is_unplaced or member.is_unreachable):
                 going.add(member.task_id)
         return going
 

@@ -31,7 +31,7 @@ DECISION = Decision("resize", NOW, 2, 2, "hold", "", INPUTS, 2)
 def test_decisions_are_counted_by_rule_and_direction() -> None:
     counters = PoolCounters()
     for target, rule in ((2, "hold"), (5, "deadline"), (6, "deadline"), (1, "idle")):
-        counters.decided(replace(DECISION, target=target, rule=rule))
+        counters.count_decision(replace(DECISION, target=target, rule=rule))
     assert counters.decisions == {("hold", "hold"): 1, ("deadline", "up"): 2, ("idle", "down"): 1}
 
 
@@ -40,7 +40,7 @@ def test_a_first_lease_is_late_when_its_task_waited_longer_than_the_slo() -> Non
     leases = [
         LeaseSample("w", 1.0, waited, "deleted", number, 0.0) for waited, number in ((30.0, 1), (30.001, 1), (99.0, 2))
     ]
-    counters.sampled(a_sample(finished=leases), since=None, slo_seconds=30.0)
+    counters.count_sample(a_sample(finished=leases), since=None, slo_seconds=30.0)
     assert (counters.late_leases, counters.leases) == (1, {"deleted": 3})
 
 
@@ -48,30 +48,30 @@ def test_a_wait_counts_when_its_lease_begins_and_no_second_time_when_it_ends() -
     counters = PoolCounters()
     begun = [a_lease(held=0.5, waited=15.0), a_lease(held=7.0, waited=300.0)]
     short = a_finished_lease(held=0.2, waited=60.0, ended_ago=0.3)
-    counters.sampled(a_sample(at=NOW, running=begun, finished=[short]), since=Monotonic(NOW - 2), slo_seconds=30.0)
+    counters.count_sample(a_sample(at=NOW, running=begun, finished=[short]), since=Monotonic(NOW - 2), slo_seconds=30.0)
     ended = [a_finished_lease(held=1.5, waited=15.0, ended_ago=1.0)]
-    counters.sampled(a_sample(at=NOW + 2, finished=ended), since=NOW, slo_seconds=30.0)
+    counters.count_sample(a_sample(at=NOW + 2, finished=ended), since=NOW, slo_seconds=30.0)
     assert counters.waits.recent(NOW) == Recent(2, 2.0, 2.0)
     assert counters.waits.total == 2.5
 
 
 def test_leases_that_were_there_at_the_first_look_are_history() -> None:
     counters = PoolCounters()
-    counters.sampled(a_sample(running=[a_lease(held=0.5, waited=15.0)]), since=None, slo_seconds=30.0)
+    counters.count_sample(a_sample(running=[a_lease(held=0.5, waited=15.0)]), since=None, slo_seconds=30.0)
     assert counters.waits == Waits()
 
 
 def test_a_start_that_failed_is_a_death_and_a_failed_start() -> None:
     counters = PoolCounters()
-    counters.died(Cause.CRASHED, failed_start=True)
-    counters.died(Cause.CRASHED, failed_start=False)
+    counters.count_death(Cause.CRASHED, failed_start=True)
+    counters.count_death(Cause.CRASHED, failed_start=False)
     assert (counters.deaths, counters.failed_starts) == ({Cause.CRASHED: 2}, 1)
 
 
 def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
     pool = a_managed_pool()
     view = view_of([pool], phase="leading", started_at=NOW)
-    pool.counters.died(Cause.CRASHED, failed_start=True)
+    pool.counters.count_death(Cause.CRASHED, failed_start=True)
     pool.counters.starts += 1
     shown = view.pools["resize"].counters
     assert (shown.starts, shown.failed_starts, Cause.CRASHED in shown.deaths) == (3, 0, False)
@@ -87,7 +87,7 @@ def test_a_pool_that_is_no_longer_in_the_settings_is_not_shown() -> None:
 def test_a_round_of_turns_falls_into_the_bucket_that_ends_at_or_after_it() -> None:
     pulse = Heartbeat(now=NOW)
     for seconds in (DURATION_BUCKETS[0], DURATION_BUCKETS[0] + 1e-9, 1_000.0):
-        pulse.took(seconds, is_well=seconds < 1)
+        pulse.record_round(seconds, is_well=seconds < 1)
     assert pulse.rounds.counts[:2] == (1, 1)
     assert pulse.rounds.counts[-1] == 1
     assert sum(pulse.rounds.counts) == 3
