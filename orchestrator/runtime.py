@@ -29,7 +29,7 @@ class Exit:
     """A worker that ended. Exactly one of `code` and `signal` is known; neither for an adopted process.
 
     `memory_limit_bytes` is what it was allowed and `memory_peak_bytes` the most it had, each where the runtime knows;
-    `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
+    `reason` is what else the runtime knows of its end, in words ("removed from outside").
     `is_stopped`: somebody else asked it to end, as `docker stop` does, or an engine that goes down.
     `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters. `stack` is where its
     threads were before it was ended, innermost call first.

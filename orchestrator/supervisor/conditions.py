@@ -185,7 +185,7 @@ class CapacityShare:
         self._unmeasurable: set[str] = set()
         self.usages = usages
 
-    def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
+    def capacity(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
         """Return how many workers the pool may add now; None for a pool whose workers run elsewhere."""
         if spec.runtime_kind == "external":
             return None
@@ -290,7 +290,7 @@ class ConditionsTracker:
             paused=overrides.paused,
             cores=self.share.cores(now=now),
             start_seconds=self.share.start_seconds(spec),
-            room=self.share.room(bounded, fleet, now=now),
+            room=self.share.capacity(bounded, fleet, now=now),
             budget=self._bounds.budget_left(spec, fleet, now=now),
             bounds_by=bounds.by,
             finish_by=self._bounds.finish_by(spec, overrides, moment),

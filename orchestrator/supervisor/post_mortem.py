@@ -72,6 +72,7 @@ class _PostMortem:
 
     @property
     def held(self) -> int:
+        """The number of tasks that the worker held at its end."""
         given_back = len(self.returned or ()) + len(self.released)
         return given_back + sum(1 for fate in self.fates or () if fate.verdict != "given back")
 
@@ -237,7 +238,7 @@ def _held(case: _PostMortem) -> list[Record]:
 
 def _certificate(death: Death, ended: Exit) -> Record:
     """Return the certificate's part that describes the worker's end."""
-    record: Record = {
+    return {
         "worker": death.worker,
         "pool": ended.pool,
         "ref": ended.ref,
@@ -253,7 +254,6 @@ def _certificate(death: Death, ended: Exit) -> Record:
         "last_lines": list(ended.last_lines),
         "stack": list(ended.stack),
     }
-    return record
 
 
 def _held_back_records(fates: Iterable[SuspectVerdict]) -> list[Record]:
@@ -277,7 +277,7 @@ def _held_back_records(fates: Iterable[SuspectVerdict]) -> list[Record]:
 
 def _released_records(released: Iterable[ReleasedTask], known: Mapping[Key, SuspectVerdict]) -> list[Record]:
     """Return records of the tasks that were released; `known` has the verdicts of suspected ones."""
-    record: list[Record] = []
+    records: list[Record] = []
     for task in released:
         one: Record = {
             "queue": task.queue,
@@ -290,8 +290,8 @@ def _released_records(released: Iterable[ReleasedTask], known: Mapping[Key, Susp
         fate = known.get((task.queue, task.task))
         if fate is not None:
             one |= {"deaths": fate.record.deaths, "alone": fate.record.alone}
-        record.append(one)
-    return record
+        records.append(one)
+    return records
 
 
 def _suspect(fate: SuspectVerdict, mark: str, *, now: Monotonic) -> Suspect:

@@ -46,7 +46,7 @@ class WallTime:
         """Return the instant in seconds since the epoch, rounded to 0.1 s."""
         return round(at + self._offset_seconds, 1)
 
-    def back(self, at: float) -> Monotonic:
+    def instant_of(self, at: float) -> Monotonic:
         """Return the monotonic instant of `at` seconds since the epoch."""
         return Monotonic(at - self._offset_seconds)
 
@@ -72,7 +72,7 @@ def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle |
             "spec_digest": str(digest),
             "spawned_at": int() | float() as spawned_at,
         }:
-            return WorkerHandle(name, pool, ref, digest, wall.back(spawned_at))
+            return WorkerHandle(name, pool, ref, digest, wall.instant_of(spawned_at))
         case _:
             return None
 
@@ -101,7 +101,7 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
     memories = {}
     for worker in workers_in(snapshot):
         name, successor, ends_at = worker.get("worker"), worker.get("replaced_by"), worker.get("ends_at")
-        leaves_by = wall.back(ends_at) if isinstance(ends_at, int | float) else None
+        leaves_by = wall.instant_of(ends_at) if isinstance(ends_at, int | float) else None
         finishes = leaves_by is None and worker.get("state") == "draining"
         if isinstance(name, str) and (successor or leaves_by or finishes):
             memories[name] = Memory(successor if isinstance(successor, str) else None, leaves_by, finishes)

@@ -99,12 +99,12 @@ class Supervisor:
         )
         self._heartbeat = heartbeat or Heartbeat(now=self._clock.monotonic())
         self._snapshots = SnapshotWriter(files, clock=self._clock, url=shown_url or url, heartbeat=self._heartbeat)
-        self._arrivals = ArrivalWatch(source, on_arrival=self._arrive)
+        self._arrivals = ArrivalWatch(source, on_arrival=self._on_arrival)
         self._arrived: deque[str] = deque()
         self._stop_requests = 0
         self._phase: Phase = "starting"
         self._logged_why = ""
-        self._leaves = False
+        self._is_leaving = False
         self._pass_errors = LogOnce()
         self.is_renewed = False
 
@@ -125,14 +125,14 @@ class Supervisor:
 
         renew: the caller of `run` starts that supervisor in our place (ADR 15), see `is_renewed`.
         """
-        self._leaves, self.is_renewed = True, renew
+        self._is_leaving, self.is_renewed = True, renew
         self._runtime.wake()
 
     def snapshot(self) -> Mapping[str, object]:
         """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
         return self._snapshots.snapshot
 
-    def _arrive(self, pool: str) -> None:
+    def _on_arrival(self, pool: str) -> None:
         self._arrived.append(pool)
         self._runtime.wake()
 
@@ -154,7 +154,7 @@ class Supervisor:
         with self._files.locked(), handling_signals(handlers):
             try:
                 self._start()
-                while not (self._stop_requests or self._leaves):
+                while not (self._stop_requests or self._is_leaving):
                     if self._pass():
                         self._sleep()
                     else:
@@ -232,7 +232,7 @@ class Supervisor:
         next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
         if next_turn_at is not None:
             seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
-        if not (self._stop_requests or self._leaves):
+        if not (self._stop_requests or self._is_leaving):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
     def _is_leading(self) -> bool:

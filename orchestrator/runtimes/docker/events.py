@@ -59,7 +59,7 @@ class EngineWatch:
                 self._threads.append(thread)
                 thread.start()
 
-    def doubt(self, reason: str) -> None:
+    def mark_unavailable(self, reason: str) -> None:
         """Treat the engine as lost after it did not answer in time, until it is reached again."""
         self._lost(reason)
         self._drop_stream()
@@ -116,7 +116,7 @@ class EngineWatch:
         sent_at = at(event, "timeNano")
         if isinstance(sent_at, int):
             self._since = sent_at + 1
-        container = self._registry.with_id(docker_state.text(at(event, "Actor", "ID")))
+        container = self._registry.get_by_id(docker_state.text(at(event, "Actor", "ID")))
         if container is None:
             return
         action = docker_state.text(at(event, "Action")).partition(":")[0]

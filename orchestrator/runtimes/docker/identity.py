@@ -40,7 +40,7 @@ def host_id() -> str:
     return hashlib.sha256((known or socket.gethostname()).encode()).hexdigest()[:12]
 
 
-def shown_lock(lock: Path) -> Path:
+def readable_lock(lock: Path) -> Path:
     """Create the supervisor's lock if missing, and make it readable for any user in a container.
 
     Its folder stays closed to the host's other users.

@@ -140,7 +140,7 @@ class Images:
         self._examined.add(pool.digest())
         self._pulls.pop(image, None)
 
-    def missing(self, pool: PoolSpec) -> None:
+    def check_again(self, pool: PoolSpec) -> None:
         """Check the pool's image again at the next start: the engine no longer has it."""
         self._examined.discard(pool.digest())
 

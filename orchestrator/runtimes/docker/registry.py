@@ -98,11 +98,11 @@ class ContainerRegistry:
             self._containers[container.handle.worker] = container
             self._by_id[container.id] = container
 
-    def of(self, worker: str) -> Container | None:
+    def get(self, worker: str) -> Container | None:
         """Return a worker's container."""
         return self._containers.get(worker)
 
-    def with_id(self, container: str) -> Container | None:
+    def get_by_id(self, container: str) -> Container | None:
         """Return the container with this id, if it is ours."""
         return self._by_id.get(container)
 

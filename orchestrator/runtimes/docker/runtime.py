@@ -118,7 +118,7 @@ class DockerRuntime:
             else:
                 made.add_done_callback(self._remove_late)
             slow = f"the engine at {self._engine.url} has not created a container in {ANSWER_SECONDS:.0f} s"
-            self._watch.doubt(slow)
+            self._watch.mark_unavailable(slow)
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
@@ -127,13 +127,13 @@ class DockerRuntime:
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""
-        container = self._registry.of(worker)
+        container = self._registry.get(worker)
         if container is not None:
             self._registry.signal(container, STOP)
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: SIGKILL to its first process, which ends all others of the container."""
-        container = self._registry.of(worker)
+        container = self._registry.get(worker)
         if container is not None:
             self._registry.signal(container, "SIGKILL")
 
@@ -166,12 +166,12 @@ class DockerRuntime:
             found = [
                 handle
                 for known in listed
-                if self._registry.of(known.worker) is None
+                if self._registry.get(known.worker) is None
                 and (handle := self._add_known(known, now=now)) is not None
                 and (known.phase != "ended" or known.worker in ours)
             ]
         except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
-            found = [self._add(handle) for handle in ours.values() if self._registry.of(handle.worker) is None]
+            found = [self._add(handle) for handle in ours.values() if self._registry.get(handle.worker) is None]
         self._has_adopted = True  # set last: until then the review must not remove unknown containers
         return sorted(found, key=lambda handle: handle.spawned_at)
 
@@ -222,7 +222,7 @@ class DockerRuntime:
                 try:
                     made = api.create_container_from_config(body, self._name_of(request.worker))
                 except docker.errors.ImageNotFound:
-                    self._images.missing(request.pool)
+                    self._images.check_again(request.pool)
                     raise
             container = Container(
                 WorkerHandle(
@@ -268,7 +268,7 @@ class DockerRuntime:
             making |= self._making
         if self._has_adopted:
             for known in listed:
-                if self._registry.of(known.worker) is None and known.worker not in making:
+                if self._registry.get(known.worker) is None and known.worker not in making:
                     self._registry.discard(known.worker, known.container, why="it is no known worker")
 
     # -- helpers --------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class DockerRuntime:
         return HostPaths(
             self._state,
             self._host,
-            lock=str(identity.shown_lock(self._lock_path)),
+            lock=str(identity.readable_lock(self._lock_path)),
             token=str(identity.secret_file(self._state_dir, token)) if token else None,
             url=str(identity.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
             socket_uid=identity.owner_of_socket(url),
