@@ -15,8 +15,8 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
 from orchestrator.clock import MonotonicClock
-from orchestrator.demo.crew import RUN_LABEL, volumes_of
 from orchestrator.demo.docker_engine import NoEngineError, private_engine, sweep, why_none
+from orchestrator.demo.fleet_process import RUN_LABEL, volumes_of
 from orchestrator.demo.image import NoImageError, ensure_image, towline_image
 from orchestrator.demo.script import TRIAL, slo_for
 from orchestrator.errors import RuntimeUnavailableError

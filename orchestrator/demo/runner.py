@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.demo.crew import DemoFleet, ProcessFleet
-from orchestrator.demo.fleet_process import FleetFailedError, FleetProcess, Tail
+from orchestrator.demo.fleet_process import DemoFleet, FleetFailedError, FleetProcess, ProcessFleet, Tail
 from orchestrator.demo.record import DemoRecord, Outcome, quantile, twice
 from orchestrator.demo.script import Script, settings_text
 from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name

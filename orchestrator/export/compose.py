@@ -5,10 +5,17 @@ import shlex
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable, portable
-from orchestrator.export.text import header, yaml_of
-from orchestrator.export.worker import arguments_of, environment_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
+from orchestrator.export.settings import (
+    PORT,
+    SECRETS_FOLDER,
+    STATE_FOLDER,
+    ExportedSecret,
+    Portable,
+    arguments_of,
+    environment_of,
+    portable,
+)
 
 Object = dict[str, object]
 

@@ -16,10 +16,8 @@ from orchestrator.export.kubernetes import (
     queue_objects,
     worker_name,
 )
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.settings import PORT, ExportedSecret, Portable, portable
-from orchestrator.export.text import header, yaml_of
-from orchestrator.export.worker import bounds_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
+from orchestrator.export.settings import PORT, ExportedSecret, Portable, bounds_of, portable
 
 POLL_SECONDS: Final = 5
 STEP_SECONDS: Final = 15

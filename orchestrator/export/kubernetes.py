@@ -6,8 +6,15 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable
-from orchestrator.export.worker import arguments_of, environment_of
+from orchestrator.export.settings import (
+    PORT,
+    SECRETS_FOLDER,
+    STATE_FOLDER,
+    ExportedSecret,
+    Portable,
+    arguments_of,
+    environment_of,
+)
 
 Object = dict[str, object]
 

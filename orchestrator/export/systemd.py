@@ -5,9 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.text import header
-from orchestrator.export.worker import environment_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
+from orchestrator.export.settings import environment_of
 
 Section = Sequence[tuple[str, str]]
 

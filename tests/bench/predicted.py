@@ -29,9 +29,8 @@ from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
 from orchestrator.cli.project_file import load_project, state_of
 from orchestrator.config.pools import PoolSpec
-from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessFleet
-from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.demo.fleet_process import FleetProcess, ProcessFleet
+from orchestrator.demo.script import due_seconds, recorded_shape
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler

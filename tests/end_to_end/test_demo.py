@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessFleet
+from orchestrator.demo.fleet_process import ProcessFleet
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
 from orchestrator.demo.runner import Demo, DemoRun
-from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, settings_text, slo_for
+from orchestrator.demo.script import (
+    MIN_SECONDS,
+    TRIAL,
+    Script,
+    due_seconds,
+    recorded_shape,
+    script_of,
+    settings_text,
+    slo_for,
+)
 from orchestrator.settings_file import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment

@@ -10,10 +10,9 @@ from pathlib import Path
 import click
 
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
-from orchestrator.demo.arrivals import recorded_shape
 from orchestrator.demo.containers import LIBRARY, Containers, containers, library_folder
-from orchestrator.demo.crew import ContainerFleet
 from orchestrator.demo.docker_engine import NoEngineError
+from orchestrator.demo.fleet_process import ContainerFleet
 from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.runner import Demo, DemoView
@@ -22,6 +21,7 @@ from orchestrator.demo.script import (
     MAX_WORKERS_PER_POOL,
     MIN_SECONDS,
     SLO_SECONDS,
+    recorded_shape,
     script_of,
     slo_for,
     start_seconds,

@@ -6,8 +6,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.export.request import ExportRequest
-from orchestrator.export.text import yaml_of
+from orchestrator.export.request import ExportRequest, yaml_of
 from orchestrator.settings_file import parse
 from queue_core.config.yaml_document import read_document
 
