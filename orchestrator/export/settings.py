@@ -1,4 +1,4 @@
-"""The settings file as a container reads it: state on a volume, secrets as files, workers started by others. Pure."""
+"""Settings and worker commands for containers: state on a volume, secrets as files, external workers. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ PORT: Final = 7878
 
 @dataclass(frozen=True, slots=True)
 class ExportedSecret:
-    """A secret that containers find as a file of this name; where it came from, to tell how it is made.
+    """A secret that containers read from a file of this name, and the variable or file it comes from.
 
-    `role` is that of a token; "" for a password.
+    `role` is the role of a token; "" for a password.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Portable:
     secrets: tuple[ExportedSecret, ...]
 
     def token(self, *roles: str) -> ExportedSecret | None:
-        """The first token of one of these roles, in the order of the roles."""
+        """Return the first token that has one of these roles, trying the roles in order."""
         return next((one for role in roles for one in self.secrets if one.role == role), None)
 
 
 def portable(request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object]) -> Portable:
-    """The file's own values, changed only where a container needs it; `runtimes` are what each pool's shall be."""
+    """Return the file's settings, changed only where a container needs it, with the given runtime for each pool."""
     raw = request.document.data
     data: dict[str, object] = dict(raw) if isinstance(raw, Mapping) else {}
     secrets: list[ExportedSecret] = []
@@ -73,15 +73,15 @@ def _place_store(
     store = request.project.queue_file.store
     scheme = scheme_of(store.url)
     if has_password(store.url):
-        why = "the URL has a password in it, and would stand open in what is exported: give it by store.password_env"
+        why = "the URL contains a password, which would be readable in the export: use store.password_env"
         found.wrong(("store",), why)
     elif scheme == "memory":
-        told = "memory: tasks are lost whenever the container is started anew; use sqlite: or postgresql:"
-        found.warn(("store",), told)
+        message = "memory: tasks are lost whenever the container restarts; use sqlite: or postgresql:"
+        found.warn(("store",), message)
         data["store"] = "memory:"
     elif scheme == "sqlite":
-        told = f"a file in {STATE_FOLDER}, on a volume: one queue server on one host; for more write postgresql:"
-        found.warn(("store",), told)
+        message = f"a file in {STATE_FOLDER}, on a volume: one queue server on one host; for more use postgresql:"
+        found.warn(("store",), message)
         data["store"] = f"sqlite:///{STATE_FOLDER}/{PurePosixPath(store.url).name}"
     elif store.password_env or store.password_file:
         secret = ExportedSecret("store-password", store.password_env, store.password_file)
@@ -98,7 +98,7 @@ def _place_server(
     if server.grpc is not None:
         found.warn(("server", "grpc"), "is not exported: give the certificate and the port by hand")
     if not server.tokens:
-        why = "none, and other containers reach the server: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
+        why = "no tokens, but other containers reach the server: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
         found.wrong(("server", "tokens"), why)
     tokens: list[dict[str, object]] = []
     for number, token in enumerate(server.tokens, start=1):
@@ -111,8 +111,8 @@ def _place_server(
 
 PYTHON: Final = "python3"
 APP_MODULE: Final = "queue_core.worker"
-# A worker that others start names itself, and misses no supervisor.
-_NOT_TOLD: Final = frozenset(
+# An external worker names itself and does not depend on our supervisor's life.
+_LEFT_OUT: Final = frozenset(
     {
         "TOWLINE_WORKER",
         "TOWLINE_SPEC",
@@ -125,19 +125,19 @@ _NOT_TOLD: Final = frozenset(
 
 
 def arguments_of(pool: PoolSpec) -> list[str]:
-    """The worker's program in a container."""
+    """Return the worker's command in a container."""
     settings = pool.containers
     return list(pool.command or (settings.python if settings else PYTHON, "-m", APP_MODULE))
 
 
 def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
-    """A worker's variables: the pool's own, then what it works on."""
-    told = Launch(url, "", "", 0.0).environment("", pool)
-    return {**pool.env, **{name: text for name, text in told.items() if name not in _NOT_TOLD and text}}
+    """Return a worker's environment: the pool's own variables, then its queue and tags."""
+    variables = Launch(url, "", "", 0.0).environment("", pool)
+    return {**pool.env, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
 
 
 def bounds_of(pool: PoolSpec) -> tuple[int, int]:
-    """The least and the most workers at any hour of its schedule."""
+    """Return the least and the most workers at any hour of the pool's schedule."""
     low, high = pool.workers.min, pool.workers.max
     for window in pool.schedule:
         least, most = window.workers.min, window.workers.max

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.demo.fleet_process import ProcessFleet
+from orchestrator.demo.fleet_process import ProcessWorkers
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
@@ -186,7 +186,7 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert "killed " in done.stderr.decode()
 
 
-class LateEyes(ProcessFleet):
+class LateEyes(ProcessWorkers):
     """A view, and a crew that is seen by nobody until the view was told that all tasks are finished."""
 
     sees = False

@@ -1,4 +1,4 @@
-"""`towline why-died WORKER`: how a worker ended, what it held, what became of that, and what to do."""
+"""`towline why-died WORKER`: how a worker died, which tasks it held, what became of them and what to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -48,11 +48,11 @@ _NOTHING_TO_DO: Final = "nothing to do"
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """What is known now of the tasks that a dead worker held: those that are still there, and what ended since.
+class TasksNow:
+    """The present state of the tasks that a dead worker held: those that still exist, and those ended since.
 
-    `ended_by` names the worker that did a task which is gone, as far as the server remembers. `trouble`: why nothing
-    is known.
+    `ended_by` names the worker that deleted a task, as far as the server remembers. `trouble` says why nothing is
+    known.
     """
 
     at: Instant
@@ -62,14 +62,14 @@ class Now:
 
 
 def headline(death: Json, *, now: float) -> str:
-    """One line: who, when, why, holding how much."""
+    """Return one line: worker, time, cause and how many tasks it held."""
     held = number(death, "held_total") or len(_held(death))
     holding = f", holding {held:,.0f} task{'' if held == 1 else 's'}" if held else ""
     return f"{_ago(death, now):<12} {death.get('worker')}  {death.get('cause')}: {death.get('detail')}{holding}"
 
 
-def told(death: Json, now: Now, *, wall_seconds: float) -> Iterator[str]:
-    """The whole story, line by line."""
+def report_lines(death: Json, now: TasksNow, *, wall_seconds: float) -> Iterator[str]:
+    """Yield the whole death report, line by line."""
     lived = number(death, "lived_seconds")
     after = f" after {shown_seconds(lived)}" if lived is not None else ""
     yield f"{death.get('worker')} of pool {death.get('pool')} died {_ago(death, wall_seconds)}{after}"
@@ -78,14 +78,14 @@ def told(death: Json, now: Now, *, wall_seconds: float) -> Iterator[str]:
     memory = _memory(death)
     if memory:
         yield f"  memory: {memory}"
-    yield from _told_held(death, now)
-    yield from _told_lines(death, "stack", "where its threads were before it was ended")
-    yield from _told_lines(death, "last_lines", "its last lines")
+    yield from _held_lines(death, now)
+    yield from _section(death, "stack", "where its threads were before it was ended")
+    yield from _section(death, "last_lines", "its last lines")
     yield f"  what to do: {advice(death, now)}"
 
 
-def fate(one: Json, now: Now) -> str:
-    """What became of one task that it held: then, and since."""
+def fate(one: Json, now: TasksNow) -> str:
+    """Describe what became of one held task: at the death, and since."""
     key = (str(one.get("queue")), str(one.get("task")))
     then = _then(one)
     if now.trouble:
@@ -97,8 +97,8 @@ def fate(one: Json, now: Now) -> str:
     return f"{then}; {_state(task, now.at)}"
 
 
-def advice(death: Json, now: Now) -> str:
-    """What a person may do about it."""
+def advice(death: Json, now: TasksNow) -> str:
+    """Return what the operator can do about this death."""
     cause, name = str(death.get("cause")), _signal_name(death)
     steps = []
     if cause == Cause.SIGNALLED and name == "SIGKILL":
@@ -124,21 +124,21 @@ def advice(death: Json, now: Now) -> str:
 
 
 def number(record: Json, name: str) -> float | None:
-    """A number of a record, if it has it."""
+    """Return a number of a record, or None."""
     value = record.get(name)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _told_held(death: Json, now: Now) -> Iterator[str]:
+def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
     held = _held(death)
     if not held:
         yield "  held: " + (
-            "not known: the queue was away, and has not told since" if death.get("held_unknown") else "nothing"
+            "not known: the queue was unavailable, then and since" if death.get("held_unknown") else "nothing"
         )
         return
     total = int(number(death, "held_total") or len(held))
     yield f"  held: {total:,} task{'' if total == 1 else 's'}" + (
-        f", of which {len(held)} are told" if total > len(held) else ""
+        f", of which {len(held)} are on record" if total > len(held) else ""
     )
     for one in held:
         tag = f" [{one['tag']}]" if one.get("tag") else ""
@@ -147,10 +147,10 @@ def _told_held(death: Json, now: Now) -> Iterator[str]:
         lease = f", lease {one['lease_number']}" if one.get("lease_number") else ""
         yield f"    {one.get('queue')}/{one.get('task')}{tag}{held_for}{lease}: {fate(one, now)}"
     if now.trouble:
-        yield f"    what became of them since is not known: {now.trouble}"
+        yield f"    what has become of them since is not known: {now.trouble}"
 
 
-def _told_lines(death: Json, name: str, title: str) -> Iterator[str]:
+def _section(death: Json, name: str, title: str) -> Iterator[str]:
     lines = death.get(name)
     if isinstance(lines, list) and lines:
         yield f"  {title}:"
@@ -160,7 +160,7 @@ def _told_lines(death: Json, name: str, title: str) -> Iterator[str]:
 
 def _then(one: Json) -> str:
     deaths = number(one, "deaths")
-    times = f" (the {_ordinal(int(deaths))} death it was there at)" if deaths and deaths > 1 else ""
+    times = f" (the {_ordinal(int(deaths))} death while it was held)" if deaths and deaths > 1 else ""
     match one.get("fate"):
         case "dead":
             return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
@@ -180,7 +180,7 @@ def _state(task: StoredTask, now: Instant) -> str:
     return "ready now"
 
 
-def _is_dead(one: Json, now: Now) -> bool:
+def _is_dead(one: Json, now: TasksNow) -> bool:
     task = now.tasks.get((str(one.get("queue")), str(one.get("task"))))
     return task.state is TaskState.DEAD if task is not None else bool(now.trouble) and one.get("fate") == "dead"
 
@@ -251,19 +251,19 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
             say("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK
     death = _chosen(worker, deaths, files)
-    now = _looked_up(death, file=file)
+    now = _tasks_now(death, file=file)
     if as_json:
         since = [task_out(task) for task in now.tasks.values()]
         done = [{"queue": queue, "task": task, "worker": by} for (queue, task), by in now.ended_by.items()]
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK
-    for line in told(death, now, wall_seconds=wall_seconds):
+    for line in report_lines(death, now, wall_seconds=wall_seconds):
         echo(line)
     return exits.OK
 
 
 def _chosen(worker: str, deaths: Sequence[Json], files: StateDir) -> Json:
-    """The death of exactly this worker, or of the only one whose name begins so. Raises `CommandError`."""
+    """Return the death of this worker, or of the only one whose name starts so. Raises `CommandError`."""
     known: dict[str, Json] = {}
     for death in deaths:
         known.setdefault(str(death.get("worker")), death)
@@ -293,15 +293,15 @@ def _living(files: StateDir) -> set[str]:
     return {str(one.get("worker")) for one in workers if isinstance(one, dict)} if isinstance(workers, list) else set()
 
 
-def _looked_up(death: Json, *, file: Path | None) -> Now:
-    """What the queue knows now of the tasks that it held."""
+def _tasks_now(death: Json, *, file: Path | None) -> TasksNow:
+    """Look up the tasks that the worker held in the queue."""
     at = QueueClock().now()
     wanted: dict[str, list[str]] = {}
     held = death.get("held")
     for one in held if isinstance(held, list) else ():
         wanted.setdefault(str(one.get("queue")), []).append(str(one.get("task")))
     if not wanted:
-        return Now(at)
+        return TasksNow(at)
     tasks: dict[tuple[str, str], StoredTask] = {}
     try:
         with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
@@ -309,16 +309,16 @@ def _looked_up(death: Json, *, file: Path | None) -> Now:
                 page = queues.queue(queue).peek(names=names[:MAX_PEEK_TASKS], limit=MAX_PEEK_TASKS)
                 tasks |= {(queue, task.shown_name): task for task in page.tasks}
             missing = {(queue, name) for queue, names in wanted.items() for name in names} - tasks.keys()
-            return Now(at, tasks, _ended_by(missing, target) if missing and target.is_server else {})
+            return TasksNow(at, tasks, _ended_by(missing, target) if missing and target.is_server else {})
     except (QueueError, CommandError) as error:
-        return Now(at, trouble=str(error))
+        return TasksNow(at, trouble=str(error))
 
 
 def _ended_by(missing: set[tuple[str, str]], target: Target) -> Mapping[tuple[str, str], str]:
-    """Who did tasks that are gone, as far as the server's memory of events goes."""
+    """Return which worker deleted the tasks that are gone, as far as the server remembers events."""
     found: dict[tuple[str, str], str] = {}
     caller = HttpCaller(target.url, token=target.token, retries=Retries(tries=1), timeout_seconds=5.0)
-    with suppress(QueueError):  # a worker's token may not ask for events: then that is not told
+    with suppress(QueueError):  # a worker's token may not read events: then nothing is known
         answer = caller.get(f"/v1/events?{urlencode({'limit': EVENTS})}")
         for event in cast("list[dict[str, object]]", answer["events"]):
             key = (str(event.get("queue")), str(event.get("task")))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.demo.containers import LIBRARY, library_folder
-from orchestrator.demo.docker_engine import why_none
+from orchestrator.demo.docker_engine import why_no_engine
 from orchestrator.demo.library import find_modules, moved
 from tests.support.commands import Commands, program_environment
 from tests.support.docker.engine import DockerEngine
@@ -98,4 +98,4 @@ def test_modules_that_links_bring_in_from_elsewhere_stay_where_they_are(tmp_path
 
 
 def test_why_no_engine_can_be_started_is_told_in_words_fit_for_a_skip() -> None:
-    assert why_none() == "" or why_none().startswith("dockerd: ")
+    assert why_no_engine() == "" or why_no_engine().startswith("dockerd: ")

@@ -141,7 +141,7 @@ def docker_engine(
 
     Raises `EngineUnavailableError`.
     """
-    if reason := demo_engine.why_none():
+    if reason := demo_engine.why_no_engine():
         raise EngineUnavailableError(reason)
     demo_engine.sweep(parent)
     try:
