@@ -18,13 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_core.errors import QueueError
-from tests.bench.catalog import ENTRIES, NAMES, Entry
+from tests.bench.catalog import ALONE, DEFAULT_SECTIONS, ENTRIES, NAMES, SECTIONS, Alone, Entry
 from tests.bench.driver import Driver
 from tests.bench.measure import KINDS, Kind, MeasurementFailedError, measure
 from tests.bench.places import ENGINES, Engine
 from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, verdicts_table
 from tests.bench.requirements import judge
-from tests.bench.sections import ALONE, DEFAULT_SECTIONS, SECTIONS, Alone
 from tests.bench.site import Site
 from tests.support.stores.engines import EngineUnavailableError
 

@@ -25,9 +25,8 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.view import Heartbeat
-from tests.support.fleet.decisions import learn_and_decide
 from tests.support.fleet.fakes import FakeRuntime
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 
 TURNS = 40
 WORKERS_PER_POOL = 4

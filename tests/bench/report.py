@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
+from tests.bench.catalog import ALONE
 from tests.bench.measure import KINDS
 from tests.bench.places import ENGINES
 from tests.bench.requirements import SCALE, Verdict
-from tests.bench.sections import ALONE
 
 HEADINGS = {
     "add": "add 1 by 1",

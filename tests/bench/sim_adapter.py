@@ -20,7 +20,7 @@ from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
-from tests.support.fleet.decisions import learn_and_decide
+from tests.support.fleet.fleet_builders import learn_and_decide
 
 POSITIONS = 8
 MAX_SEEN = 2000

@@ -12,9 +12,9 @@ from tests.differential.answers import OK, Added, Answer, Leased, Method, Told
 from tests.differential.facts import MINUTE, Facts
 from tests.differential.google_stub import GoogleStub, StubCopy
 from tests.differential.messages import Writer
+from tests.differential.operations import BOUNDED, PLAIN, RETRY_LIMIT, Call, Pass, PassTo, Program, Stats
 from tests.differential.our_server import OurServer
 from tests.differential.rules import RULES, Rule
-from tests.differential.steps import BOUNDED, PLAIN, RETRY_LIMIT, Call, Pass, PassTo, Program, Stats
 from tests.differential.trial import After, Trial, touched
 
 QUEUES: Mapping[str, int | None] = {PLAIN: None, BOUNDED: RETRY_LIMIT}

@@ -6,7 +6,20 @@ from tests.differential import answers
 from tests.differential.answers import Method
 from tests.differential.facts import Facts
 from tests.differential.google_stub import GoogleStub
-from tests.differential.steps import Add, Call, Delete, Eta, Given, Lease, Modify, NewOne, Pause, Purge, Stats, Which
+from tests.differential.operations import (
+    Add,
+    Call,
+    Delete,
+    Eta,
+    Given,
+    Lease,
+    Modify,
+    NewOne,
+    Pause,
+    Purge,
+    Stats,
+    Which,
+)
 
 NOBODY = b"never-added"
 PULL, PUSH = 1, 0

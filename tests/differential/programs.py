@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tests.differential.steps import (
+from tests.differential.operations import (
     BOUNDED,
     PLAIN,
     UNKNOWN,

@@ -6,7 +6,7 @@ from typing import Any  # protobuf messages have no types
 
 from tests.differential import answers
 from tests.differential.answers import Added, Answer, Deleted, Refused
-from tests.differential.steps import Add, Delete, Lease, Modify, Stats
+from tests.differential.operations import Add, Delete, Lease, Modify, Stats
 from tests.differential.trial import After, Trial
 
 MAX_TASKS = 1000

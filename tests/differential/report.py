@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, Difference, Tally
+from tests.differential.operations import Program
 from tests.differential.rules import RULES
-from tests.differential.steps import Program
 
 REASONS = {rule.name: rule.reason for rule in RULES} | {
     CHOSEN_NAMES: "differ in their form; a task is known by the pair of its names",

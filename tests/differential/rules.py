@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tests.differential.answers import Answer, Leased, Modified
 from tests.differential.facts import RETENTION, limit_of
+from tests.differential.operations import Add, Lease, Modify
 from tests.differential.refusals import (
     bounds_of_calls,
     checks_of_clients,
@@ -17,7 +18,6 @@ from tests.differential.refusals import (
     names_that_queues_choose,
     pull_only,
 )
-from tests.differential.steps import Add, Lease, Modify
 from tests.differential.trial import After, Trial
 
 

@@ -1,6 +1,6 @@
 """Programs of many seeds over one store, each in a store of its own; what differs is shrunk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +10,40 @@ from typing import Literal, TypeAlias
 from queue_core.store import Store
 from queue_core.stores import open_store
 from tests.differential.comparison import Tally, compare
+from tests.differential.operations import Program
 from tests.differential.programs import a_program
 from tests.differential.report import Found
-from tests.differential.shrinking import shrunk
-from tests.differential.steps import Program
 from tests.support.stores.shared_engines import engines_of_process
+
+MAX_TRIES = 2000
+
+
+def shrunk(program: Program, differs: Callable[[Program], bool]) -> Program:
+    """Leave out what can be left out: halves first, single steps in the end.
+
+    Args:
+        program: one that differs.
+        differs: runs a program; called 2000 times at most.
+    """
+    tries = 0
+    size = max(1, len(program) // 2)
+    while True:
+        begin = 0
+        is_shorter = False
+        while begin < len(program):
+            shorter = program[:begin] + program[begin + size :]
+            tries += 1
+            if tries > MAX_TRIES:
+                return program
+            if shorter and differs(shorter):
+                program = shorter
+                is_shorter = True
+            else:
+                begin += size
+        if size == 1 and not is_shorter:
+            return program
+        size = size if is_shorter else max(1, size // 2)
+
 
 StoreName: TypeAlias = Literal["memory", "sqlite", "postgresql", "redis"]
 STORES: tuple[StoreName, ...] = ("memory", "sqlite", "postgresql", "redis")

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias  # the stub and its messages have no types
 from tests.differential.answers import ADD, Added, Answer, Leased, Method, Modified
 from tests.differential.facts import Facts, Known
 from tests.differential.google_stub import GoogleStub, StubCopy
-from tests.differential.steps import Add, Call, Stats
+from tests.differential.operations import Add, Call, Stats
 
 After: TypeAlias = Callable[[Answer], Answer]
 

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import redis
 
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_wire
 from tests.support.eventually import eventually
 from tests.support.netns import Host, NamespacesUnavailableError, hosts
 from tests.support.stores import engines

@@ -23,8 +23,18 @@ from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 from tests.support.fleet.worker_story import Story
 from tests.support.servers import a_server
-from tests.support.stores.moving import QUEUE, exported, fill, gives_out, imported, moved, moved_to, names_of, tasks_of
 from tests.support.stores.stores import STORES, new_url, opened
+from tests.support.stores.transfers import (
+    QUEUE,
+    exported,
+    fill,
+    gives_out,
+    imported,
+    moved,
+    moved_to,
+    names_of,
+    tasks_of,
+)
 
 ROOT = Path(__file__).parents[2]
 TASKS = 1100
@@ -35,7 +45,7 @@ MOST_GROWTH_BYTES = 24 << 20
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     """A process that moves queues."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.stores.moving_process", *map(str, arguments)],
+        [sys.executable, "-m", "tests.support.stores.transfer_process", *map(str, arguments)],
         cwd=ROOT,
         env=program_environment(),
         capture_output=True,
@@ -112,7 +122,7 @@ def test_an_import_whose_process_is_killed_goes_on_and_doubles_nothing(
 def test_an_export_whose_process_is_killed_at_any_time_is_completed(old: Store, tmp_path: Path) -> None:
     fill(old, queue="more", tasks=4000)
     path = tmp_path / "x.jsonl"
-    command = [sys.executable, "-m", "tests.support.stores.moving_process", "export", old.url, str(path)]
+    command = [sys.executable, "-m", "tests.support.stores.transfer_process", "export", old.url, str(path)]
     with subprocess.Popen(command, cwd=ROOT, env=program_environment()) as running:
         eventually(lambda: path.exists() and path.stat().st_size > 1 << 20)
         running.kill()
@@ -154,7 +164,7 @@ def test_memory_does_not_grow_with_the_tasks(tmp_path: Path) -> None:
 
 
 class Spans:
-    """When each handler call of `tests.support.fleet.working` began, by task."""
+    """When each handler call of `tests.support.fleet.recording_app` began, by task."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -13,8 +13,8 @@ from queue_core.worker import events
 from tests.support.eventually import eventually
 from tests.support.fleet.worker_story import Story, worker_story
 
-APP = "tests.support.fleet.misbehaving:app"
-ASYNC_APP = "tests.support.fleet.misbehaving:async_app"
+APP = "tests.support.fleet.misbehaving_app:app"
+ASYNC_APP = "tests.support.fleet.misbehaving_app:async_app"
 
 any_concurrency = pytest.mark.parametrize("concurrency", [1, 2])
 

@@ -164,7 +164,9 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
     [
         pytest.param({"app": "tests.support.nowhere:app"}, "no such module", id="no such module"),
         pytest.param(
-            {"app": "tests.support.fleet.working:nothing"}, "name one of: tests.support.fleet.working:app", id="no app"
+            {"app": "tests.support.fleet.recording_app:nothing"},
+            "name one of: tests.support.fleet.recording_app:app",
+            id="no app",
         ),
         pytest.param({"queue": "encode"}, "no handler for queue 'encode'", id="a queue nobody handles"),
         pytest.param({"url": "ftp://x"}, "not the URL of a store", id="no such store"),

@@ -15,12 +15,10 @@ from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
 from tests.faults.disk import SURVIVALS
-from tests.faults.fault_vfs import FaultVfs, Meter, full_between
-from tests.faults.history import Call, MemoryHistory
-from tests.faults.numbered import NumberedHistory
+from tests.faults.fault_vfs import FaultVfs, Meter, full_between, planned_failures, quiet_driver
+from tests.faults.history import Call, MemoryHistory, NumberedHistory
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
-from tests.faults.quiet_driver import planned_failures, quiet_driver
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
 from tests.faults.workload import Caller, create_queues
 

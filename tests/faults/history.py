@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -271,3 +271,18 @@ def seen_lease(lease: Lease) -> SeenLease:
         lease.ready_at,
         lease.tag,
     )
+
+
+NUMBERS_EACH = 1_000_000_000
+
+
+class NumberedHistory:
+    """Writes into another history, with the numbers of one caller moved out of the others' way."""
+
+    def __init__(self, history: History, caller: int) -> None:
+        self._history = history
+        self._offset = caller * NUMBERS_EACH
+
+    def write(self, line: Invoked | Answered) -> None:
+        """See `History.write`."""
+        self._history.write(replace(line, call=line.call + self._offset))

@@ -30,7 +30,7 @@ from tests.faults.reopening import open_and_check
 from tests.faults.sites import Place, Site, StoreName, a_site
 from tests.faults.store_children import call_until_killed, last_words, serve_until_killed
 from tests.faults.workload import create_queues
-from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingWire, WireFate, a_wire
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
 

@@ -32,7 +32,6 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
-from tests.faults.excerpt import excerpts
 from tests.faults.faulty_proxy import (
     RESETS,
     STALLS,
@@ -49,6 +48,7 @@ from tests.faults.kill_store import STORE_MODULES
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
+from tests.faults.report import excerpts
 from tests.faults.sites import Place, Site, StoreName, a_site
 from tests.faults.store_children import last_words, serve_until_killed
 from tests.faults.workload import create_queues

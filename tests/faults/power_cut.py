@@ -16,8 +16,7 @@ from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import NoSyncer, OpenSyncer
 from tests.faults.disk import SURVIVALS, Wreck
-from tests.faults.history import MemoryHistory
-from tests.faults.numbered import NumberedHistory
+from tests.faults.history import MemoryHistory, NumberedHistory
 from tests.faults.outcome import Budget, Deadline, Tally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check

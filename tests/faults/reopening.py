@@ -8,17 +8,66 @@ from dataclasses import replace
 from pathlib import Path
 
 from queue_core.api import Queue
+from queue_core.clock import Instant
 from queue_core.errors import QueueError
+from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion, Store
+from queue_core.store import Deletion, Store, Transaction
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.task import ANY, StoredTask, TaskState
 from tests.faults.checker import Violation, check
-from tests.faults.contents import read_contents
-from tests.faults.history import Call, MemoryHistory
+from tests.faults.history import Call, MemoryHistory, digest_of, uid_of
+from tests.faults.lives import Contents, TaskInStore
 from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
+
+PAGE_TASKS = 200
+ALL_STATES = frozenset(TaskState)
+
+
+def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
+    """Every task of every queue, the statistics of the same instant, and what the store's check complains of."""
+    problems = store.check().problems
+    now = store.clock.now()
+    with store.read() as transaction:
+        specs = transaction.queues()
+        return Contents(
+            tuple(_stored(task) for spec in specs for task in _tasks(transaction, spec.name, now=now)),
+            problems,
+            {spec.name: transaction.stats(spec.name, ANY, now=now) for spec in specs},
+            {spec.name: spec.max_leases for spec in specs},
+            clock_error,
+        )
+
+
+def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[StoredTask]:
+    tasks: list[StoredTask] = []
+    after: int | None = 0
+    while after is not None:
+        page = transaction.peek(
+            queue, ANY, ALL_STATES, after=after, limit=PAGE_TASKS, payload_bytes=MAX_PAYLOAD_BYTES, now=now
+        )
+        tasks.extend(page.tasks)
+        after = page.next_after
+    return tasks
+
+
+def _stored(task: StoredTask) -> TaskInStore:
+    return TaskInStore(
+        uid_of(task.shown_name, task.payload),
+        task.shown_name,
+        task.queue,
+        digest_of(task.payload),
+        task.state.name,  # type: ignore[arg-type]
+        task.leases,
+        task.token,
+        task.leased_at,
+        task.eta,
+        task.tag,
+    )
+
 
 FILE_NAME = "queue.db"
 CHECKPOINT_PAGES = 60

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingWire, WireFate, a_wire
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine
 from tests.support.stores.shared_engines import new_database

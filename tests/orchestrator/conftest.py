@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from orchestrator.state.directory import StateDir
 from tests.support.docker.engine import EngineUnavailableError
 from tests.support.docker.swarms import Swarm, swarm
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 from tests.support.fleet.runtime_bench import Bench, Containers, Processes, runtime_bench
 
 RUNTIMES = ("docker", "process")

@@ -19,7 +19,7 @@ from orchestrator.cli import command
 from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.settings_file import parse
 from tests.support.commands import ROOT
-from tests.support.fleet.metrics_told import METRICS, told_by_a_running_fleet
+from tests.support.fleet.scraped_metrics import METRICS, told_by_a_running_fleet
 
 DEPLOY = ROOT / "deploy"
 RUNBOOK = (ROOT / "orchestrator/doc/runbook.md").read_text()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.soak.crew import Crew, Done, Load
+from tests.soak.towline_up import Crew, Done, Load
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.7

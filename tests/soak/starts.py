@@ -20,8 +20,8 @@ from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverri
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
+from tests.soak.empty_source import MOST, POOLS
 from tests.soak.figures import Look, bytes_a_start, look_at
-from tests.soak.tide import MOST, POOLS
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 
@@ -45,7 +45,7 @@ class Fleet:
         self._random = random.Random(6)  # which workers are killed
         with (folder / "log").open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.tide", str(folder), *PROGRAM],
+                [sys.executable, "-m", "tests.soak.empty_source", str(folder), *PROGRAM],
                 cwd=ROOT,
                 env=program_environment(),
                 stdout=output,

@@ -103,3 +103,163 @@ def _read_message(connection: socket.socket) -> bytes:
     except OSError:
         return b""
     return data
+
+
+WireFate = Literal["pass", "drop", "lose answer", "stall"]
+"""`drop`: the message does not arrive, and both ends find the connection closed. `lose answer`: it arrives, and the
+connection is closed when its answer comes. `stall`: it arrives, nothing comes back, and the connection stays open."""
+
+PIECE_BYTES = 256 << 10
+CONNECT_SECONDS = 5.0
+
+
+class CuttingWire:
+    """Listens on loopback and forwards to `host:port`; `choose` draws the fate of every message. Threads inside.
+
+    Attributes:
+        cuts: messages that did not pass, so far.
+        messages: what clients sent since the last `cut_next`, or ever.
+    """
+
+    def __init__(self, host: str, port: int, *, choose: Callable[[], WireFate] = lambda: "pass") -> None:
+        self._target = (host, port)
+        self._choose = choose
+        self._lock = threading.Lock()
+        self._planned: tuple[int, WireFate] | None = None
+        self.messages = 0
+        self.cuts = 0
+        self._listening = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port: int = self._listening.getsockname()[1]
+        self._pairs: set[_Pair] = set()
+        self._is_over = False
+        threading.Thread(target=self._accept, name="wire", daemon=True).start()
+
+    def cut_next(self, fate: WireFate, *, after: int = 0) -> None:
+        """Let this befall the message that comes after so many others, counted from now on over all connections."""
+        with self._lock:
+            self._planned = (after, fate)
+            self.messages = 0
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether a planned fate still waits for its message."""
+        return self._planned is not None
+
+    def disarm(self) -> None:
+        """Forget the planned fate."""
+        with self._lock:
+            self._planned = None
+
+    def sever(self) -> None:
+        """Cut every connection there is; new ones are served."""
+        with self._lock:
+            pairs = list(self._pairs)
+        for pair in pairs:
+            pair.cut()
+
+    def close(self) -> None:
+        """Cut everything, and listen no more."""
+        self._is_over = True
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.sever()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(self._target, timeout=CONNECT_SECONDS)
+            except OSError:
+                client.close()
+                continue
+            server.settimeout(None)
+            for end in (client, server):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            pair = _Pair(client, server)
+            with self._lock:
+                self._pairs.add(pair)
+            if self._is_over:
+                pair.cut()
+            threading.Thread(target=self._carry_messages, args=(pair,), name="wire out", daemon=True).start()
+            threading.Thread(target=self._carry_answers, args=(pair,), name="wire back", daemon=True).start()
+
+    def _carry_messages(self, pair: "_Pair") -> None:
+        while piece := _read(pair.client):
+            fate = self._fate()
+            if fate == "drop":
+                break
+            if fate != "pass":
+                pair.doom = fate  # before it is sent: its answer may come at once
+            if not _write(pair.server, piece):
+                break
+        pair.cut()
+
+    def _carry_answers(self, pair: "_Pair") -> None:
+        while piece := _read(pair.server):
+            if pair.doom == "lose answer":
+                break
+            if pair.doom != "stall" and not _write(pair.client, piece):
+                break
+        pair.cut()
+        with self._lock:
+            self._pairs.discard(pair)
+        pair.close()
+
+    def _fate(self) -> WireFate:
+        with self._lock:
+            self.messages += 1
+            fate = self._choose()
+            if self._planned is not None and self.messages > self._planned[0]:
+                fate = self._planned[1]
+                self._planned = None
+            self.cuts += fate != "pass"
+            return fate
+
+
+class _Pair:
+    """One client's connection and the one that was opened for it."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.doom: WireFate = "pass"
+
+    def cut(self) -> None:
+        """End both connections; whoever reads from them is woken."""
+        for end in (self.client, self.server):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of the sockets."""
+        self.client.close()
+        self.server.close()
+
+
+def _read(end: socket.socket) -> bytes:
+    try:
+        return end.recv(PIECE_BYTES)
+    except OSError:
+        return b""
+
+
+def _write(end: socket.socket, piece: bytes) -> bool:
+    try:
+        end.sendall(piece)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def a_wire(host: str, port: int, *, choose: Callable[[], WireFate] = lambda: "pass") -> Iterator[CuttingWire]:
+    """A wire to `host:port`, which is cut for good in the end."""
+    wire = CuttingWire(host, port, choose=choose)
+    try:
+        yield wire
+    finally:
+        wire.close()

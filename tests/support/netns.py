@@ -3,12 +3,15 @@
 Our own network is not touched: the bridge lies in a namespace, too.
 """
 
+import ctypes
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 PREFIX = "tl"
 NETWORK = "10.77.0"
@@ -82,3 +85,35 @@ def _ip(*arguments: str) -> None:
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise NamespacesUnavailableError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+_CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextmanager
+def on_host(host: Host) -> Iterator[None]:
+    """Within, what this thread opens is on `host`."""
+    ours = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
+    before = os.open(ours, os.O_RDONLY)
+    try:
+        _enter(Path("/run/netns") / host.namespace)
+        try:
+            yield
+        finally:
+            _set(before)
+    finally:
+        os.close(before)
+
+
+def _enter(namespace: Path) -> None:
+    descriptor = os.open(namespace, os.O_RDONLY)
+    try:
+        _set(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set(descriptor: int) -> None:
+    if _libc.setns(descriptor, _CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns failed")

@@ -7,7 +7,9 @@ from docker.errors import NotFound
 
 from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
 
-IMPORTS = "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.fleet.working"
+IMPORTS = (
+    "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.fleet.recording_app"
+)
 
 
 def test_a_container_of_the_image_needs_nothing_from_outside_and_is_anybody(docker_engine: DockerEngine) -> None:

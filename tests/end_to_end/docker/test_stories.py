@@ -12,7 +12,7 @@ from tests.support.docker.stop import stopped
 from tests.support.eventually import eventually
 
 SECONDS = 30.0
-APP = "tests.support.docker.work:app"
+APP = "tests.support.docker.container_app:app"
 
 
 @pytest.fixture

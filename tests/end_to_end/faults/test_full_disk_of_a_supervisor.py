@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runtimes import procfs
+from tests.soak.empty_source import POOLS
 from tests.soak.starts import Fleet
-from tests.soak.tide import POOLS
 from tests.support.eventually import eventually
 from tests.support.stores.small_disk import a_small_disk, fill
 

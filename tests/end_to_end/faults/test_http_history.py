@@ -10,11 +10,11 @@ from random import Random
 import pytest
 
 from tests.faults.__main__ import main
-from tests.faults.excerpt import story_of
 from tests.faults.faulty_proxy import Fate, FaultyProxy, Kind, Plan, a_faulty_proxy
 from tests.faults.http_mutants import open_hopefully, serve_giving_back
 from tests.faults.outcome import Budget, Tally
 from tests.faults.over_http import Conditions, over_http
+from tests.faults.report import story_of
 from tests.faults.sites import StoreName
 from tests.faults.story import Story, a_lease
 from tests.support.eventually import eventually

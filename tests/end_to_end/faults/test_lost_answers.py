@@ -13,7 +13,7 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask
-from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingWire, WireFate, a_wire
 from tests.support.servers import a_server
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import EngineName, SharedEngines

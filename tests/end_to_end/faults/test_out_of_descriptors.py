@@ -12,8 +12,8 @@ from pathlib import Path
 
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
+from tests.soak.empty_source import POOLS
 from tests.soak.starts import Fleet
-from tests.soak.tide import POOLS
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 

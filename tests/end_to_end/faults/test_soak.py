@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.soak.crew import Done
 from tests.soak.figures import Look
 from tests.soak.renewing import renewals
 from tests.soak.rolling import roll
 from tests.soak.starts import faults, soak
+from tests.soak.towline_up import Done
 
 
 def test_a_supervisor_is_flat_over_three_hundred_starts_and_stops(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from queue_core.task import NewTask
-from tests.soak.crew import Crew
+from tests.soak.towline_up import Crew
 from tests.support.commands import Commands
 from tests.support.eventually import eventually
 

@@ -43,7 +43,7 @@ def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) 
 
 def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: Site) -> None:
     more = {
-        "app": "tests.support.fleet.slow_to_import:app",
+        "app": "tests.support.fleet.slow_import_app:app",
         "slo": "1s",
         "workers": {"max": 16},
         "spawn_parallelism": 1,
@@ -84,7 +84,7 @@ def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
 
 def test_a_pool_goes_back_to_what_its_downstream_stands(site: Site) -> None:
     site.queues.put_queue(QueueSpec("thumbs", lease_seconds=120, max_leases=3))
-    site.write(resize={**POOL, "app": "tests.support.downstream:app", "slo": "1s", "workers": {"max": 6}})
+    site.write(resize={**POOL, "app": "tests.support.throttled_app:app", "slo": "1s", "workers": {"max": 6}})
     site.start()
     for _ in range(80):
         site.queue.add(NewTask(str(site.folder).encode()))
@@ -173,7 +173,7 @@ def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
     site.write(resize=POOL)
     site.start()
     second = subprocess.run(
-        [sys.executable, "-m", "tests.support.fleet.supervised", str(site.settings)],
+        [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(site.settings)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,

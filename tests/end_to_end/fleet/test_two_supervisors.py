@@ -21,7 +21,7 @@ from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS
 from queue_core.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.commands import ROOT, program_environment
-from tests.support.cutting_wire import CuttingWire, WireFate
+from tests.support.cutting_proxy import CuttingWire, WireFate
 from tests.support.eventually import eventually
 from tests.support.stores.stores import new_url
 
@@ -30,7 +30,7 @@ CALL_SECONDS = 10.0
 """A call that is under way as its lead ends is seen through; it does not act on what it hears."""
 POOL = {
     "queue": "thumbs",
-    "app": "tests.support.fleet.working:app",
+    "app": "tests.support.fleet.recording_app:app",
     "slo": "5s",
     "workers": {"min": 1, "max": 2},
     "grace": "5s",
@@ -60,7 +60,7 @@ class Host:
         )
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fleet.supervised", str(settings)],
+                [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(settings)],
                 cwd=ROOT,
                 env=program_environment(),
                 stdout=output,

@@ -81,7 +81,7 @@ queues:
 pools:
   crew:
     queue: jobs
-    app: tests.support.fleet.hanging:app
+    app: tests.support.fleet.hanging_app:app
     slo: {SLO_SECONDS:g}s
     workers: {{min: 2, max: 3}}
     grace: 4s
@@ -129,7 +129,9 @@ def _stop_the_processes(up: Up) -> None:
     ("hang", "known"),
     [
         pytest.param(_keep_the_lock_in_a_regex, "in match", id="a-regex-keeps-the-interpreter-lock"),
-        pytest.param(_keep_the_lock_in_an_extension, "fleet/hanging.py", id="an-extension-keeps-the-interpreter-lock"),
+        pytest.param(
+            _keep_the_lock_in_an_extension, "fleet/hanging_app.py", id="an-extension-keeps-the-interpreter-lock"
+        ),
         pytest.param(_stop_the_processes, "stopped (SIGSTOP)", id="stopped"),
     ],
 )
@@ -178,13 +180,13 @@ def test_nobody_is_taken_for_hung_who_waits_on_a_paused_queue_while_the_supervis
 def test_where_workers_open_the_store_themselves_the_work_of_those_that_hang_is_done_too(tmp_path: Path) -> None:
     queues = open_queues(f"sqlite:///{tmp_path}/towline.db")
     queues.put_queue(QueueSpec("jobs", lease_seconds=LEASE_SECONDS))
-    pool = {"queue": "jobs", "app": "tests.support.fleet.hanging:app", "slo": "1s", "workers": {"min": 2, "max": 3}}
+    pool = {"queue": "jobs", "app": "tests.support.fleet.hanging_app:app", "slo": "1s", "workers": {"min": 2, "max": 3}}
     files = StateDir(tmp_path / "state")
     settings = {"store": f"sqlite:///{tmp_path}/towline.db", "state_dir": str(files.path)}
     (tmp_path / "settings.json").write_text(json.dumps({**settings, "pools": {"crew": {**pool, "grace": "2s"}}}))
     with (tmp_path / "log").open("wb") as output:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fleet.supervised", str(tmp_path / "settings.json")],
+            [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(tmp_path / "settings.json")],
             cwd=ROOT,
             stdout=output,
             stderr=output,

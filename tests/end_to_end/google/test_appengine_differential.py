@@ -13,12 +13,7 @@ from queue_core.stores.memory.store import MemoryStore
 from tests.differential.answers import TOMBSTONED_TASK, Leased, Modified
 from tests.differential.comparison import compare
 from tests.differential.facts import RETENTION
-from tests.differential.programs import a_program
-from tests.differential.report import REASONS, story
-from tests.differential.rules import RULES
-from tests.differential.running import EMBEDDED, StoreName, fresh, run
-from tests.differential.shrinking import shrunk
-from tests.differential.steps import (
+from tests.differential.operations import (
     BOUNDED,
     PLAIN,
     Add,
@@ -35,6 +30,10 @@ from tests.differential.steps import (
     Step,
     Which,
 )
+from tests.differential.programs import a_program
+from tests.differential.report import REASONS, story
+from tests.differential.rules import RULES
+from tests.differential.running import EMBEDDED, StoreName, fresh, run, shrunk
 from tests.support.stores.engines import EngineUnavailableError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")

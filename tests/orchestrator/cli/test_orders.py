@@ -14,8 +14,7 @@ from orchestrator.scaling.replay import recorded
 from orchestrator.state.directory import StateDir
 from tests.orchestrator.cli.test_commands import SETTINGS, TASKS
 from tests.support.commands import Commands
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 SECOND = 1.0
 HOUR = 3_600.0

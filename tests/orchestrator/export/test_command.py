@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.commands import Commands
-from tests.support.stores.exporting import SETTINGS
+from tests.support.fleet.export_requests import SETTINGS
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import yaml
 from orchestrator.export.compose import SETTINGS_FILE, compose
 from orchestrator.export.request import ExportRefusedError
 from orchestrator.settings_file import parse
+from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import COMPOSE
-from tests.support.stores.exporting import HOSTILE, SETTINGS, a_request
 
 
 def interpolated(text: str) -> str:

@@ -12,8 +12,8 @@ import yaml
 from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportedFiles, ExportRefusedError
 from orchestrator.settings_file import parse
+from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import KEDA
-from tests.support.stores.exporting import HOSTILE, SETTINGS, a_request
 
 KUBERNETES = "1.31"
 LEAKY = "store: postgresql://a:hunter22@h/d"

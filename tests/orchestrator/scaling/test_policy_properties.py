@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.replay import recorded, replayed
-from tests.support.fleet.decisions import learn_and_decide
+from tests.support.fleet.fleet_builders import learn_and_decide
 from tests.support.fleet.policy_stories import Moment, Story, stories, told
 
 PROOFS: Final = frozenset(

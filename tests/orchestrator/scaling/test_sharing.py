@@ -19,9 +19,8 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
+from tests.support.fleet.reconciler_stage import Stage
 
 START_SECONDS = 2.0
 

@@ -13,7 +13,7 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import Journal, amended, read_journal
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import view_of
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 
 def die(stage: Stage, worker: str, *tasks: str, after: float = 0.0, number: int = signal.SIGSEGV) -> None:

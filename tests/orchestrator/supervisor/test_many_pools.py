@@ -15,7 +15,7 @@ from orchestrator.supervisor.pool import ASLEEP_SECONDS
 from tests.bench.pools import turn_seconds
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 
 def test_four_times_the_pools_cost_about_four_times_as_much() -> None:

@@ -6,7 +6,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Memory
 from orchestrator.runtime import WorkerHandle
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 
 def adopted_worker(stage: Stage, worker: str, *, pool: PoolSpec) -> WorkerHandle:

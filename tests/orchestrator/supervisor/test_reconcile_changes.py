@@ -1,7 +1,7 @@
 """Turns after the settings changed: pools that come, go and come back, and workers that are replaced."""
 
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 
 def test_a_reload_leaves_pools_that_did_not_change_alone(stage: Stage) -> None:

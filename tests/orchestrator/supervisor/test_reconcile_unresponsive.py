@@ -2,7 +2,7 @@
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 TURN = 1.0
 

@@ -10,7 +10,7 @@ from orchestrator.samples import QueueSample
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import Stage
 
 
 def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: Stage) -> None:

@@ -21,8 +21,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.eventually import eventually
-from tests.support.netns import Host, NamespacesUnavailableError, hosts
-from tests.support.netns_threads import on_host
+from tests.support.netns import Host, NamespacesUnavailableError, hosts, on_host
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
 from tests.support.stores.engines import free_port
 from tests.support.stores.remote_memory import RemoteMemory

@@ -15,7 +15,7 @@ from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import LONG, closing, operator, rows, settle, signals_on, woken
+from tests.support.stores.postgres_connections import LONG, closing, operator, rows, settle, signals_on, woken
 
 
 @pytest.fixture(params=["of this process", "of another"])
@@ -214,7 +214,7 @@ def test_the_connection_is_closed_when_nobody_waits_any_more_and_opened_again(
 def test_what_a_program_published_right_before_its_end_is_told(url: str, here: NotifySignals, ending: str) -> None:
     ear = here.subscribe("q", ANY)
     program = f"""
-        from tests.support.stores.postgres_links import signals_on
+        from tests.support.stores.postgres_connections import signals_on
         opened = signals_on({url!r})
         signals = opened.__enter__()
         signals.publish("q", None, 1)

@@ -11,7 +11,7 @@ from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription
 from queue_core.task import ANY
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import (
+from tests.support.stores.postgres_connections import (
     LONG,
     Pooler,
     closing,

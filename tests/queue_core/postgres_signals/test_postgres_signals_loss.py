@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from queue_core.stores.postgres import events
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_wire
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import (
+from tests.support.stores.postgres_connections import (
     LONG,
     a_postgres,
     closing,
@@ -48,7 +48,7 @@ def another_process_waiting(url: str) -> Iterator[subprocess.Popen[str]]:
     """A process with the most recently active ear of the queue; it says what its wait ended with."""
     program = f"""
         from queue_core.task import ANY
-        from tests.support.stores.postgres_links import signals_on
+        from tests.support.stores.postgres_connections import signals_on
         with signals_on({url!r}) as signals:
             ear = signals.subscribe("q", ANY)
             print("waiting", flush=True)

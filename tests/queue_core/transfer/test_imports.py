@@ -14,7 +14,7 @@ from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.exporter import STDOUT
 from queue_core.transfer.importer import import_file
 from queue_core.transfer.progress import held
-from tests.support.stores.moving import (
+from tests.support.stores.transfers import (
     QUEUE,
     CutOffError,
     cut_off,

@@ -13,7 +13,8 @@ from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.migration import queues_to_move, queues_to_undo
 from queue_core.transfer.progress import held
 from queue_core.validation import FILLED_FROM
-from tests.support.stores.moving import (
+from tests.support.stores.stores import STORES, opened
+from tests.support.stores.transfers import (
     MAX_WRITES,
     QUEUE,
     CutOffError,
@@ -27,7 +28,6 @@ from tests.support.stores.moving import (
     service,
     tasks_of,
 )
-from tests.support.stores.stores import STORES, opened
 
 
 @pytest.fixture(params=STORES)

@@ -5,7 +5,7 @@ import pytest
 from queue_core.errors import MoveRefusedError
 from queue_core.store import LeaseRequest, Store
 from queue_core.task import ANY, NewTask, QueueSpec
-from tests.support.stores.moving import (
+from tests.support.stores.transfers import (
     MAX_WRITES,
     QUEUE,
     CutOffError,

@@ -17,8 +17,8 @@ from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import program_environment
+from tests.support.docker.container_app import FOLDER
 from tests.support.docker.engine import DockerEngine
-from tests.support.docker.work import FOLDER
 from tests.support.eventually import eventually
 
 QUEUE = "thumbs"
@@ -57,7 +57,7 @@ class DockerSite:
         return StateDir(self.folder / ".towline")
 
     def pool(self, *, container: Mapping[str, object] | None = None, **settings: object) -> dict[str, object]:
-        """A pool of containers of `tests.support.docker.work`; `container` goes to its container's settings."""
+        """A pool of containers of `tests.support.docker.container_app`; `container` goes to its container's settings."""
         docker = {
             "image": self.engine.image(),
             "engine": self.engine.url,
@@ -71,7 +71,7 @@ class DockerSite:
             "slo": "10s",
             "grace": "5s",
             "env": {FOLDER: str(self.folder)},
-            **({} if "command" in settings else {"app": "tests.support.docker.work:app"}),
+            **({} if "command" in settings else {"app": "tests.support.docker.container_app:app"}),
             **settings,
         }
         return {**pool, "runtime": {"docker": docker}}

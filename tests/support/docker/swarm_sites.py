@@ -49,7 +49,7 @@ class SwarmSite:
         }
         resize = {
             "queue": "thumbs",
-            "app": "tests.support.docker.swarm_tasks:app",
+            "app": "tests.support.docker.swarm_app:app",
             "slo": "2s",
             "grace": "5s",
             "env": {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},

@@ -7,7 +7,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.scaling.decision import Decision, Inputs, Limit
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision, Inputs, Limit
+from orchestrator.scaling.learning import PolicyState, learn
+from orchestrator.scaling.policy import decide
 
 NOW = Monotonic(10_000.0)
 INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)
@@ -116,3 +119,18 @@ def a_finished_lease(
 def a_decision(*, current: int, target: int, limits: Sequence[Limit] = ()) -> Decision:
     """A decision, for its numbers only."""
     return Decision("resize", NOW, current, target, "hold", "as the test wishes", INPUTS, target, tuple(limits))
+
+
+def learn_and_decide(
+    sample: QueueSample,
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    state: PolicyState,
+    now: Monotonic,
+    conditions: Conditions = NOTHING_SPECIAL,
+) -> tuple[Decision, PolicyState]:
+    """Return the decision and the state that remembers it, as a turn of a supervisor makes them."""
+    learned = learn(state, sample, fleet=fleet, spec=spec, now=now)
+    decision = decide(context_of(sample, fleet=fleet, spec=spec, state=learned, now=now, conditions=conditions))
+    return decision, learned.after(decision)

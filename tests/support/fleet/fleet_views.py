@@ -5,8 +5,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.view import FleetView, Heartbeat, Phase, view_of
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
+from tests.support.fleet.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker, learn_and_decide
 
 
 def a_managed_pool(spec: PoolSpec | None = None) -> Pool:

@@ -8,7 +8,7 @@ from queue_core.connect import open_queues
 
 
 def main() -> int:
-    """Note the task's worker and pid as `tests.support.fleet.working` does; 0 also when there was nothing to do."""
+    """Note the task's worker and pid as `tests.support.fleet.recording_app` does; 0 also when there was nothing to do."""
     queues = open_queues(os.environ["TOWLINE_URL"])
     worker = os.environ["TOWLINE_WORKER"]
     queue = queues.queue(os.environ["TOWLINE_QUEUE"])

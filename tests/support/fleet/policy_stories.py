@@ -23,8 +23,7 @@ from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.sharing import SharingPool, helper
 from queue_core.stats import positions_of
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 
 RETRY_SECONDS: Final = 10.0
 AHEAD_SECONDS: Final = 60.0

@@ -10,7 +10,7 @@ from queue_core.connect import open_queues
 from queue_core.errors import WorkerRetiredError
 from queue_core.task import Lease
 from queue_core.worker.context import Task
-from tests.support.fleet.working import work
+from tests.support.fleet.recording_app import work
 
 queues = open_queues(os.environ["TOWLINE_URL"])
 queue = queues.queue(os.environ["TOWLINE_QUEUE"])

@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 REPOSITORY: Final = Path(__file__).parents[3]
 POOL: Final = {
     "queue": "thumbs",
-    "app": "tests.support.fleet.working:app",
+    "app": "tests.support.fleet.recording_app:app",
     "slo": "5s",
     "workers": {"max": 2},
     "grace": "5s",
@@ -59,7 +59,7 @@ class Site:
         """Start a supervisor; it supervises when this returns."""
         with (self.folder / "supervisor.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fleet.supervised", str(self.settings)],
+                [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(self.settings)],
                 cwd=REPOSITORY,
                 stdout=output,
                 stderr=output,

@@ -26,7 +26,7 @@ class Story:
         self.queue: LocalQueue = queues.queue("thumbs")
 
     def add(self, verb: str) -> str:
-        """A task for `tests.support.fleet.working`."""
+        """A task for `tests.support.fleet.recording_app`."""
         return self.queue.add([NewTask(f"{verb} {self.notes}".encode())])[0].name
 
     def let_go(self) -> None:
@@ -46,7 +46,7 @@ class Story:
     def worker(self, **environment: object) -> Iterator[subprocess.Popen[bytes]]:
         """A running worker process; ended with the block, whatever became of it."""
         told = {
-            "TOWLINE_APP": "tests.support.fleet.working:app",
+            "TOWLINE_APP": "tests.support.fleet.recording_app:app",
             "TOWLINE_WORKER": "w-1",
             "TOWLINE_URL": self.url,
             "TOWLINE_QUEUE": "thumbs",

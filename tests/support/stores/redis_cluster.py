@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from tests.support.eventually import eventually
 from tests.support.stores.engine_process import Engine, Launch
 from tests.support.stores.engines import free_port
-from tests.support.stores.redis_links import a_redis, operator
+from tests.support.stores.redis_clients import a_redis, operator
 
 SLOTS = 16384
 NODE_TIMEOUT_MILLISECONDS = 1000

@@ -24,7 +24,7 @@ from queue_core.stores.postgres.client.errors import translate
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support.stores import engines
-from tests.support.stores.postgres_links import a_link, asked, backend, operator
+from tests.support.stores.postgres_connections import a_link, asked, backend, operator
 from tests.support.stores.slow_clock import slow_at_first
 from tests.support.stores.stores import new_url
 

@@ -11,10 +11,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_wire
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_link, a_postgres, asked, backend, operator, port_of, through
+from tests.support.stores.postgres_connections import (
+    Pooler,
+    a_link,
+    a_postgres,
+    asked,
+    backend,
+    operator,
+    port_of,
+    through,
+)
 from tests.support.stores.stores import new_url
 
 

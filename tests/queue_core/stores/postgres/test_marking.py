@@ -15,9 +15,9 @@ from queue_core.stores import open_store
 from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
-from tests.support.cutting_wire import CuttingWire, a_wire
+from tests.support.cutting_proxy import CuttingWire, a_wire
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import Operator, Pooler, operator, port_of, through
+from tests.support.stores.postgres_connections import Operator, Pooler, operator, port_of, through
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue
 

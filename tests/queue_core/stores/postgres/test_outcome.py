@@ -11,9 +11,9 @@ from queue_core.stores.postgres.client import pool as link_module
 from queue_core.stores.postgres.client.commit_outcome import Status, judge
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import WireFate, a_wire
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_link, a_postgres, make_schema, operator, through
+from tests.support.stores.postgres_connections import Pooler, a_link, a_postgres, make_schema, operator, through
 from tests.support.stores.stores import new_url
 
 OLD, NEW = "7.00000001.700.aa", "7.00000001.900.bb"

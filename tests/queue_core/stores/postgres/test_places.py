@@ -11,7 +11,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import somebody_waits
+from tests.support.stores.postgres_connections import somebody_waits
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import a_queue, add, at, lease
 

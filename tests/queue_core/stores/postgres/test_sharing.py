@@ -17,7 +17,7 @@ from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import somebody_waits
+from tests.support.stores.postgres_connections import somebody_waits
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 

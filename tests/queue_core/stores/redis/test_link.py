@@ -14,11 +14,11 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.stores.redis.client import client, handshake
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import WireFate, a_wire
 from tests.support.eventually import eventually
 from tests.support.fleet.certificates import a_certificate
 from tests.support.stores.engines import Engine, free_port
-from tests.support.stores.redis_links import (
+from tests.support.stores.redis_clients import (
     KEY,
     a_link,
     a_redis,

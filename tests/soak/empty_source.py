@@ -1,4 +1,4 @@
-"""A supervisor process over a source without a queue: `python -m tests.soak.tide FOLDER`, for runs that count starts.
+"""A supervisor process over a source without a queue: `python -m tests.soak.empty_source FOLDER`, for runs that count starts.
 
 Every worker is seen at once and nothing ever waits: how many there are is only what people order.
 """

@@ -1,4 +1,4 @@
-"""A process that moves queues, and may be killed at a chosen write: `python -m tests.support.stores.moving_process
+"""A process that moves queues, and may be killed at a chosen write: `python -m tests.support.stores.transfer_process
 ...`.
 
     migrate FROM TO AT      kills itself right after its AT-th write to TO; 0: never
@@ -15,7 +15,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.transfer.exporter import export
 from queue_core.transfer.importer import import_file
-from tests.support.stores.moving import imported, killed, moved, quiet
+from tests.support.stores.transfers import imported, killed, moved, quiet
 
 
 def main(verb: str, source: str, target: str, at: int = 0) -> None:

@@ -4,6 +4,6 @@ import time
 
 time.sleep(1.0)
 
-from tests.support.fleet.working import app  # noqa: E402
+from tests.support.fleet.recording_app import app  # noqa: E402
 
 __all__ = ["app"]

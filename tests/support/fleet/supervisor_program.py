@@ -1,4 +1,4 @@
-"""A supervisor process for end-to-end stories: `python -m tests.support.fleet.supervised SETTINGS.json`.
+"""A supervisor process for end-to-end stories: `python -m tests.support.fleet.supervisor_program SETTINGS.json`.
 
 The settings are read again on a reload: `{"store": URL, "state_dir": PATH, "orphan_grace": "60s", "pools": {...}}`.
 """
