@@ -53,7 +53,7 @@ _RULES: Final = {
 
 
 @dataclass(frozen=True)
-class Figures:
+class RunFigures:
     """One run of either: worker-seconds, the share of late tasks, waits in slos, changes of size, starts."""
 
     cost: float
@@ -140,18 +140,18 @@ def _agree(outside: ModuleType, scenario, name: str, policy: type, seeds: range)
     return is_close
 
 
-def _theirs(outside: ModuleType, scenario, policy: type, seed: int) -> Figures:
+def _theirs(outside: ModuleType, scenario, policy: type, seed: int) -> RunFigures:
     told = outside.simulate(scenario, policy(outside.Cfg(scenario)), seed)
     slo = scenario.slo
     waits = told["p99"] / slo, told["max"] / slo
-    return Figures(told["worker_s"], told["viol"] / 100, *waits, told["actions"], told["starts"])
+    return RunFigures(told["worker_s"], told["viol"] / 100, *waits, told["actions"], told["starts"])
 
 
-def _ours(scenario, name: str, seed: int) -> Figures:
+def _ours(scenario, name: str, seed: int) -> RunFigures:
     result = simulate(
         _workload(scenario), _world(scenario), _scaler(scenario, name), slo_seconds=scenario.slo, seed=seed
     )
-    return Figures(
+    return RunFigures(
         result.worker_seconds,
         result.late_share,
         result.p99_over_slo,
@@ -198,7 +198,7 @@ def _error(values: Sequence[float]) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def _late_error(theirs: Sequence[Figures], ours: Sequence[Figures]) -> float:
+def _late_error(theirs: Sequence[RunFigures], ours: Sequence[RunFigures]) -> float:
     return math.hypot(*(_error([run.late for run in runs]) for runs in (theirs, ours)))
 
 

@@ -21,7 +21,7 @@ from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.task import QueueSpec
 from tests.bench.alone.served import serving
 from tests.bench.places import new_place
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 QUEUE = "bench"
 ROUNDS = 20
@@ -43,7 +43,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class EndpointComparison:
     """The same call through both doors."""
 
     name: str
@@ -70,7 +70,7 @@ def _answer(body: bytes) -> bytes:
     return decode(messages.REMOTE_RESPONSE, body).octets("response")
 
 
-def comparisons() -> Sequence[Comparison]:
+def comparisons() -> Sequence[EndpointComparison]:
     """One task, and a hundred, added and leased."""
     found = []
     for count in (1, BATCH):
@@ -89,7 +89,7 @@ def comparisons() -> Sequence[Comparison]:
         )
         lease = ProtoRecord(queue_name=QUEUE.encode(), lease_seconds=LEASE_SECONDS, max_tasks=count)
         found += [
-            Comparison(
+            EndpointComparison(
                 f"add{name}",
                 _native("add", {"tasks": [task] * count}, lambda body: len(json.loads(body)["added"])),
                 _appengine(
@@ -99,7 +99,7 @@ def comparisons() -> Sequence[Comparison]:
                 ),
                 count,
             ),
-            Comparison(
+            EndpointComparison(
                 f"lease{name}",
                 _native(
                     "lease", {"count": count, "seconds": LEASE_SECONDS}, lambda body: len(json.loads(body)["leases"])
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="towline-bench-") as folder:
-        site = Site(Path(folder))
+        site = BenchSite(Path(folder))
         with new_place(site, "sqlite", durability=options.durability) as place, serving(site, place) as served:
             queues = HttpQueues(served.url)
             queues.put_queue(QueueSpec(QUEUE, lease_seconds=LEASE_SECONDS))

@@ -16,14 +16,14 @@ import structlog
 
 from orchestrator.errors import RuntimeUnavailableError
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench
-from tests.support.docker.engine import DockerEngine, docker_engine
+from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
 
 PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class ContainerFigures:
     """Of so many containers. Times are in seconds; `threads` and `memory_bytes` are this process's."""
 
     count: int
@@ -52,7 +52,7 @@ class Figures:
         ]
 
 
-def measured(engine: DockerEngine, folder: Path, *, count: int) -> Figures:
+def measured(engine: PrivateDockerEngine, folder: Path, *, count: int) -> ContainerFigures:
     """Start so many, look, restart the runtime, end them all."""
     process = psutil.Process()
     with docker_bench(engine, folder) as bench:
@@ -70,7 +70,7 @@ def measured(engine: DockerEngine, folder: Path, *, count: int) -> Figures:
         for handle in adopted:
             bench.runtime.kill(handle.worker)
         ended = bench.exits(len(adopted), seconds=PATIENCE_SECONDS)
-    return Figures(
+    return ContainerFigures(
         count=count,
         threads_before=threads_before,
         threads=threads,

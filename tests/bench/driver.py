@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 BATCH = 100
 WORKERS = 2
@@ -68,14 +68,14 @@ class Consumer(Protocol):
     def close(self) -> None: ...
 
 
-class Driver(Protocol):
+class BenchDriver(Protocol):
     """One system under measurement, in one configuration. `start` and `stop` enclose one round."""
 
     name: str
     durable: str  # what an acknowledged add survives, as this configuration runs
     loads: Loads
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         """Begin with an empty queue. Raises `EngineUnavailableError` when the system cannot be had here."""
 
     def producer(self) -> Producer: ...
@@ -84,20 +84,20 @@ class Driver(Protocol):
         """Leave nothing behind; also called when `start` failed half-way."""
 
 
-class Library(Driver, Protocol):
+class Library(BenchDriver, Protocol):
     """A system without workers of its own."""
 
     def consumer(self) -> Callable[[], Consumer]:
         """Something that opens a consumer in another process; it is pickled."""
 
 
-class Framework(Driver, Protocol):
+class Framework(BenchDriver, Protocol):
     """A system that runs handlers."""
 
     def workers(self) -> Sequence[Sequence[str]]:
         """The commands of its workers: `WORKERS` processes in all, one task at a time each, running `record`."""
 
 
-def is_library(driver: Driver) -> bool:
+def is_library(driver: BenchDriver) -> bool:
     """Whether our own loop drains it."""
     return hasattr(driver, "consumer")

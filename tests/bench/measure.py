@@ -16,8 +16,8 @@ from typing import Literal, cast
 from tests.bench.driver import (
     BATCH,
     WORKERS,
+    BenchDriver,
     Consumer,
-    Driver,
     Framework,
     Library,
     NotOfferedError,
@@ -26,7 +26,7 @@ from tests.bench.driver import (
 )
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import RECORDING_VARIABLE, latencies_seconds, recorded, stamped_payload, steady_rate
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 Kind = Literal["add", "add_batch", "drain", "drain_batch", "latency"]
 KINDS: tuple[Kind, ...] = ("add", "add_batch", "drain", "drain_batch", "latency")
@@ -43,7 +43,7 @@ class MeasurementFailedError(Exception):
     """A system did not do what was asked in time; the message says how far it came."""
 
 
-def measure(driver: Driver, kinds: Sequence[Kind], site: Site) -> dict[Kind, float]:
+def measure(driver: BenchDriver, kinds: Sequence[Kind], site: BenchSite) -> dict[Kind, float]:
     """One round of one system: rates in tasks a second, latency as its median in seconds.
 
     What a system does not offer is left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
@@ -59,7 +59,7 @@ def measure(driver: Driver, kinds: Sequence[Kind], site: Site) -> dict[Kind, flo
 
 
 @contextmanager
-def _started(driver: Driver, site: Site) -> Iterator[None]:
+def _started(driver: BenchDriver, site: BenchSite) -> Iterator[None]:
     try:
         driver.start(site)
         gc.collect()
@@ -68,7 +68,7 @@ def _started(driver: Driver, site: Site) -> Iterator[None]:
         driver.stop()
 
 
-def _add(driver: Driver, site: Site) -> float:
+def _add(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).add
     with closing(driver.producer()) as producer:
         payload = stamped_payload()
@@ -79,7 +79,7 @@ def _add(driver: Driver, site: Site) -> float:
         return tasks / (time.perf_counter() - began)
 
 
-def _add_batch(driver: Driver, site: Site) -> float:
+def _add_batch(driver: BenchDriver, site: BenchSite) -> float:
     batches = driver.loads.divided(site.divide_loads_by).add_batch // BATCH
     if batches == 0:
         raise NotOfferedError
@@ -92,7 +92,7 @@ def _add_batch(driver: Driver, site: Site) -> float:
         return batches * BATCH / (time.perf_counter() - began)
 
 
-def _drain(driver: Driver, site: Site) -> float:
+def _drain(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).drain
     _fill(driver, tasks)
     if is_library(driver):
@@ -103,7 +103,7 @@ def _drain(driver: Driver, site: Site) -> float:
     return steady_rate(recording)
 
 
-def _drain_batch(driver: Driver, site: Site) -> float:
+def _drain_batch(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).drain_batch
     if not is_library(driver) or tasks == 0:
         raise NotOfferedError
@@ -111,7 +111,7 @@ def _drain_batch(driver: Driver, site: Site) -> float:
     return _drain_library(cast("Library", driver), tasks, size=BATCH)
 
 
-def _latency(driver: Driver, site: Site) -> float:
+def _latency(driver: BenchDriver, site: BenchSite) -> float:
     """Add one task every 20 ms to workers that wait; the median from just before the add to the handler."""
     if is_library(driver):
         raise NotOfferedError
@@ -131,7 +131,7 @@ def _latency(driver: Driver, site: Site) -> float:
     return statistics.median(latencies_seconds(recording))
 
 
-_MEASUREMENTS: dict[Kind, Callable[[Driver, Site], float]] = {
+_MEASUREMENTS: dict[Kind, Callable[[BenchDriver, BenchSite], float]] = {
     "add": _add,
     "add_batch": _add_batch,
     "drain": _drain,
@@ -140,7 +140,7 @@ _MEASUREMENTS: dict[Kind, Callable[[Driver, Site], float]] = {
 }
 
 
-def _fill(driver: Driver, tasks: int) -> None:
+def _fill(driver: BenchDriver, tasks: int) -> None:
     """Add at least `tasks`, in batches where there are batches."""
     payload = stamped_payload()
     with closing(driver.producer()) as producer:

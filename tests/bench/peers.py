@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_core.errors import QueueError
-from tests.bench.catalog import ALONE, DEFAULT_SECTIONS, ENTRIES, NAMES, SECTIONS, Alone, Entry
-from tests.bench.driver import Driver
+from tests.bench.catalog import ALONE, DEFAULT_SECTIONS, ENTRIES, NAMES, SECTIONS, CatalogEntry, SoloSection
+from tests.bench.driver import BenchDriver
 from tests.bench.measure import KINDS, Kind, MeasurementFailedError, measure
 from tests.bench.places import ENGINES, Engine
 from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, verdicts_table
 from tests.bench.requirements import judge
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 from tests.support.stores.engines import EngineUnavailableError
 
 QUICK_DIVISOR = 10
@@ -36,7 +36,7 @@ class Results:
 
     rounds: dict[str, list[float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    drivers: dict[str, Driver] = field(default_factory=dict)
+    drivers: dict[str, BenchDriver] = field(default_factory=dict)
 
     def note(self, owner: str, figures: Mapping[str, float] | Mapping[Kind, float]) -> None:
         """Keep one round's figures under their owner's name."""
@@ -63,7 +63,7 @@ def main() -> None:
     results = Results()
     with (
         tempfile.TemporaryDirectory(prefix="towline-bench-", dir=arguments.dir) as directory,
-        Site(
+        BenchSite(
             Path(directory),
             pgmq_sql=arguments.pgmq_sql,
             divide_loads_by=divisor,
@@ -86,7 +86,7 @@ def main() -> None:
         arguments.json.write_text(text + "\n")
 
 
-def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Results) -> None:
+def _run(arguments: argparse.Namespace, rounds: int, site: BenchSite, results: Results) -> None:
     """Round by round, and one measurement of all systems after the other: a busy minute of the machine falls on all.
 
     Every other round goes through the systems backwards, so that none is always the one that follows another.
@@ -104,7 +104,7 @@ def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Result
                     _measure_alone(part, engine, site, results, label)
 
 
-def _measure_system(entry: Entry, kind: Kind, site: Site, results: Results, label: str) -> None:
+def _measure_system(entry: CatalogEntry, kind: Kind, site: BenchSite, results: Results, label: str) -> None:
     if entry.name in results.missing:
         return
     try:
@@ -120,7 +120,7 @@ def _measure_system(entry: Entry, kind: Kind, site: Site, results: Results, labe
         results.lack(entry.name, error, label)
 
 
-def _measure_alone(part: Alone, engine: Engine, site: Site, results: Results, label: str) -> None:
+def _measure_alone(part: SoloSection, engine: Engine, site: BenchSite, results: Results, label: str) -> None:
     owner = part.owner(engine)
     if owner in results.missing:
         return
@@ -132,7 +132,7 @@ def _measure_alone(part: Alone, engine: Engine, site: Site, results: Results, la
         results.lack(owner, error, label)
 
 
-def _machine(site: Site) -> dict[str, object]:
+def _machine(site: BenchSite) -> dict[str, object]:
     """What the figures depend on: the sync of the disk first of all (a memory file system syncs for nothing)."""
     return {
         "cores": len(os.sched_getaffinity(0)),

@@ -14,7 +14,7 @@ import structlog
 from queue_core.api import Queue
 from queue_core.connect import open_queue
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 Durability = Literal["strict", "relaxed"]
 Engine = Literal["sqlite", "postgresql", "redis"]
@@ -25,7 +25,7 @@ REDIS_DATABASES = 15  # beside 0, which is the peers', as a Redis has them that 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BenchStore:
     """Where a store is to be opened, and how."""
 
     url: str
@@ -34,30 +34,30 @@ class Place:
 
 
 @contextmanager
-def new_place(site: Site, engine: Engine, *, durability: Durability = "strict") -> Iterator[Place]:
+def new_place(site: BenchSite, engine: Engine, *, durability: Durability = "strict") -> Iterator[BenchStore]:
     """Room for one store. On Redis, which syncs once a second for all sides, durability is relaxed."""
     if engine == "sqlite":
         directory = site.new_directory("towline")
         try:
-            yield Place(f"sqlite:///{directory}/bench.db", durability, engine)
+            yield BenchStore(f"sqlite:///{directory}/bench.db", durability, engine)
         finally:
             shutil.rmtree(directory)
     elif engine == "postgresql":
         with new_database(site) as url:
-            yield Place(url, durability, engine)
+            yield BenchStore(url, durability, engine)
     else:
         with _emptied(site) as url:
-            yield Place(url, "relaxed", engine)
+            yield BenchStore(url, "relaxed", engine)
 
 
-def opened(place: Place) -> Queue:
+def opened(place: BenchStore) -> Queue:
     """Its queue, which is made when it is not there; a store says nothing of it, as a table is being printed."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     return open_queue(place.url, QUEUE, durability=place.durability)
 
 
 @contextmanager
-def new_database(site: Site) -> Iterator[str]:
+def new_database(site: BenchSite) -> Iterator[str]:
     """A database in the common PostgreSQL, so that no table, statistic or bloat is another system's; its URL."""
     import psycopg
 
@@ -74,7 +74,7 @@ def new_database(site: Site) -> Iterator[str]:
 
 
 @contextmanager
-def _emptied(site: Site) -> Iterator[str]:
+def _emptied(site: BenchSite) -> Iterator[str]:
     """A database of its own in the common Redis; its URL."""
     import redis
 
@@ -88,7 +88,7 @@ def _emptied(site: Site) -> Iterator[str]:
             connection.flushdb()
 
 
-def sizes(place: Place) -> dict[str, float]:
+def sizes(place: BenchStore) -> dict[str, float]:
     """Bytes on disk of all tables and of all indexes of a PostgreSQL place; of a Redis one, what it holds in memory."""
     if place.engine == "postgresql":
         import psycopg

@@ -66,7 +66,7 @@ pools:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FleetOutcome:
     """Worker-seconds, late tasks, waits in slos and starts of a run, real or predicted."""
 
     worker_seconds: float
@@ -183,19 +183,19 @@ def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
     return is_right
 
 
-def _real(folder: Path, recorded: RecordedTasks, spec: PoolSpec, ends_at: float) -> Outcome:
+def _real(folder: Path, recorded: RecordedTasks, spec: PoolSpec, ends_at: float) -> FleetOutcome:
     deaths = state_of(load_project(folder / "towline.yaml")).read_deaths(limit=100_000)
     lives = [(float(str(death["at"])), float(str(death["lived_seconds"]))) for death in deaths]
     lived = math.fsum(max(0.0, min(at, ends_at) - (at - seconds)) for at, seconds in lives)
     late = sum(1 for seconds in recorded.waits if seconds > spec.slo) / len(recorded.waits)
     p99, worst = quantile(recorded.waits, 0.99) / spec.slo, recorded.waits[-1] / spec.slo
-    return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
+    return FleetOutcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
 
 
-def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, ends_at: float) -> Outcome:
+def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, ends_at: float) -> FleetOutcome:
     runs = simulated(recorded, spec, world)
     until = ends_at - recorded.begins_at
-    return Outcome(
+    return FleetOutcome(
         statistics.mean(workers_over(run.sizes, end_at=until, slots=1)[0] * until for run in runs),
         statistics.mean(run.late_share for run in runs),
         statistics.mean(run.starts for run in runs),

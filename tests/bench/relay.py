@@ -11,7 +11,7 @@ LOOK_UP_SECONDS = 0.1
 METHODS = (b"GET ", b"POST ", b"PUT ", b"DELETE ")
 
 
-class Relay:
+class CountingRelay:
     """Forwards connections to a server. `requests` counts what clients began to say, one at a time each."""
 
     def __init__(self, target: tuple[str, int]) -> None:
@@ -63,9 +63,9 @@ class Relay:
 
 
 @contextmanager
-def relaying(target: tuple[str, int]) -> Iterator[Relay]:
+def relaying(target: tuple[str, int]) -> Iterator[CountingRelay]:
     """A relay in a thread of its own."""
-    relay = Relay(target)
+    relay = CountingRelay(target)
     stop = Event()
     thread = Thread(target=relay.run, args=(stop,), name="relay")
     thread.start()

@@ -63,7 +63,7 @@ class Plan(Protocol):
     def __init__(self, desired: int, reap: list[int] | None, why: str) -> None: ...
 
 
-class Ended(NamedTuple):
+class EndedLease(NamedTuple):
     """A lease that ended; `at_a_time` counts the leases held when it began."""
 
     held_seconds: float
@@ -75,11 +75,11 @@ class Ended(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenSinceTurn:
     """What the looks since the last turn saw; `starts` are seconds."""
 
     arrivals: int = 0
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedLease] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
 
@@ -112,7 +112,7 @@ class Towline:
         self.decision: Decision | None = None
         self.due_at = 0.0
         self.looked_at = -self.interval
-        self.seen = Seen()
+        self.seen = SeenSinceTurn()
         self.running: dict[float, bool] = {}  # by the instant they began: whether late
         self.held: list[tuple[float, int]] = []
         self.births: set[float] = set()
@@ -126,7 +126,7 @@ class Towline:
         self.due_at = o.t + self.spec.turn_seconds
         now = Monotonic(o.t)
         fleet, sample = self._fleet(o, now), self._sample(o, now)
-        self.seen = Seen()
+        self.seen = SeenSinceTurn()
         decision, self.state = learn_and_decide(
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
@@ -171,7 +171,7 @@ class Towline:
             else:
                 ended_at, is_late = o.t - span / 2, late > 0
                 late -= is_late
-            self.seen.ended.append(Ended(held, at_a_time, is_ok, number, ended_at, is_late))
+            self.seen.ended.append(EndedLease(held, at_a_time, is_ok, number, ended_at, is_late))
         self.running = running
 
     def _note_starts(self, o: Observation) -> None:

@@ -14,7 +14,7 @@ from tests.support.stores.engines import Engine, EngineUnavailableError
 FSYNC_SAMPLES = 50
 
 
-class Site:
+class BenchSite:
     """The directory, the servers, and the pgmq file given by the user; closing it ends every server."""
 
     def __init__(

@@ -8,14 +8,14 @@ from typing import Any  # protobuf messages have no types
 
 from queue_core.clock import MICROSECONDS, ManualClock
 from queue_core.store import Store
-from tests.differential.answers import OK, Added, Answer, Leased, Method, Told
-from tests.differential.facts import MINUTE, Facts
+from tests.differential.answers import OK, AddAnswer, Answer, Leased, Method, StatsAnswer
+from tests.differential.facts import MINUTE, TaskFacts
 from tests.differential.google_stub import GoogleStub, StubCopy
 from tests.differential.messages import Writer
 from tests.differential.operations import BOUNDED, PLAIN, RETRY_LIMIT, Call, Pass, PassTo, Program, Stats
 from tests.differential.our_server import OurServer
 from tests.differential.rules import RULES, Rule
-from tests.differential.trial import After, Trial, touched
+from tests.differential.trial import After, StubTrial, touched
 
 QUEUES: Mapping[str, int | None] = {PLAIN: None, BOUNDED: RETRY_LIMIT}
 RECENT_FIGURES = "figures of the last minute"
@@ -36,7 +36,7 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Tally:
+class ComparisonTally:
     """What was compared."""
 
     calls: Counter[str] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class Tally:
     kinds: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: "Tally") -> None:
+    def add(self, other: "ComparisonTally") -> None:
         """Count another's as well."""
         self.calls += other.calls
         self.same += other.same
@@ -52,11 +52,11 @@ class Tally:
         self.rules += other.rules
 
 
-def compare(program: Program, store: Store) -> tuple[Tally, Difference | None]:
+def compare(program: Program, store: Store) -> tuple[ComparisonTally, Difference | None]:
     """Run both to the end, or to the first unexplained difference. Closes the store."""
     clock = ManualClock()
     with OurServer(store, QUEUES, clock) as server:
-        comparison = Comparison(GoogleStub(QUEUES, clock), server, clock)
+        comparison = StubComparison(GoogleStub(QUEUES, clock), server, clock)
         for number, step in enumerate(program):
             if isinstance(step, Pass):
                 comparison.let_pass(step.microseconds)
@@ -69,16 +69,16 @@ def compare(program: Program, store: Store) -> tuple[Tally, Difference | None]:
         return comparison.tally, None
 
 
-class Comparison:
+class StubComparison:
     """Both sides, and what is known of them."""
 
     def __init__(self, stub: GoogleStub, server: OurServer, clock: ManualClock) -> None:
         self._stub = stub
         self._server = server
         self._clock = clock
-        self._facts = Facts.of(QUEUES)
+        self._facts = TaskFacts.of(QUEUES)
         self._writer = Writer(stub, self._facts)
-        self.tally = Tally()
+        self.tally = ComparisonTally()
 
     def let_pass(self, microseconds: int) -> None:
         """Move the clock of both."""
@@ -119,11 +119,11 @@ class Comparison:
 
     def _try(
         self, call: Call, method: Method, request: Any, start: StubCopy, rules: Sequence[Rule]
-    ) -> tuple[Answer, Trial]:
+    ) -> tuple[Answer, StubTrial]:
         self._stub.restore(start)
         own = type(request)()
         own.CopyFrom(request)
-        trial = Trial(call, method, own, self._stub, self._facts, start)
+        trial = StubTrial(call, method, own, self._stub, self._facts, start)
         afters: list[After] = []
         for rule in rules:
             after = rule.apply(trial)
@@ -152,7 +152,7 @@ class Comparison:
 
     def _are_recent(self, call: Call, answer: Answer) -> bool:
         """Whether the figures that the stub draws at random are the true ones."""
-        if not isinstance(call, Stats) or not isinstance(answer, Told):
+        if not isinstance(call, Stats) or not isinstance(answer, StatsAnswer):
             return True
         now = self._clock.now()
         for queue, recent in zip(call.queues, answer.recent, strict=True):
@@ -173,10 +173,10 @@ class Comparison:
                 return False
         return True
 
-    def _note(self, call: Call, expected: Answer, trial: Trial, given: Answer) -> None:
+    def _note(self, call: Call, expected: Answer, trial: StubTrial, given: Answer) -> None:
         now = self._clock.now()
-        if isinstance(given, Added):
-            assert isinstance(expected, Added)
+        if isinstance(given, AddAnswer):
+            assert isinstance(expected, AddAnswer)
             for one, (code, is_chosen), theirs, ours in zip(
                 trial.request.add_request, given.results, expected.chosen, given.chosen, strict=True
             ):

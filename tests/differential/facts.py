@@ -31,7 +31,7 @@ class Known:
 
 
 @dataclass(slots=True)
-class Facts:
+class TaskFacts:
     """Of all queues; names are the stub's."""
 
     known: dict[str, dict[bytes, Known]]
@@ -41,7 +41,7 @@ class Facts:
     added: int = 0
 
     @classmethod
-    def of(cls, queues: Mapping[str, int | None]) -> "Facts":
+    def of(cls, queues: Mapping[str, int | None]) -> "TaskFacts":
         """Nothing yet."""
         return cls({name: {} for name in queues}, {name: [] for name in queues}, {name: {} for name in queues})
 

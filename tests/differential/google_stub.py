@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self  # the stub and its messages have no types
 
 from queue_core.clock import ManualClock
-from tests.differential.answers import OK, Added, Answer, Crashed, Method, Refused
+from tests.differential.answers import OK, AddAnswer, Answer, Crashed, Method, Refused
 from tests.support.google.appengine_sdk import apiproxy_errors, service_pb2
 
 with warnings.catch_warnings():
@@ -102,7 +102,7 @@ class GoogleStub:
         except Exception as error:  # noqa: BLE001 - the stub has many ways to break
             return Crashed(type(error).__name__)
         answer = method.read(response)
-        return _with_chosen_names(answer, request, own) if isinstance(answer, Added) else answer
+        return _with_chosen_names(answer, request, own) if isinstance(answer, AddAnswer) else answer
 
     def accepts(self, add_request: Any) -> bool:
         """Whether the stub finds nothing wrong with a request to add."""
@@ -148,7 +148,7 @@ class GoogleStub:
         )
 
 
-def _with_chosen_names(answer: Added, request: Any, own: Any) -> Added:
+def _with_chosen_names(answer: AddAnswer, request: Any, own: Any) -> AddAnswer:
     """The names that the stub chose, from its own request, where it writes them.
 
     In its response they are lost or at the wrong task: it marks the results that need them by `id()`, of objects that
@@ -157,7 +157,7 @@ def _with_chosen_names(answer: Added, request: Any, own: Any) -> Added:
     is_chosen = [
         code == OK and not one.task_name for one, (code, _) in zip(request.add_request, answer.results, strict=True)
     ]
-    return Added(
+    return AddAnswer(
         tuple((code, chosen) for chosen, (code, _) in zip(is_chosen, answer.results, strict=True)),
         tuple(bytes(one.task_name) if chosen else b"" for one, chosen in zip(own.add_request, is_chosen, strict=True)),
     )

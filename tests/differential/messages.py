@@ -4,7 +4,7 @@ from typing import Any  # protobuf messages have no types
 
 from tests.differential import answers
 from tests.differential.answers import Method
-from tests.differential.facts import Facts
+from tests.differential.facts import TaskFacts
 from tests.differential.google_stub import GoogleStub
 from tests.differential.operations import (
     Add,
@@ -12,7 +12,7 @@ from tests.differential.operations import (
     Delete,
     Eta,
     Given,
-    Lease,
+    LeaseCall,
     Modify,
     NewOne,
     Pause,
@@ -28,7 +28,7 @@ PULL, PUSH = 1, 0
 class Writer:
     """Writes messages about what the stub holds now."""
 
-    def __init__(self, stub: GoogleStub, facts: Facts) -> None:
+    def __init__(self, stub: GoogleStub, facts: TaskFacts) -> None:
         self._stub = stub
         self._facts = facts
 
@@ -36,7 +36,7 @@ class Writer:
         """The call in the stub's names."""
         if isinstance(call, Add):
             return answers.ADD, self._add(call)
-        if isinstance(call, Lease):
+        if isinstance(call, LeaseCall):
             return answers.LEASE, _lease(call)
         if isinstance(call, Modify):
             return answers.MODIFY, self._modify(call)
@@ -129,7 +129,7 @@ class Writer:
         )
 
 
-def _lease(call: Lease) -> Any:
+def _lease(call: LeaseCall) -> Any:
     request = answers.LEASE.request(
         queue_name=call.queue.encode(), lease_seconds=call.seconds, max_tasks=call.count, group_by_tag=call.by_tag
     )

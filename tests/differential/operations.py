@@ -35,7 +35,7 @@ class Eta:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryParameters:
     """A task's own retry parameters."""
 
     limit: int | None = None
@@ -51,7 +51,7 @@ class NewOne:
     eta: Eta
     body: bytes | None = b""
     mode: Literal["pull", "push"] = "pull"
-    retry: Retry | None = None
+    retry: RetryParameters | None = None
     queue: str | None = None
 
 
@@ -62,7 +62,7 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseCall:
     queue: str
     seconds: float
     count: int
@@ -117,6 +117,6 @@ class PassTo:
     beside: int
 
 
-Call: TypeAlias = Add | Lease | Modify | Delete | Purge | Pause | Stats
+Call: TypeAlias = Add | LeaseCall | Modify | Delete | Purge | Pause | Stats
 Step: TypeAlias = Call | Pass | PassTo
 Program: TypeAlias = tuple[Step, ...]

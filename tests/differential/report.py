@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, Difference, Tally
+from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, ComparisonTally, Difference
 from tests.differential.operations import Program
 from tests.differential.rules import RULES
 
@@ -22,7 +22,7 @@ class Found:
     difference: Difference
 
 
-def table(store: str, programs: int, tally: Tally, found: int) -> str:
+def table(store: str, programs: int, tally: ComparisonTally, found: int) -> str:
     """What was compared over one store."""
     total = tally.calls.total()
     lines = [

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from queue_core.store import Store
 from queue_core.stores import open_store
-from tests.differential.comparison import Tally, compare
+from tests.differential.comparison import ComparisonTally, compare
 from tests.differential.operations import Program
 from tests.differential.programs import a_program
 from tests.differential.report import Found
@@ -54,17 +54,17 @@ MOST_FOUND = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StoreOutcome:
     """What all programs of a store came to."""
 
     programs: int
-    tally: Tally
+    tally: ComparisonTally
     found: tuple[Found, ...]
 
 
-def run(store: StoreName, seeds: Sequence[int], steps: int) -> Outcome:
+def run(store: StoreName, seeds: Sequence[int], steps: int) -> StoreOutcome:
     """Run the programs of the seeds."""
-    tally = Tally()
+    tally = ComparisonTally()
     found: list[Found] = []
     for seed in seeds:
         program = a_program(seed, steps)
@@ -79,7 +79,7 @@ def run(store: StoreName, seeds: Sequence[int], steps: int) -> Outcome:
         found.append(Found(store, seed, short, again or difference))
         if len(found) >= MOST_FOUND:
             break
-    return Outcome(len(seeds), tally, tuple(found))
+    return StoreOutcome(len(seeds), tally, tuple(found))
 
 
 def _differs(store: StoreName, program: Program) -> bool:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias  # the stub and its messages have no types
 
-from tests.differential.answers import ADD, Added, Answer, Leased, Method, Modified
-from tests.differential.facts import Facts, Known
+from tests.differential.answers import ADD, AddAnswer, Answer, Leased, Method, Modified
+from tests.differential.facts import Known, TaskFacts
 from tests.differential.google_stub import GoogleStub, StubCopy
 from tests.differential.operations import Add, Call, Stats
 
@@ -20,7 +20,7 @@ def touched(call: Call) -> set[str]:
 
 
 @dataclass(slots=True)
-class Trial:
+class StubTrial:
     """What a rule may look at, and change.
 
     Args:
@@ -35,7 +35,7 @@ class Trial:
     method: Method
     request: Any
     stub: GoogleStub
-    facts: Facts
+    facts: TaskFacts
     start: StubCopy
     gone: dict[bytes, int] = field(default_factory=dict)
     apart: bool = False
@@ -109,8 +109,8 @@ class Trial:
             for place in places:
                 part.add_request.add().CopyFrom(self.request.add_request[place])
             answer = self.stub.call(ADD, part)
-            if not isinstance(answer, Added):
+            if not isinstance(answer, AddAnswer):
                 return answer
             results.update(zip(places, answer.results, strict=True))
             chosen.update(zip(places, answer.chosen, strict=True))
-        return Added(tuple(results[place] for place, _ in requests), tuple(chosen[place] for place, _ in requests))
+        return AddAnswer(tuple(results[place] for place, _ in requests), tuple(chosen[place] for place, _ in requests))

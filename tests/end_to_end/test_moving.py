@@ -21,7 +21,7 @@ from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
-from tests.support.fleet.worker_story import Story
+from tests.support.fleet.worker_story import WorkerStory
 from tests.support.servers import a_server
 from tests.support.stores.stores import STORES, new_url, opened
 from tests.support.stores.transfers import (
@@ -182,12 +182,12 @@ def test_workers_at_both_ends_run_no_task_twice_at_a_time_and_none_is_lost(tmp_p
     spans = Spans(tmp_path)
     queues.queue("thumbs").add([NewTask(f"hold {tmp_path}/notes-0".encode(), name="held")])
     queues.queue("thumbs").add([NewTask(f"note {tmp_path}/notes-{n}".encode(), name=f"n-{n}") for n in range(1, 60)])
-    story = Story(tmp_path, old_url, queues)
+    story = WorkerStory(tmp_path, old_url, queues)
     with story.worker(worker="old-1") as first, story.worker(worker="old-2") as second:
         eventually(lambda: spans.of(0) and queues.queue("thumbs").stats().deleted_total > 5, seconds=20)
         told = run_program("migrate", "--from", old_url, "--to", new.url, "--json", folder=tmp_path)
         assert told.code == 0, told.err
-        away = Story(tmp_path, new.url, LocalQueues(QueueService(new)))
+        away = WorkerStory(tmp_path, new.url, LocalQueues(QueueService(new)))
         with away.worker(worker="new-1"):
             # One of the old workers still runs the task it holds; the other ends and says why.
             eventually(lambda: (first.poll() is None) != (second.poll() is None), seconds=20)

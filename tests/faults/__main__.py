@@ -15,14 +15,14 @@ from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_store import kills_on
 from tests.faults.kill_write import kills_at_writes
-from tests.faults.outcome import Budget, Tally
-from tests.faults.over_http import Conditions, over_http, progress
+from tests.faults.outcome import FaultBudget, FaultTally
+from tests.faults.over_http import FaultConditions, over_http, progress
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
 from tests.faults.sites import STORES
 from tests.faults.two_servers import two_servers
 
-Scenario = Callable[[Budget, Path], Tally]
+Scenario = Callable[[FaultBudget, Path], FaultTally]
 
 SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "kill": ("producers and workers on one file, killed at random", kills_at_random),
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--directory {options.directory}: no such folder; create it, or leave the option out", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="towline-faults-", dir=options.directory))
-    tallies: list[Tally] = []
+    tallies: list[FaultTally] = []
     try:
         free = shutil.disk_usage(folder).free
         if free < MIN_FREE_BYTES:
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             title, scenario = ALL[name]
             if options.servers is not None:
                 scenario = _with_servers(name, options.servers)
-            _tell(f"{name:7} {title} ...")
+            _report(f"{name:7} {title} ...")
             home = folder / name
             home.mkdir()
             tally = scenario(_budget(options, len(names)), home)
             tallies.append(tally)
             if not tally.violations:
                 shutil.rmtree(home)
-            _tell(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
+            _report(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
     finally:
         if any(tally.violations for tally in tallies):
             print(f"the histories that prove it are in {folder}", file=sys.stderr)
@@ -119,15 +119,15 @@ def _names(options: argparse.Namespace) -> list[str]:
 def _with_servers(name: str, servers: int) -> Scenario:
     """A run over HTTP with so many servers on one store; a file of SQLite belongs to one."""
     store = next(store for store in STORES if name == f"http-{store}")
-    conditions = Conditions(1 if store == "sqlite" else servers)
+    conditions = FaultConditions(1 if store == "sqlite" else servers)
     return partial(over_http, store, conditions=conditions, tell=progress)
 
 
-def _budget(options: argparse.Namespace, scenarios: int) -> Budget:
+def _budget(options: argparse.Namespace, scenarios: int) -> FaultBudget:
     """Each scenario's part of the time; or so many operations each, however long that takes."""
     if options.operations is not None:
-        return Budget(options.seconds or LONGEST_SECONDS, options.seed, options.operations)
-    return Budget((options.seconds or DEFAULT_SECONDS) / scenarios, options.seed)
+        return FaultBudget(options.seconds or LONGEST_SECONDS, options.seed, options.operations)
+    return FaultBudget((options.seconds or DEFAULT_SECONDS) / scenarios, options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,7 +166,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 

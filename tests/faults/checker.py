@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.faults.history import Call
+from tests.faults.history import HistoryCall
 from tests.faults.lives import Contents, Life, lives_of
 from tests.faults.order import order
 from tests.faults.rules import RULES
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16")
-TOLD_BY_DRIVERS = ("I18",)
+REPORTED_BY_DRIVERS = ("I18",)
 """What no history shows: the processes of a stopped supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
 
@@ -27,7 +27,7 @@ class ClockSteppedError(Exception):
     """The wall clock was set during the run: instants of leases prove nothing; run again."""
 
 
-def check(calls: Sequence[Call], contents: Contents) -> list[Violation]:
+def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
     """Every violation that the calls and the contents prove. Raises `ClockSteppedError`.
 
     A call without an answer may have taken effect or not, at any time after its invocation: it accuses nobody, and
@@ -52,10 +52,10 @@ def check(calls: Sequence[Call], contents: Contents) -> list[Violation]:
 def count_by_invariant(violations: Iterable[Violation]) -> dict[str, int]:
     """How many of each invariant, none left out."""
     counts = Counter(violation.invariant for violation in violations)
-    return {invariant: counts[invariant] for invariant in (*INVARIANTS, *TOLD_BY_DRIVERS)}
+    return {invariant: counts[invariant] for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS)}
 
 
-def _check_clock(calls: Sequence[Call]) -> None:
+def _check_clock(calls: Sequence[HistoryCall]) -> None:
     offsets = [call.invoked.at * 1000 - call.invoked.ns for call in calls]
     if offsets and max(offsets) - min(offsets) > MAX_CLOCK_STEP_SECONDS * 1e9:
         step_seconds = (max(offsets) - min(offsets)) / 1e9
@@ -80,7 +80,7 @@ def _hand_overs(lives: dict[str, Life]) -> Iterator[str]:
                     yield f"{life.uid} was deleted, but {asked.uid} was not added in its place"
 
 
-def _mixed_groups(calls: Sequence[Call]) -> Iterator[str]:
+def _mixed_groups(calls: Sequence[HistoryCall]) -> Iterator[str]:
     for call in calls:
         tags = {lease.tag for lease in call.answer.leases}
         if call.asked.filter_kind == "oldest" and len(tags) > 1:

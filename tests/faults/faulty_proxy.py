@@ -77,7 +77,7 @@ class Fate:
 PASS = Fate("pass")
 
 
-class Plan:
+class FatePlan:
     """Draws fates: each kind has its share of all requests, what is left passes."""
 
     def __init__(self, shares: Mapping[Kind, float], random: Random) -> None:
@@ -106,7 +106,7 @@ class FaultyProxy:
         self.target = port
         self.draw = draw
         self.met: Counter[str] = Counter()
-        self.links: set[_Link] = set()
+        self.links: set[_ProxiedConnection] = set()
         self.loop = asyncio.new_event_loop()
         self._listening: asyncio.Server | None = None
         self.port = 0
@@ -141,7 +141,7 @@ class FaultyProxy:
     async def _listen(self) -> None:
         if self._listening is None:
             self._listening = await self.loop.create_server(
-                lambda: _ClientEnd(_Link(self)), "127.0.0.1", self.port, backlog=BACKLOG
+                lambda: _ClientEnd(_ProxiedConnection(self)), "127.0.0.1", self.port, backlog=BACKLOG
             )
             self.port = self._listening.sockets[0].getsockname()[1]
 
@@ -171,7 +171,7 @@ class FaultyProxy:
             link.reset()
 
 
-class _Link:
+class _ProxiedConnection:
     """A client's connection and the one made for it to the server. In the loop only."""
 
     def __init__(self, proxy: FaultyProxy) -> None:
@@ -361,7 +361,7 @@ class _Link:
 
 
 class _ClientEnd(asyncio.Protocol):
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, link: _ProxiedConnection) -> None:
         self._link = link
         self._connecting: asyncio.Task[None] | None = None
 
@@ -379,7 +379,7 @@ class _ClientEnd(asyncio.Protocol):
 
 
 class _ServerEnd(asyncio.Protocol):
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, link: _ProxiedConnection) -> None:
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -16,11 +16,11 @@ from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
 from tests.faults.disk import SURVIVALS
 from tests.faults.fault_vfs import FaultVfs, Meter, full_between, planned_failures, quiet_driver
-from tests.faults.history import Call, MemoryHistory, NumberedHistory
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import HistoryCall, MemoryHistory, NumberedHistory
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 TURNS = 25
 TURNS_WITH_SPACE_AGAIN = 10
@@ -30,9 +30,9 @@ THREADS = 3
 FOR_EVER = 1 << 30
 
 
-def failing_disks(budget: Budget, folder: Path, *, points: int | None = None) -> Tally:
+def failing_disks(budget: FaultBudget, folder: Path, *, points: int | None = None) -> FaultTally:
     """A full disk and a failing sync by turns, at points drawn from the seed, until the budget or `points` is used."""
-    tally = Tally("disk")
+    tally = FaultTally("disk")
     deadline = budget.started()
     number = 0
     while not deadline.is_over and (points is None or number < points):
@@ -45,7 +45,7 @@ def failing_disks(budget: Budget, folder: Path, *, points: int | None = None) ->
     return tally
 
 
-def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) -> None:
+def full_for_a_while(tally: FaultTally, home: Path, seed: str, deadline: Deadline) -> None:
     """No write succeeds between two events; every refusal is `StoreFullError`, and after it everything works again."""
     random = Random(seed)
     first = random.randrange(1, LAST_EVENT)
@@ -59,7 +59,7 @@ def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) ->
             stack.enter_context(planned_failures())
             stack.enter_context(checkpoint_every(CHECKPOINT_PAGES))
             queues = _opened_despite(stack, home, vfs, meter, last)
-            caller = Caller(queues, history, name="caller", random=random)
+            caller = StoreCaller(queues, history, name="caller", random=random)
             for _ in range(TURNS):
                 try:
                     caller.turn()
@@ -98,7 +98,7 @@ def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, l
     return queues
 
 
-def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, heeding: bool = True) -> None:
+def unable_to_sync(tally: FaultTally, home: Path, seed: str, deadline: Deadline, *, heeding: bool = True) -> None:
     """Some syncs fail, of the log or the file, then the power is cut.
 
     Linux forgets what it could not write, so that a later sync that succeeds proves nothing: once a caller was
@@ -133,7 +133,9 @@ def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, h
         queues = LocalQueues(QueueService(store))
         create_queues(queues)
         callers = [
-            Caller(queues, NumberedHistory(history, number), name=f"caller-{number}", random=Random(random.random()))
+            StoreCaller(
+                queues, NumberedHistory(history, number), name=f"caller-{number}", random=Random(random.random())
+            )
             for number in range(THREADS)
         ]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -152,7 +154,7 @@ def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, h
     tally.found(reopen_and_check(home / "after" / FILE_NAME, calls), f"{where}, then a power cut ({survival})")
 
 
-def _work_on(caller: Caller, failing: threading.Event, deadline: Deadline) -> None:
+def _work_on(caller: StoreCaller, failing: threading.Event, deadline: Deadline) -> None:
     """Call verbs until some time after the failure, whatever they raise of the store's unavailability."""
     left = TURNS
     while left and not deadline.is_over:
@@ -174,7 +176,7 @@ class HeedlessSyncer(PowerSyncer):
             super().sync()
 
 
-def _acknowledged_after_failure(calls: list[Call]) -> list[Violation]:
+def _acknowledged_after_failure(calls: list[HistoryCall]) -> list[Violation]:
     failed = [call.answered.ns for call in calls if call.outcome == "unknown" and call.answered is not None]
     if not failed:
         return []
@@ -185,6 +187,6 @@ def _acknowledged_after_failure(calls: list[Call]) -> list[Violation]:
     ]
 
 
-def _changed_something(call: Call) -> bool:
+def _changed_something(call: HistoryCall) -> bool:
     """An answer that there is nothing to lease promises nothing."""
     return call.asked.verb != "lease" or bool(call.answer.leases or call.asked.ends)

@@ -12,7 +12,17 @@ from pathlib import Path
 
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
-from tests.faults.history import Answer, Answered, Asked, AskedEnd, FileHistory, Invoked, Moment, moment, seen_lease
+from tests.faults.history import (
+    Answer,
+    Answered,
+    ClockReading,
+    FileHistory,
+    Invoked,
+    RequestedCall,
+    RequestedEnd,
+    read_clocks,
+    returned_lease,
+)
 
 HISTORY_VARIABLE = "FAULTS_HISTORY"
 LONGEST_WORK_SECONDS = 0.02
@@ -21,22 +31,22 @@ LONGEST_WORK_SECONDS = 0.02
 Notes = Callable[[Task], AbstractContextManager[None]]
 
 
-def noted(history: FileHistory, worker: str) -> Notes:
+def recorded_handler(history: FileHistory, worker: str) -> Notes:
     """Around a handler's work: the lease as it was seen before, the delete that is about to be asked for after."""
     numbers = itertools.count(1)
 
     @contextmanager
     def notes(task: Task) -> Iterator[None]:
         number = next(numbers)
-        now = moment()
+        now = read_clocks()
         # The lease was asked for before it was granted: its own instant is as late as that can have been.
-        granted = Moment(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
-        asked = Asked("lease", task.queue, count=1, worker=worker)
+        granted = ClockReading(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
+        asked = RequestedCall("lease", task.queue, count=1, worker=worker)
         history.write(Invoked(2 * number, granted, asked))
-        history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(seen_lease(task.lease),))))
+        history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(returned_lease(task.lease),))))
         yield
-        ended = Asked("delete", task.queue, ends=(AskedEnd(task.lease.token),))
-        history.write(Invoked(2 * number + 1, moment(), ended))
+        ended = RequestedCall("delete", task.queue, ends=(RequestedEnd(task.lease.token),))
+        history.write(Invoked(2 * number + 1, read_clocks(), ended))
 
     return notes
 
@@ -44,7 +54,7 @@ def noted(history: FileHistory, worker: str) -> Notes:
 def make_app(history: FileHistory, worker: str) -> App:
     """An app that handles every tag of the queue "first"."""
     app = App()
-    notes = noted(history, worker)
+    notes = recorded_handler(history, worker)
     lengths = itertools.cycle(range(5))
 
     @app.task(queue="first")

@@ -21,7 +21,7 @@ Outcome = Literal["ok", "fail", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAdd:
+class RequestedAdd:
     """One task of an add. `uid` is known before the call: its given name, or what its payload begins with."""
 
     uid: str
@@ -34,21 +34,21 @@ class AskedAdd:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedEnd:
+class RequestedEnd:
     """One token given to renew, release or delete, and what a delete adds in the same step."""
 
     token: str
-    then: tuple[AskedAdd, ...] = ()
+    then: tuple[RequestedAdd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedCall:
     """A call of one verb. A lease with `ends` is an exchange: it deletes them first."""
 
     verb: Verb
     queue: str = ""
-    adds: tuple[AskedAdd, ...] = ()
-    ends: tuple[AskedEnd, ...] = ()
+    adds: tuple[RequestedAdd, ...] = ()
+    ends: tuple[RequestedEnd, ...] = ()
     count: int = 0
     seconds: float = 0.0
     delay_seconds: float | None = None
@@ -65,7 +65,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLease:
+class ReturnedLease:
     """A lease as its worker got it."""
 
     uid: str
@@ -80,7 +80,7 @@ class SeenLease:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenAdd:
+class ReturnedAdd:
     """What an add said of one task. An empty `status`: it is in the queue, and nobody knows since when."""
 
     name: str
@@ -91,8 +91,8 @@ class SeenAdd:
 class Answer:
     """What a call returned; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
 
-    added: tuple[SeenAdd, ...] = ()
-    leases: tuple[SeenLease, ...] = ()
+    added: tuple[ReturnedAdd, ...] = ()
+    leases: tuple[ReturnedLease, ...] = ()
     lost: tuple[str, ...] = ()
     ends: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -102,7 +102,7 @@ NO_ANSWER = Answer()
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class ClockReading:
     """The wall clock in microseconds, comparable with instants of the queue, and CLOCK_MONOTONIC in nanoseconds."""
 
     at: int
@@ -114,8 +114,8 @@ class Invoked:
     """Written before a call."""
 
     call: int
-    moment: Moment
-    asked: Asked
+    moment: ClockReading
+    asked: RequestedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +123,20 @@ class Answered:
     """Written after a call returned or raised."""
 
     call: int
-    moment: Moment
+    moment: ClockReading
     outcome: Outcome
     error: str = ""
     answer: Answer = NO_ANSWER
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HistoryCall:
     """An invocation and its answer, if any came; one that never came is `unknown`."""
 
-    asked: Asked
-    invoked: Moment
+    asked: RequestedCall
+    invoked: ClockReading
     outcome: Outcome = "unknown"
-    answered: Moment | None = None
+    answered: ClockReading | None = None
     answer: Answer = NO_ANSWER
     error: str = ""
     process: str = ""
@@ -186,19 +186,19 @@ class MemoryHistory:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def calls(self, *, first_lines: int | None = None) -> list[Call]:
+    def calls(self, *, first_lines: int | None = None) -> list[HistoryCall]:
         """The calls; with `first_lines`, as they stood when the history was that long."""
         return pair(self._lines[:first_lines])
 
 
-def moment() -> Moment:
+def read_clocks() -> ClockReading:
     """This moment on both clocks; the true one, also in a process whose wall clock is skewed on purpose."""
-    return Moment(true_time_ns() // 1000, time.monotonic_ns())
+    return ClockReading(true_time_ns() // 1000, time.monotonic_ns())
 
 
-def read_histories(directory: Path) -> list[Call]:
+def read_histories(directory: Path) -> list[HistoryCall]:
     """All calls of all processes that wrote into `directory`. A last line cut short by a kill counts as unwritten."""
-    calls: list[Call] = []
+    calls: list[HistoryCall] = []
     for path in sorted(directory.glob("*.jsonl")):
         calls.extend(pair(_lines_of(path), process=path.stem))
     return calls
@@ -216,15 +216,15 @@ def _lines_of(path: Path) -> Iterator[Invoked | Answered]:
                 raise
 
 
-def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Call]:
+def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[HistoryCall]:
     """Put invocations and answers together, in order of invocation."""
-    calls: dict[int, Call] = {}
+    calls: dict[int, HistoryCall] = {}
     for line in lines:
         if isinstance(line, Invoked):
-            calls[line.call] = Call(line.asked, line.moment, process=process)
+            calls[line.call] = HistoryCall(line.asked, line.moment, process=process)
         else:
             call = calls[line.call]
-            calls[line.call] = Call(
+            calls[line.call] = HistoryCall(
                 call.asked, call.invoked, line.outcome, line.moment, line.answer, line.error, process
             )
     return list(calls.values())
@@ -242,10 +242,10 @@ def uid_of(name: str | None, payload: bytes) -> str:
     return payload[:80].partition(b";")[0].decode("utf-8", "replace")
 
 
-def asked_adds(tasks: Sequence[NewTask], queue: str) -> tuple[AskedAdd, ...]:
+def requested_adds(tasks: Sequence[NewTask], queue: str) -> tuple[RequestedAdd, ...]:
     """New tasks as the history has them."""
     return tuple(
-        AskedAdd(
+        RequestedAdd(
             uid_of(task.name, task.payload),
             digest_of(task.payload),
             task.queue or queue,
@@ -258,9 +258,9 @@ def asked_adds(tasks: Sequence[NewTask], queue: str) -> tuple[AskedAdd, ...]:
     )
 
 
-def seen_lease(lease: Lease) -> SeenLease:
+def returned_lease(lease: Lease) -> ReturnedLease:
     """A lease as the history has it."""
-    return SeenLease(
+    return ReturnedLease(
         uid_of(lease.name, lease.payload),
         lease.name,
         digest_of(lease.payload),

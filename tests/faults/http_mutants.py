@@ -83,12 +83,12 @@ def _accept(listening: socket.socket, inner: int) -> None:
             continue
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = _Link(client, server, inner)
+        link = _ProxiedClient(client, server, inner)
         threading.Thread(target=link.carry_requests, daemon=True).start()
         threading.Thread(target=link.carry_answers, daemon=True).start()
 
 
-class _Link:
+class _ProxiedClient:
     """A client's connection, and what was answered on it last."""
 
     def __init__(self, client: socket.socket, server: socket.socket, inner: int) -> None:

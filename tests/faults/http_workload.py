@@ -29,7 +29,7 @@ MAX_HELD = 12
 STALE_KEPT = 20
 
 
-class HttpCaller:
+class HttpWorkloadCaller:
     """One thread's calls; one verb a turn.
 
     Args:

@@ -17,19 +17,19 @@ from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.history import FileHistory, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 ROLES = ("producer", "worker", "worker", "worker")
 ROUND_SECONDS = 3.0
 MAX_LIFE_SECONDS = 0.25
 
 
-def kills_at_random(budget: Budget, folder: Path) -> Tally:
+def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
     """Rounds on a fresh file each; at the end of a round everyone is killed, and the file is held to the histories."""
-    tally = Tally("kill")
+    tally = FaultTally("kill")
     deadline = budget.started()
     nursery = Nursery(__name__)
     number = 0
@@ -55,7 +55,7 @@ class _Child:
     role: str
 
 
-def _round(tally: Tally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
+def _round(tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
     random = Random(seed)
     numbers = itertools.count(1)
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def _round(tally: Tally, nursery: Nursery, home: Path, until: Deadline, seed: st
 def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
     """In the child: verbs without end."""
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / f"{name}.jsonl") as history, _opened(home) as queues:
-        caller = Caller(queues, history, name=name, random=Random(seed), role=role)
+        caller = StoreCaller(queues, history, name=name, random=Random(seed), role=role)
         while True:
             caller.turn()
 

@@ -12,11 +12,11 @@ from random import Random
 from queue_core.client import HttpQueues
 from queue_core.errors import StoreError
 from tests.faults.checker import Violation
-from tests.faults.history import Asked, FileHistory, Invoked, moment, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import FileHistory, Invoked, RequestedCall, read_clocks, read_histories
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.reopening import reopen_and_check
 from tests.faults.towline_process import TowlineProcess
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 ROUND_SECONDS = 6.0
 MAX_PAUSE_SECONDS = 0.4
@@ -24,12 +24,12 @@ IDLE_SECONDS = 20.0
 UNREACHABLE_PAUSE_SECONDS = 0.02
 
 
-def kills_of_servers(budget: Budget, folder: Path) -> Tally:
+def kills_of_servers(budget: FaultBudget, folder: Path) -> FaultTally:
     """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns.
 
     In some rounds the callers share one client, in others each has its own.
     """
-    tally = Tally("server")
+    tally = FaultTally("server")
     deadline = budget.started()
     number = 0
     while not deadline.is_over:
@@ -46,7 +46,7 @@ def kills_of_servers(budget: Budget, folder: Path) -> Tally:
     return tally
 
 
-def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *, seed: str) -> None:
+def _round(tally: FaultTally, process: TowlineProcess, home: Path, until: Deadline, *, seed: str) -> None:
     random = Random(seed)
     where = f"seed {seed}, towline {process.command}"
     process.start()
@@ -64,7 +64,7 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
         callers = []
         for name, role, history in zip(names, roles, histories, strict=True):
             client = queues if shares_client else stack.enter_context(closing(HttpQueues(process.url)))
-            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role))
+            callers.append(StoreCaller(client, history, name=name, random=Random(random.random()), role=role))
         with ThreadPoolExecutor(len(callers)) as pool:
             working = [pool.submit(_call_on, caller, stop) for caller in callers]
             try:
@@ -86,7 +86,7 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
     tally.found(reopen_and_check(process.store_path, calls), where)
 
 
-def _call_on(caller: Caller, stop: threading.Event) -> None:
+def _call_on(caller: StoreCaller, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             caller.turn()
@@ -94,7 +94,7 @@ def _call_on(caller: Caller, stop: threading.Event) -> None:
             stop.wait(UNREACHABLE_PAUSE_SECONDS)
 
 
-def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline) -> None:
+def _kill_on(tally: FaultTally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline) -> None:
     number = 0
     while not until.is_over:
         time.sleep(random.uniform(0.05, MAX_PAUSE_SECONDS))
@@ -103,7 +103,7 @@ def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random
             victim = random.choice(workers)
             number += 1
             # The supervisor will give back what it held, at any time from now on.
-            history.write(Invoked(number, moment(), Asked("release_worker", worker=victim.worker)))
+            history.write(Invoked(number, read_clocks(), RequestedCall("release_worker", worker=victim.worker)))
             tally.kills += process.kill_worker(victim)
             continue
         process.kill()

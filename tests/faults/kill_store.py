@@ -23,14 +23,14 @@ from queue_core.store import Store
 from queue_core.stores import Durability, open_store
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
-from tests.faults.history import Call, FileHistory, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import FileHistory, HistoryCall, read_histories
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
-from tests.faults.sites import Place, Site, StoreName, a_site
-from tests.faults.store_children import call_until_killed, last_words, serve_until_killed
+from tests.faults.sites import FaultSite, FaultStore, StoreName, a_site
+from tests.faults.store_children import call_until_killed, last_line_of_traceback, serve_until_killed
 from tests.faults.workload import create_queues
-from tests.support.cutting_proxy import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
 
@@ -57,12 +57,12 @@ STORE_MODULES = {"sqlite": "sqlite.store", "postgresql": "postgres.store", "redi
 
 def kills_on(
     store: StoreName,
-    budget: Budget,
+    budget: FaultBudget,
     folder: Path,
     *,
     round_seconds: float = ROUND_SECONDS,
     durability: Durability = "strict",
-) -> Tally:
+) -> FaultTally:
     """Rounds on a new store each, held to the histories when everybody is dead and the engine is back once more.
 
     The first round with a violation is the last, and leaves its histories behind.
@@ -71,7 +71,7 @@ def kills_on(
         round_seconds: how long faults go on in a round, from the first call on.
         durability: `relaxed` is to show that this finds what a killed engine loses.
     """
-    tally = Tally(store)
+    tally = FaultTally(store)
     random = Random(f"{budget.seed}/{store}")
     deadline = budget.started()
     try:
@@ -93,7 +93,7 @@ def kills_on(
     return tally
 
 
-def _a_fate(random: Random) -> WireFate:
+def _a_fate(random: Random) -> TcpFate:
     drawn = random.random()
     return "drop" if drawn < CUT_SHARE / 2 else "lose answer" if drawn < CUT_SHARE else "pass"
 
@@ -109,17 +109,17 @@ class _Child:
 @dataclass(slots=True)
 class _Server:
     port: int
-    wire: CuttingWire
+    wire: CuttingTcpProxy
     process: ForkServerProcess | None = None
 
 
 @dataclass(slots=True)
 class _Round:
-    site: Site
+    site: FaultSite
     home: Path
     nursery: Nursery
     random: Random
-    tally: Tally
+    tally: FaultTally
     number: int
     durability: Durability
     callers: list[_Child] = field(default_factory=list)
@@ -138,7 +138,7 @@ class _Round:
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             for _ in range(SERVERS):
                 port = free_port()
-                wire = stack.enter_context(a_wire("127.0.0.1", port, choose=partial(_a_fate, self.random)))
+                wire = stack.enter_context(a_tcp_proxy("127.0.0.1", port, choose=partial(_a_fate, self.random)))
                 self.servers.append(_Server(port, wire))
             stack.callback(self._end_everybody)
             for index in range(SERVERS):
@@ -158,10 +158,10 @@ class _Round:
         self.tally.found(open_and_check(open_it, calls, clock_error=self.site.clock_error), where)
         self.tally.reopenings += 1
 
-    def _open(self, place: Place) -> Store:
+    def _open(self, place: FaultStore) -> Store:
         return open_store(place.url, durability=self.durability)
 
-    def _disturb(self, until: Deadline, place: Place, queues: LocalQueues, history: FileHistory) -> None:
+    def _disturb(self, until: Deadline, place: FaultStore, queues: LocalQueues, history: FileHistory) -> None:
         """One fault after another, each kind at its own pace."""
         calls = itertools.count(1)
         kinds = [kind for kind in MEAN_SECONDS if self.site.engine is not None or kind in ("caller", "server", "sever")]
@@ -206,7 +206,7 @@ class _Round:
     def _soon(self, kind: str) -> float:
         return time.monotonic() + self.random.expovariate(1 / MEAN_SECONDS[kind])
 
-    def _wires(self) -> Sequence[CuttingWire]:
+    def _wires(self) -> Sequence[CuttingTcpProxy]:
         return [*(server.wire for server in self.servers), *([self.site.wire] if self.site.wire is not None else [])]
 
     def _cuts(self) -> int:
@@ -219,7 +219,7 @@ class _Round:
         skewed = self.site.engine is not None and self.random.random() < 0.25
         return self.random.choice((-SKEW_SECONDS, SKEW_SECONDS)) if skewed else 0.0
 
-    def _spawn(self, role: str, reach: str, place: Place) -> None:
+    def _spawn(self, role: str, reach: str, place: FaultStore) -> None:
         name = f"{role}-{reach}-{next(self.names)}"
         url = {"store": place.url, "wire": place.wired_url, "server": self._server_urls()}[reach]
         arguments = (self.home, name, role, self.random.random(), url, self._skew(), self.durability)
@@ -236,7 +236,7 @@ class _Round:
         self.callers.remove(child)
         self._collect(child.process, child.name)
 
-    def _serve(self, index: int, place: Place) -> None:
+    def _serve(self, index: int, place: FaultStore) -> None:
         name = f"server-{next(self.names)}"
         url = self.random.choice((place.url, place.wired_url))
         port = self.servers[index].port
@@ -254,7 +254,7 @@ class _Round:
         code = self.nursery.kill(process)
         self.tally.kills += code == -signal.SIGKILL
         if code != -signal.SIGKILL:
-            what = f"{name} ended with {code}: {last_words(self.home, name)}"
+            what = f"{name} ended with {code}: {last_line_of_traceback(self.home, name)}"
             self.tally.found([Violation("I16", what)], f"round {self.number}")
 
     def _end_everybody(self) -> None:
@@ -265,7 +265,7 @@ class _Round:
 
     # -- counts ---------------------------------------------------------------------------------------------------
 
-    def _count(self, calls: Sequence[Call]) -> None:
+    def _count(self, calls: Sequence[HistoryCall]) -> None:
         """Calls that reached nobody are no operations."""
         done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
         self.tally.operations += len(done)
@@ -280,7 +280,7 @@ class _Round:
                 self.tally.at_most("first_verb_after_the_engine_is_back_seconds", (following[0] - back) / 1e9)
 
 
-def clock_seen_off(calls: Sequence[Call]) -> float:
+def clock_seen_off(calls: Sequence[HistoryCall]) -> float:
     """By how many seconds some lease's instant lay outside its call: so far off was its caller's estimate, at least."""
     off = [0]
     for call in calls:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from queue_core.stats import QueueStats
-from tests.faults.history import AskedAdd, AskedEnd, Call, SeenLease
+from tests.faults.history import HistoryCall, RequestedAdd, RequestedEnd, ReturnedLease
 
 FOREVER = 1 << 62
 """Later than every instant."""
@@ -53,8 +53,8 @@ class Contents:
 class Adding:
     """One task of one add, or of the `then` of a `token`; `status` is empty where the answer did not tell it."""
 
-    call: Call
-    asked: AskedAdd
+    call: HistoryCall
+    asked: RequestedAdd
     effect: Effect
     status: str = ""
     token: str = ""
@@ -64,9 +64,9 @@ class Adding:
 class Operation:
     """One token of a renew, release or delete. `new_end`: of a renewal that took effect and said so."""
 
-    call: Call
+    call: HistoryCall
     verb: Literal["renew", "release", "delete"]
-    end: AskedEnd
+    end: RequestedEnd
     effect: Effect
     new_end: int | None = None
 
@@ -84,10 +84,10 @@ class Grant:
     the store knows of it.
     """
 
-    lease: SeenLease
-    call: Call | None
+    lease: ReturnedLease
+    call: HistoryCall | None
     operations: list[Operation] = field(default_factory=list)
-    given_back: list[Call] = field(default_factory=list)
+    given_back: list[HistoryCall] = field(default_factory=list)
 
     @property
     def leased_at(self) -> int:
@@ -111,7 +111,7 @@ class Life:
     uid: str
     addings: list[Adding] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
-    named_deletions: list[tuple[Call, Effect]] = field(default_factory=list)
+    named_deletions: list[tuple[HistoryCall, Effect]] = field(default_factory=list)
     stored: list[TaskInStore] = field(default_factory=list)
 
     @property
@@ -137,7 +137,7 @@ class Life:
         return bool(self.stored or self.grants)
 
 
-def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
+def lives_of(calls: Sequence[HistoryCall], contents: Contents) -> dict[str, Life]:
     """Every task that was asked for, leased or found, by its uid."""
     lives: dict[str, Life] = {}
 
@@ -199,7 +199,7 @@ def _resolve_open_deletions(lives: dict[str, Life]) -> None:
         ]
 
 
-def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
+def _attach_operations(calls: Sequence[HistoryCall], lives: dict[str, Life]) -> None:
     grants = {grant.lease.token: grant for life in lives.values() for grant in life.grants}
     by_worker: dict[str, list[Grant]] = {}
     for grant in grants.values():
@@ -221,11 +221,13 @@ def _note_unseen_lease(life: Life, task: TaskInStore) -> None:
     """The store may know of a last lease whose caller was killed before the answer."""
     if task.leases and task.leased_at and all(grant.lease.token != task.token for grant in life.grants):
         end = task.eta if task.state == "LEASED" else task.leased_at
-        unseen = SeenLease(task.uid, task.name, task.digest, task.token, task.leases, task.leased_at, end, 0, task.tag)
+        unseen = ReturnedLease(
+            task.uid, task.name, task.digest, task.token, task.leases, task.leased_at, end, 0, task.tag
+        )
         life.grants.append(Grant(unseen, None))
 
 
-def _addings(call: Call) -> Iterable[Adding]:
+def _addings(call: HistoryCall) -> Iterable[Adding]:
     for index, asked in enumerate(call.asked.adds):
         status = call.answer.added[index].status if call.outcome == "ok" else ""
         yield Adding(call, asked, _effect(call), status)
@@ -234,7 +236,7 @@ def _addings(call: Call) -> Iterable[Adding]:
             yield Adding(call, asked, operation.effect, token=operation.end.token)
 
 
-def _operations(call: Call) -> Iterable[Operation]:
+def _operations(call: HistoryCall) -> Iterable[Operation]:
     verb = "delete" if call.asked.verb == "lease" else call.asked.verb
     if verb not in ("renew", "release", "delete"):
         return
@@ -245,7 +247,7 @@ def _operations(call: Call) -> Iterable[Operation]:
         yield Operation(call, verb, end, effect, call.answer.ends.get(end.token))
 
 
-def _named_deletions(call: Call) -> Iterable[tuple[str, Effect]]:
+def _named_deletions(call: HistoryCall) -> Iterable[tuple[str, Effect]]:
     for index, name in enumerate(call.asked.names):
         if call.outcome != "ok":
             yield name, _effect(call)
@@ -253,5 +255,5 @@ def _named_deletions(call: Call) -> Iterable[tuple[str, Effect]]:
             yield name, "done" if call.answer.names[index] == "deleted" else "refused"
 
 
-def _effect(call: Call) -> Effect:
+def _effect(call: HistoryCall) -> Effect:
     return {"ok": "done", "fail": "refused", "unknown": "open"}[call.outcome]  # type: ignore[return-value]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from tests.faults.history import Call
+from tests.faults.history import HistoryCall
 from tests.faults.lives import FOREVER, Life
 
 UNANSWERED_SECONDS = 1.0
@@ -24,7 +24,7 @@ ONE_TRY_SECONDS = 0.02
 """A call that took longer may have been tried more than once inside: what a first try held, it held unseen."""
 
 
-def order(calls: Sequence[Call], lives: dict[str, Life], *, clock_error: int) -> Iterator[tuple[str, str]]:
+def order(calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: int) -> Iterator[tuple[str, str]]:
     """The number of the invariant, and how a lease broke it.
 
     A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each.
@@ -75,7 +75,7 @@ class _Waiting:
             self._since[key] = [span.since for span in of_tag]
             self._longest[key] = list(accumulate((span.until for span in of_tag), max))
 
-    def left_behind(self, call: Call, *, added_before: int) -> list[str]:
+    def left_behind(self, call: HistoryCall, *, added_before: int) -> list[str]:
         """Tasks that the lease should have taken: waiting since before `added_before` until after the answer."""
         assert call.answered is not None
         answered_at = call.answered.at
@@ -99,8 +99,8 @@ class _Hiding:
     tried twice inside. While that lasts its tasks are invisible to others: so many, and no more.
     """
 
-    def __init__(self, calls: Sequence[Call]) -> None:
-        self._windows: dict[str, list[tuple[int, int, Call]]] = {}
+    def __init__(self, calls: Sequence[HistoryCall]) -> None:
+        self._windows: dict[str, list[tuple[int, int, HistoryCall]]] = {}
         silences = _silences(calls)
         for call in calls:
             if call.asked.verb != "lease":
@@ -114,7 +114,7 @@ class _Hiding:
                     until = max(until, over_at + round(1e6 * TAKEN_BACK_SECONDS))
             self._windows.setdefault(call.asked.queue, []).append((call.invoked.at, until, call))
 
-    def most(self, asking: Call) -> int:
+    def most(self, asking: HistoryCall) -> int:
         """How many tasks such calls of others may have hidden from this one, or it from itself."""
         assert asking.answered is not None
         return sum(
@@ -126,13 +126,13 @@ class _Hiding:
         )
 
 
-def _silences(calls: Sequence[Call]) -> list[tuple[int, int]]:
+def _silences(calls: Sequence[HistoryCall]) -> list[tuple[int, int]]:
     """When nobody was answered for a while, in order: the store was away, and nothing could be taken back either."""
     answered = sorted(call.answered.at for call in calls if call.answered is not None and call.outcome == "ok")
     return [(one, following) for one, following in pairwise(answered) if following - one > 1e6 * SILENCE_SECONDS]
 
 
-def _takes_back_unseen(calls: Sequence[Call]) -> bool:
+def _takes_back_unseen(calls: Sequence[HistoryCall]) -> bool:
     """Whether a server may have taken back, uncounted, what it had granted to a worker that was killed meanwhile.
 
     Such a lease leaves no trace but its instant: the task has its old place and number. The worker's own runner asked

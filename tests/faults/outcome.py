@@ -8,7 +8,7 @@ from tests.faults.checker import Violation
 
 
 @dataclass(slots=True)
-class Tally:
+class FaultTally:
     """One scenario's counts so far. `skipped` says why it did not run.
 
     Attributes:
@@ -44,7 +44,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class FaultBudget:
     """How long a scenario may go on, after how many operations it is enough, and from which seed it draws."""
 
     seconds: float

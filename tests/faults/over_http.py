@@ -37,20 +37,20 @@ from tests.faults.faulty_proxy import (
     STALLS,
     SWALLOWS,
     USUAL_SHARES,
+    FatePlan,
     FaultyProxy,
     Kind,
-    Plan,
     a_faulty_proxy,
 )
-from tests.faults.history import Call, FileHistory, read_histories
+from tests.faults.history import FileHistory, HistoryCall, read_histories
 from tests.faults.http_children import Opener, call_over_http_until_killed
 from tests.faults.kill_store import STORE_MODULES
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
 from tests.faults.report import excerpts
-from tests.faults.sites import Place, Site, StoreName, a_site
-from tests.faults.store_children import last_words, serve_until_killed
+from tests.faults.sites import FaultSite, FaultStore, StoreName, a_site
+from tests.faults.store_children import last_line_of_traceback, serve_until_killed
 from tests.faults.workload import create_queues
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
@@ -89,7 +89,7 @@ VERBS = ("add", "lease", "exchange", "renew", "release", "delete", "delete then"
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
+class FaultConditions:
     """What a run is made of, and how often what breaks; a mutant has another client or another server.
 
     `shares`: of requests, by what befalls them. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
@@ -113,15 +113,15 @@ def usual_servers(store: StoreName) -> int:
 
 def over_http(
     store: StoreName,
-    budget: Budget,
+    budget: FaultBudget,
     folder: Path,
     *,
-    conditions: Conditions | None = None,
+    conditions: FaultConditions | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Tally:
+) -> FaultTally:
     """Rounds on a new store each; the first with a violation is the last, and leaves its histories behind."""
-    how = conditions or Conditions(usual_servers(store))
-    tally = Tally(f"http-{store}")
+    how = conditions or FaultConditions(usual_servers(store))
+    tally = FaultTally(f"http-{store}")
     counts: Counter[str] = Counter()
     deadline = budget.started()
     try:
@@ -161,13 +161,13 @@ class _Process:
 
 @dataclass(slots=True)
 class _Round:
-    site: Site
+    site: FaultSite
     home: Path
     nursery: Nursery
     random: Random
-    tally: Tally
+    tally: FaultTally
     counts: "Counter[str]"
-    how: Conditions
+    how: FaultConditions
     number: int
     operations: int | None
     tell: Callable[[str], None]
@@ -190,7 +190,7 @@ class _Round:
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             self.ports = [free_port() for _ in range(self.how.servers)]
             for index, port in enumerate(self.ports):
-                plan = Plan(self.how.shares, Random(f"{self.random.random()}/{index}"))
+                plan = FatePlan(self.how.shares, Random(f"{self.random.random()}/{index}"))
                 self.proxies.append(stack.enter_context(a_faulty_proxy(port, plan)))
             stack.callback(self._end_everybody)
             for index in range(self.how.servers):
@@ -260,7 +260,7 @@ class _Round:
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
 
-    def _break(self, release: Callable[[str], object], place: Place, kind: str) -> None:
+    def _break(self, release: Callable[[str], object], place: FaultStore, kind: str) -> None:
         """Let one fault happen now; what ends it again is planned.
 
         `release` gives back what a dead worker holds, without waiting for it.
@@ -317,12 +317,12 @@ class _Round:
         arguments = (self.home, name, self.random.random(), self._urls(ports), self.how.threads, self.how.open_it)
         return _Process(self.nursery.start(call_over_http_until_killed, *arguments, name=name), name)
 
-    def _serve(self, index: int, place: Place) -> _Process:
+    def _serve(self, index: int, place: FaultStore) -> _Process:
         name = f"server-{next(self.names)}"
         arguments = (self.home, name, place.url, self.ports[index], 0.0, "strict")
         return _Process(self.nursery.start(self.how.serve_it, *arguments, name=name), name)
 
-    def _serve_again(self, index: int, place: Place) -> None:
+    def _serve_again(self, index: int, place: FaultStore) -> None:
         if self.servers[index].is_over:
             self.servers[index] = self._serve(index, place)
 
@@ -336,7 +336,7 @@ class _Round:
         code = self.nursery.kill(one.process)
         self.tally.kills += code == -signal.SIGKILL
         if code != -signal.SIGKILL:
-            what = f"{one.name} ended with {code}: {last_words(self.home, one.name)}"
+            what = f"{one.name} ended with {code}: {last_line_of_traceback(self.home, one.name)}"
             self.tally.found([Violation("I16", what)], f"round {self.number}")
 
     def _end_everybody(self) -> None:
@@ -365,7 +365,7 @@ class _Round:
                 self.lines += data.count(b"\n")
         return self.lines // 2
 
-    def _count(self, calls: Sequence[Call]) -> None:
+    def _count(self, calls: Sequence[HistoryCall]) -> None:
         """Calls that reached nobody are no operations."""
         done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
         self.tally.operations += len(done)
@@ -374,7 +374,7 @@ class _Round:
         self.counts.update(f"{verb_of(call)} {verdict_of(call)}" for call in calls)
 
 
-def verb_of(call: Call) -> str:
+def verb_of(call: HistoryCall) -> str:
     """The verb as a summary counts it."""
     asked = call.asked
     if asked.verb == "lease" and asked.ends:
@@ -384,12 +384,12 @@ def verb_of(call: Call) -> str:
     return asked.verb.replace("_", " ")
 
 
-def verdict_of(call: Call) -> str:
+def verdict_of(call: HistoryCall) -> str:
     """What the caller was told: done, not done (at least one token was refused), or unknown."""
     return "not done" if call.error == "LeaseLostError" and call.outcome == "ok" else VERDICTS[call.outcome]
 
 
-def _summary(tally: Tally, counts: Mapping[str, int], servers: int) -> str:
+def _summary(tally: FaultTally, counts: Mapping[str, int], servers: int) -> str:
     verbs = ", ".join(
         f"{verb} {'/'.join(str(counts.get(f'{verb} {verdict}', 0)) for verdict in VERDICTS.values())}" for verb in VERBS
     )

@@ -17,10 +17,10 @@ from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import NoSyncer, OpenSyncer
 from tests.faults.disk import SURVIVALS, Wreck
 from tests.faults.history import MemoryHistory, NumberedHistory
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 CALLERS_PER_STORE = 2
 CREATION_EVENTS = 90
@@ -38,13 +38,13 @@ class Cut:
     history_lines: int
 
 
-def power_cuts(budget: Budget, folder: Path, *, cuts: int | None = None, syncing: bool = True) -> Tally:
+def power_cuts(budget: FaultBudget, folder: Path, *, cuts: int | None = None, syncing: bool = True) -> FaultTally:
     """Cut the power again and again until the budget or the number of cuts is used up.
 
     Args:
         syncing: False takes the store's syncs away, to prove that this driver notices.
     """
-    tally = Tally("power")
+    tally = FaultTally("power")
     deadline = budget.started()
     number = 0
     while not deadline.is_over and (cuts is None or tally.cuts < cuts):
@@ -54,7 +54,7 @@ def power_cuts(budget: Budget, folder: Path, *, cuts: int | None = None, syncing
     return tally
 
 
-def _round(tally: Tally, deadline: Deadline, folder: Path, *, seed: str, cuts: int, syncing: bool) -> None:
+def _round(tally: FaultTally, deadline: Deadline, folder: Path, *, seed: str, cuts: int, syncing: bool) -> None:
     random = Random(seed)
     live = folder / "live"
     materialise({}, live)
@@ -97,7 +97,7 @@ def _run_until_cut(
         stack.callback(vfs.unregister)
         stack.enter_context(checkpoint_every(CHECKPOINT_PAGES))
         stores = random.choice((1, 2))
-        callers: list[Caller] = []
+        callers: list[StoreCaller] = []
         for store_number in range(stores):
             store = SqliteStore(live / FILE_NAME, vfs=vfs.name, open_syncer=open_syncer)
             stack.callback(store.close)
@@ -106,7 +106,9 @@ def _run_until_cut(
             for thread in range(CALLERS_PER_STORE):
                 name = f"caller-{store_number}-{thread}"
                 callers.append(
-                    Caller(queues, NumberedHistory(history, len(callers)), name=name, random=Random(random.random()))
+                    StoreCaller(
+                        queues, NumberedHistory(history, len(callers)), name=name, random=Random(random.random())
+                    )
                 )
         with ThreadPoolExecutor(len(callers)) as pool:
             for done in [pool.submit(_work, caller, enough, until) for caller in callers]:
@@ -114,7 +116,7 @@ def _run_until_cut(
     return taken
 
 
-def _work(caller: Caller, enough: threading.Event, until: Deadline) -> None:
+def _work(caller: StoreCaller, enough: threading.Event, until: Deadline) -> None:
     try:
         while not enough.is_set() and not until.is_over:
             caller.turn()

@@ -19,22 +19,22 @@ from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.faults.history import (
     Answer,
     Answered,
-    Asked,
-    AskedEnd,
     History,
     Invoked,
     Outcome,
-    SeenAdd,
-    asked_adds,
-    moment,
-    seen_lease,
+    RequestedCall,
+    RequestedEnd,
+    ReturnedAdd,
+    read_clocks,
+    requested_adds,
+    returned_lease,
 )
 
 T = TypeVar("T")
-OutcomeOf = Callable[[QueueError, Asked], Outcome]
+OutcomeOf = Callable[[QueueError, RequestedCall], Outcome]
 
 
-def exact_outcome_of(error: QueueError, asked: Asked) -> Outcome:
+def exact_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
     """What the error's class says, for every verb: only `OutcomeUnknownError` leaves it open."""
     if isinstance(error, OutcomeUnknownError):
         return "unknown"
@@ -42,7 +42,7 @@ def exact_outcome_of(error: QueueError, asked: Asked) -> Outcome:
     return "fail" if nothing_changed else "unknown"
 
 
-def forgiving_outcome_of(error: QueueError, asked: Asked) -> Outcome:
+def forgiving_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
     """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
 
     An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
@@ -78,7 +78,7 @@ class RecordedQueue:
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         """See `Queue.add`."""
-        asked = Asked("add", self.name, adds=asked_adds(tasks, self.name))
+        asked = RequestedCall("add", self.name, adds=requested_adds(tasks, self.name))
         return self._call(asked, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
 
     def lease(
@@ -92,7 +92,7 @@ class RecordedQueue:
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
         """A lease, or an exchange when there are `deletions`; see `Queue.exchange`."""
-        asked = Asked(
+        asked = RequestedCall(
             "lease",
             self.name,
             ends=_asked_ends(deletions, self.name),
@@ -107,13 +107,13 @@ class RecordedQueue:
             lambda: self._queue.exchange(
                 deletions, count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds
             ),
-            lambda answer: Answer(leases=tuple(seen_lease(lease) for lease in answer[0]), lost=answer[1]),
+            lambda answer: Answer(leases=tuple(returned_lease(lease) for lease in answer[0]), lost=answer[1]),
         )
         return leases
 
     def renew(self, tokens: Sequence[str], *, seconds: float) -> list[Renewed]:
         """See `Queue.renew`."""
-        asked = Asked("renew", self.name, ends=tuple(AskedEnd(token) for token in tokens), seconds=seconds)
+        asked = RequestedCall("renew", self.name, ends=tuple(RequestedEnd(token) for token in tokens), seconds=seconds)
         return self._call(
             asked,
             lambda: self._queue.renew(tokens, seconds=seconds),
@@ -129,10 +129,10 @@ class RecordedQueue:
         dead_reason: str = "",
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
-        asked = Asked(
+        asked = RequestedCall(
             "release",
             self.name,
-            ends=tuple(AskedEnd(token) for token in tokens),
+            ends=tuple(RequestedEnd(token) for token in tokens),
             delay_seconds=None if dead_reason else delay_seconds,
             charge=charge,
         )
@@ -144,17 +144,17 @@ class RecordedQueue:
 
     def delete(self, deletions: Sequence[Deletion]) -> list[Added]:
         """See `Queue.delete`."""
-        asked = Asked("delete", self.name, ends=_asked_ends(deletions, self.name))
+        asked = RequestedCall("delete", self.name, ends=_asked_ends(deletions, self.name))
         return self._call(asked, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
 
     def delete_by_name(self, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
-        asked = Asked("delete_by_name", self.name, names=tuple(names))
+        asked = RequestedCall("delete_by_name", self.name, names=tuple(names))
         return self._call(
             asked, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
         )
 
-    def _call(self, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+    def _call(self, asked: RequestedCall, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
         return recorded(
             self._history,
             next(self._numbers),
@@ -169,37 +169,37 @@ def release_worker(
     queues: Queues, worker: str, *, history: History, numbers: "itertools.count[int]"
 ) -> list[FinishedLease]:
     """Give back what a dead worker holds, written down. See `Queues.release_worker`."""
-    asked = Asked("release_worker", worker=worker)
+    asked = RequestedCall("release_worker", worker=worker)
     return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
 
 
 def recorded(
     history: History,
     number: int,
-    asked: Asked,
+    asked: RequestedCall,
     call: Callable[[], T],
     told: Callable[[T], Answer],
     *,
     outcome_of: OutcomeOf = forgiving_outcome_of,
 ) -> T:
     """Make one call between its two lines of history."""
-    history.write(Invoked(number, moment(), asked))
+    history.write(Invoked(number, read_clocks(), asked))
     try:
         result = call()
     except LeaseLostError as error:
         # The tokens that it does not name took effect, those it names did not: also when the call had to be sent again.
-        history.write(Answered(number, moment(), "ok", type(error).__name__, Answer(lost=error.tokens)))
+        history.write(Answered(number, read_clocks(), "ok", type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:
-        history.write(Answered(number, moment(), outcome_of(error, asked), type(error).__name__))
+        history.write(Answered(number, read_clocks(), outcome_of(error, asked), type(error).__name__))
         raise
-    history.write(Answered(number, moment(), "ok", answer=told(result)))
+    history.write(Answered(number, read_clocks(), "ok", answer=told(result)))
     return result
 
 
-def _seen_adds(added: Sequence[Added]) -> tuple[SeenAdd, ...]:
-    return tuple(SeenAdd(one.name, one.status) for one in added)
+def _seen_adds(added: Sequence[Added]) -> tuple[ReturnedAdd, ...]:
+    return tuple(ReturnedAdd(one.name, one.status) for one in added)
 
 
-def _asked_ends(deletions: Sequence[Deletion], queue: str) -> tuple[AskedEnd, ...]:
-    return tuple(AskedEnd(deletion.token, asked_adds(deletion.then, queue)) for deletion in deletions)
+def _asked_ends(deletions: Sequence[Deletion], queue: str) -> tuple[RequestedEnd, ...]:
+    return tuple(RequestedEnd(deletion.token, requested_adds(deletion.then, queue)) for deletion in deletions)

@@ -18,7 +18,7 @@ from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, StoredTask, TaskState
 from tests.faults.checker import Violation, check
-from tests.faults.history import Call, MemoryHistory, digest_of, uid_of
+from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of
 from tests.faults.lives import Contents, TaskInStore
 from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
@@ -77,13 +77,13 @@ DRAIN_PAUSE_SECONDS = 0.05
 DRAINED_AT_ONCE = 200
 
 
-def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
+def reopen_and_check(path: Path, calls: Sequence[HistoryCall]) -> list[Violation]:
     """The same for a file."""
     return open_and_check(lambda: SqliteStore(path), calls)
 
 
 def open_and_check(
-    open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0, over_http: bool = False
+    open_it: Callable[[], Store], calls: Sequence[HistoryCall], *, clock_error: int = 0, over_http: bool = False
 ) -> list[Violation]:
     """Every violation that the calls and what is left prove; a store that does not open or work is I16.
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.faults.checker import Violation
-from tests.faults.history import Call, Moment, SeenLease
+from tests.faults.history import ClockReading, HistoryCall, ReturnedLease
 from tests.faults.lives import FOREVER
-from tests.faults.outcome import Tally
+from tests.faults.outcome import FaultTally
 
 SLO_SECONDS = 2.0
 RECOVERY_SECONDS = 10.0
@@ -19,15 +19,15 @@ class Fault:
     """Something that broke, from when until when."""
 
     name: str
-    began: Moment
-    repaired: Moment
+    began: ClockReading
+    repaired: ClockReading
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
     """A handler's work on a task. `until` (microseconds): when its deletion was asked for, or the task ran again."""
 
-    lease: SeenLease
+    lease: ReturnedLease
     until: int
 
     def is_under_way(self, at: int, *, slack: int = 0) -> bool:
@@ -35,7 +35,7 @@ class _Run:
         return self.lease.leased_at - slack <= at <= self.until + slack
 
 
-def judge(tally: Tally, calls: Sequence[Call], faults: Sequence[Fault]) -> None:
+def judge(tally: FaultTally, calls: Sequence[HistoryCall], faults: Sequence[Fault]) -> None:
     """Note for every fault how many tasks it met in flight, how many of them ran again, and until when waits were long.
 
     Violations: a task that ran again though no fault met it; waits beyond 2 s, 10 s after a repair.
@@ -61,13 +61,13 @@ def judge(tally: Tally, calls: Sequence[Call], faults: Sequence[Fault]) -> None:
             tally.found([Violation("I7", what)], fault.name)
 
 
-def _runs(calls: Sequence[Call]) -> dict[str, list[_Run]]:
+def _runs(calls: Sequence[HistoryCall]) -> dict[str, list[_Run]]:
     """The runs of each task, in order, as the workers noted them."""
     ended: dict[str, int] = {}
     for call in calls:
         if call.asked.verb == "delete":
             ended.update({end.token: call.invoked.at for end in call.asked.ends})
-    leases: dict[str, list[SeenLease]] = {}
+    leases: dict[str, list[ReturnedLease]] = {}
     for call in calls:
         for lease in call.answer.leases:
             leases.setdefault(lease.uid, []).append(lease)
@@ -81,7 +81,7 @@ def _runs(calls: Sequence[Call]) -> dict[str, list[_Run]]:
     return runs
 
 
-def _late_until(leases: Iterable[SeenLease], repaired_at: int, until: int | None) -> float:
+def _late_until(leases: Iterable[ReturnedLease], repaired_at: int, until: int | None) -> float:
     """Seconds from the repair to the last lease, before the next fault, that came later than it should."""
     late = [
         lease.leased_at

@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from tests.faults.checker import INVARIANTS, TOLD_BY_DRIVERS, Violation, count_by_invariant
-from tests.faults.history import Call
-from tests.faults.outcome import Tally
+from tests.faults.checker import INVARIANTS, REPORTED_BY_DRIVERS, Violation, count_by_invariant
+from tests.faults.history import HistoryCall
+from tests.faults.outcome import FaultTally
 
 SHOWN_VIOLATIONS = 20
 COLUMNS = ("operations", "unknown", "kills", "engine_kills", "cuts", "disk_errors", "reopenings")
 
 
-def as_table(tallies: Sequence[Tally], seed: int) -> str:
+def as_table(tallies: Sequence[FaultTally], seed: int) -> str:
     """Counts by scenario, then violations by invariant and scenario, then the first violations in words."""
     names = [tally.scenario for tally in tallies]
     lines = [_row("", [column.replace("_", " ") for column in COLUMNS])]
@@ -21,7 +21,7 @@ def as_table(tallies: Sequence[Tally], seed: int) -> str:
     lines.append(_row("total", [str(sum(counts)) for counts in zip(*map(_counts, tallies), strict=True)]))
     lines += ["", _row("violations", [*names, "total"])]
     by_scenario = [count_by_invariant(tally.violations) for tally in tallies]
-    for invariant in (*INVARIANTS, *TOLD_BY_DRIVERS):
+    for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS):
         counts = [counted[invariant] for counted in by_scenario]
         lines.append(_row(invariant, [str(count) for count in (*counts, sum(counts))]))
     violations = list(chain.from_iterable(tally.violations for tally in tallies))
@@ -39,7 +39,7 @@ def as_table(tallies: Sequence[Tally], seed: int) -> str:
     return "\n".join(lines)
 
 
-def as_json(tallies: Sequence[Tally], seed: int) -> str:
+def as_json(tallies: Sequence[FaultTally], seed: int) -> str:
     """The same as one object in one line."""
     violations: list[Violation] = list(chain.from_iterable(tally.violations for tally in tallies))
     totals: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def as_json(tallies: Sequence[Tally], seed: int) -> str:
     )
 
 
-def _counts(tally: Tally) -> tuple[int, ...]:
+def _counts(tally: FaultTally) -> tuple[int, ...]:
     return tuple(getattr(tally, column) for column in COLUMNS)
 
 
@@ -77,7 +77,7 @@ SHOWN_TASKS = 20
 NOT_ANSWERED = "no answer"
 
 
-def excerpts(calls: Sequence[Call], violations: Sequence[Violation]) -> Iterator[str]:
+def excerpts(calls: Sequence[HistoryCall], violations: Sequence[Violation]) -> Iterator[str]:
     """For each violation that names a task, itself and the calls that concern the task, in order of invocation."""
     uids = {adding.uid for call in calls for adding in call.asked.adds}
     uids |= {adding.uid for call in calls for end in call.asked.ends for adding in end.then}
@@ -90,7 +90,7 @@ def excerpts(calls: Sequence[Call], violations: Sequence[Violation]) -> Iterator
             yield from (f"  {line}" for line in story_of(calls, uid))
 
 
-def story_of(calls: Sequence[Call], uid: str) -> Iterator[str]:
+def story_of(calls: Sequence[HistoryCall], uid: str) -> Iterator[str]:
     """Every call that added, leased or ended the task; times in seconds since the first call."""
     began = min((call.invoked.at for call in calls), default=0)
     tokens = {lease.token for call in calls for lease in call.answer.leases if lease.uid == uid}

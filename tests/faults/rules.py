@@ -9,7 +9,7 @@ a store across a network are each caller's estimate of its clock: where one is h
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.faults.history import Call
+from tests.faults.history import HistoryCall
 from tests.faults.lives import FOREVER, Contents, Grant, Life, Operation
 
 Rule = Callable[[Life, Contents], Iterator[str]]
@@ -247,7 +247,7 @@ def _stale_because(operation: Operation, grant: Grant, life: Life, contents: Con
     return ""
 
 
-def _may_be_preceded(call: Call, life: Life) -> bool:
+def _may_be_preceded(call: HistoryCall, life: Life) -> bool:
     answered = call.answered
     return answered is None or any(
         adding.call is not call and adding.effect != "refused" and adding.call.invoked.ns < answered.ns

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.netns import Host
+from tests.support.netns import NetnsHost
 
 PORT = 7878
 START_SECONDS = 60.0
@@ -25,7 +25,7 @@ class ServerOnHost:
         token: what it asks for.
     """
 
-    def __init__(self, host: Host, folder: Path, store: str, *, token: str) -> None:
+    def __init__(self, host: NetnsHost, folder: Path, store: str, *, token: str) -> None:
         self.url = f"http://{host.address}:{PORT}"
         self._token = token
         self._host = host

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from tests.support.cutting_proxy import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine
 from tests.support.stores.shared_engines import new_database
@@ -22,7 +22,7 @@ not the last file"), which ends the search for faults of ours: once in some 200 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FaultStore:
     """One new, empty store: its URL, and the one that leads over the wire (the same where there is none)."""
 
     url: str
@@ -30,30 +30,30 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class FaultSite:
     """Where new stores are made. SQLite has no engine, no wire, and this host's own clock."""
 
     name: StoreName
     home: Path
     engine: Engine | None = None
-    wire: CuttingWire | None = None
+    wire: CuttingTcpProxy | None = None
 
     @property
     def clock_error(self) -> int:
         """Microseconds; see `Contents.clock_error`."""
         return 0 if self.engine is None else CLOCK_ERROR_MICROSECONDS
 
-    def new_place(self, number: int) -> Place:
+    def new_place(self, number: int) -> FaultStore:
         """The `number`-th store, from 1."""
         if self.engine is None or self.wire is None:
             url = f"sqlite:///{self.home / f'queue-{number}.db'}"
-            return Place(url, url)
+            return FaultStore(url, url)
         url = new_database(self.engine, number)
-        return Place(url, url.replace(f":{self.engine.port}/", f":{self.wire.port}/"))
+        return FaultStore(url, url.replace(f":{self.engine.port}/", f":{self.wire.port}/"))
 
 
 @contextmanager
-def a_site(name: StoreName, *, choose: Callable[[], WireFate] = lambda: "pass") -> Iterator[Site]:
+def a_site(name: StoreName, *, choose: Callable[[], TcpFate] = lambda: "pass") -> Iterator[FaultSite]:
     """A durable engine of its own, with its data in memory where there is room: SIGKILL does not lose what was written.
 
     Raises `EngineUnavailableError` where it can't be had.
@@ -61,11 +61,11 @@ def a_site(name: StoreName, *, choose: Callable[[], WireFate] = lambda: "pass") 
     with ExitStack() as stack:
         home = stack.enter_context(engines.memory_home("towline-faults-"))
         if name == "sqlite":
-            yield Site(name, home)
+            yield FaultSite(name, home)
             return
         if name == "postgresql":
             engine = stack.enter_context(engines.postgresql(home))
         else:
             engine = stack.enter_context(engines.redis(home, durable=True, settings=UNTOUCHED_LOG))
-        wire = stack.enter_context(a_wire(engine.host, engine.port, choose=choose))
-        yield Site(name, home, engine, wire)
+        wire = stack.enter_context(a_tcp_proxy(engine.host, engine.port, choose=choose))
+        yield FaultSite(name, home, engine, wire)

@@ -21,7 +21,7 @@ from queue_core.store import Store
 from queue_core.stores import Durability, open_store
 from tests.faults.history import FileHistory
 from tests.faults.skewed_clock import skew_wall_clock
-from tests.faults.workload import Caller
+from tests.faults.workload import StoreCaller
 
 UNREACHABLE_PAUSE_SECONDS = 0.02
 
@@ -30,16 +30,16 @@ def call_until_killed(
     home: Path, name: str, role: str, seed: float, url: str, skew_seconds: float, durability: Durability
 ) -> None:
     """Verbs without end, on the store itself or through a server; one that can't be reached is tried again."""
-    with keeping_last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
+    with keeping_traceback(home, name), FileHistory(home / f"{name}.jsonl") as history:
         skew_wall_clock(skew_seconds)
         random = Random(seed)
         if url.startswith("http:"):
             # One that never sends a call twice knows what became of each; the usual one finds out more by itself.
             retries = Retries(tries=1) if random.random() < 0.5 else Retries()
             http = HttpQueues(url, retries=retries)
-            caller = Caller(http, history, name=name, random=random, role=role)
+            caller = StoreCaller(http, history, name=name, random=random, role=role)
         else:
-            caller = Caller(_opened(url, durability), history, name=name, random=random, role=role)
+            caller = StoreCaller(_opened(url, durability), history, name=name, random=random, role=role)
         while True:
             try:
                 caller.turn()
@@ -49,7 +49,7 @@ def call_until_killed(
 
 def serve_until_killed(home: Path, name: str, url: str, port: int, skew_seconds: float, durability: Durability) -> None:
     """A server over the store."""
-    with keeping_last_words(home, name):
+    with keeping_traceback(home, name):
         skew_wall_clock(skew_seconds)
         serve(_store(url, durability), ServeOptions(port=port, lifecycle="off"))
 
@@ -67,7 +67,7 @@ def _store(url: str, durability: Durability) -> Store:
 
 
 @contextmanager
-def keeping_last_words(home: Path, name: str) -> Iterator[None]:
+def keeping_traceback(home: Path, name: str) -> Iterator[None]:
     """Leave behind why the process ended by itself, which it should not; and say nothing else."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
@@ -77,7 +77,7 @@ def keeping_last_words(home: Path, name: str) -> Iterator[None]:
         raise
 
 
-def last_words(home: Path, name: str) -> str:
+def last_line_of_traceback(home: Path, name: str) -> str:
     """The last line of what a process left behind."""
     path = home / f"{name}.died"
     return path.read_text().strip().splitlines()[-1] if path.exists() else "it said nothing"

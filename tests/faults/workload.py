@@ -31,7 +31,7 @@ def create_queues(queues: Queues) -> None:
         queues.put_queue(spec)
 
 
-class Caller:
+class StoreCaller:
     """A producer, a worker, or both; one verb a turn.
 
     Args:

@@ -80,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the one that is named, with the arguments that follow its name."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not given or given[0] not in RUNS:
-        print(_told(given[0] if given else ""), file=sys.stderr)
+        print(_usage(given[0] if given else ""), file=sys.stderr)
         return USAGE if given and given[0] not in {"-h", "--help"} else 0
     return RUNS[given[0]][1](given[1:])
 
 
-def _told(name: str) -> str:
+def _usage(name: str) -> str:
     lines = [f"there is no run '{name}'"] if name and name not in {"-h", "--help"} else []
     lines.append("usage: python3 -m tests.soak NAME [--help | options]")
     lines += [f"  {known:16} {title}" for known, (title, _run) in RUNS.items()]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.support.docker.engine import EngineUnavailableError, docker_engine
-from tests.support.docker.load import Load
+from tests.support.docker.load import ContainerLoad
 from tests.support.docker.site import DockerSite, docker_site
 from tests.support.eventually import eventually
 
@@ -39,7 +39,7 @@ def restarted(site: DockerSite, *, kills: int) -> Restarted:
     """Kill the supervisor `kills` times, each time once its workers have gone on; then stop the last in good order."""
     site.write(resize=site.pool(workers={"min": WORKERS, "max": WORKERS}))
     first: dict[str, str] = {}
-    with Load(site) as load:
+    with ContainerLoad(site) as load:
         for _ in range(kills):
             supervisor = site.start()
             eventually(lambda: len(site.living()) >= WORKERS, seconds=SECONDS)

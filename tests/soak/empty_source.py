@@ -24,7 +24,7 @@ POOLS: Final = ("ebb", "flood", "neap", "spring")
 MOST: Final = 60
 
 
-class Tide:
+class EmptySource:
     """A `WorkSource` whose queues are empty for ever."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ def main(folder: Path, program: Sequence[str]) -> int:
         return Supervisor(
             SupervisorSettings(state_dir=str(files.path)),
             pools(program=program),
-            source=Tide(),
+            source=EmptySource(),
             runtime=runtime,
             files=files,
             url="memory:",

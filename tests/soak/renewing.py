@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.soak.towline_up import Crew, Done, Load
+from tests.soak.towline_up import SteadyLoad, TaskOutcome, TowlineUp
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.7
@@ -17,19 +17,19 @@ RENEWAL_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
+class RenewalResult:
     """So many times another program took the place of the one before: `is_same_crew` tells of the workers."""
 
     times: int
     least_ready: int
     is_same_crew: bool
     is_same_process: bool
-    done: Done
+    done: TaskOutcome
 
 
-def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> Renewed:
+def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> RenewalResult:
     """Renew a supervisor and its server so many times while workers work and tasks come."""
-    crew = Crew(folder)
+    crew = TowlineUp(folder)
     crew.write(workers=workers, colour="red")
     pid = crew.start()
     queues = crew.queues()
@@ -38,7 +38,7 @@ def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float 
         eventually(lambda: len(crew.capacity()) >= workers, seconds=RENEWAL_SECONDS)
         before, began_at = crew.workers(), crew.capacity()[-1][0]
         is_same_process = True
-        with Load(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds) as load:
+        with SteadyLoad(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds) as load:
             for _ in range(times):
                 started_at, added = crew.shown("started_at"), crew.added
                 crew.signal(signal.SIGUSR2)
@@ -49,7 +49,7 @@ def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float 
         assert not load.failures
         eventually(lambda: queue.stats().deleted_total == crew.added, seconds=RENEWAL_SECONDS)
         ready = [ready for at, ready in crew.capacity() if at >= began_at]
-        return Renewed(times, min(ready), crew.workers() == before, is_same_process, crew.done(queue))
+        return RenewalResult(times, min(ready), crew.workers() == before, is_same_process, crew.done(queue))
     finally:
         queues.close()
         crew.end()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.soak.towline_up import Crew, Done, Load
+from tests.soak.towline_up import SteadyLoad, TaskOutcome, TowlineUp
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.8
@@ -23,12 +23,12 @@ class Rolled:
     least_ready: int
     most_processes: int
     replaced: int
-    done: Done
+    done: TaskOutcome
 
 
 def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolled:
     """Replace a pool of so many workers while it works."""
-    crew = Crew(folder)
+    crew = TowlineUp(folder)
     crew.write(workers=workers, colour="red")
     crew.start()
     queues = crew.queues()
@@ -37,7 +37,7 @@ def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolle
         eventually(lambda: _ready(crew) == workers, seconds=ROLL_SECONDS)
         before = crew.workers()
         most = 0
-        with Load(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds):
+        with SteadyLoad(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds):
             eventually(lambda: queue.stats().deleted_total > 2 * workers, seconds=ROLL_SECONDS)
             began_at = crew.capacity()[-1][0]
             crew.write(workers=workers, colour="blue")
@@ -57,7 +57,7 @@ def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolle
         crew.end()
 
 
-def _ready(crew: Crew) -> int:
+def _ready(crew: TowlineUp) -> int:
     row = crew.capacity()
     return row[-1][1] if row else 0
 

@@ -36,7 +36,7 @@ SMALL_GROWTH_BYTES: Final = 4 << 20
 SWING_SECONDS: Final = 60.0
 
 
-class Fleet:
+class SoakFleet:
     """The supervisor, and the hand that orders its pools."""
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class Fleet:
 
 def soak(folder: Path, *, starts: int, workers: int = MOST) -> tuple[list[Look], int, str]:
     """Looks at a supervisor over a life of so many starts, its exit code, and what it said."""
-    fleet = Fleet(folder)
+    fleet = SoakFleet(folder)
     a_swing = workers * len(POOLS)
     try:
         looks: list[Look] = []

@@ -26,7 +26,7 @@ MANY_ADDED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TaskOutcome:
     """What became of the tasks: `twice` were begun more than once, `lost` were added and never done."""
 
     added: int
@@ -36,7 +36,7 @@ class Done:
     expired: int
 
 
-class Crew:
+class TowlineUp:
     """One `towline up` in a folder, and everything that it started."""
 
     def __init__(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ pools:
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
-    def done(self, queue: Queue) -> Done:
+    def done(self, queue: Queue) -> TaskOutcome:
         """What became of the tasks."""
         begun, done = Counter[str](), Counter[str]()
         for path in self.notes.iterdir():
@@ -136,7 +136,7 @@ pools:
                 what, number, *_ = line.split()
                 (begun if what == "begun" else done)[number] += 1
         stats = queue.stats()
-        return Done(
+        return TaskOutcome(
             self.added,
             self.added - len(done),
             sum(1 for times in begun.values() if times > 1),
@@ -175,10 +175,10 @@ pools:
         return row
 
 
-class Load:
+class SteadyLoad:
     """Tasks that keep coming, in a thread: `a_second` of them, each taking `seconds`."""
 
-    def __init__(self, crew: Crew, *, a_second: float, seconds: float) -> None:
+    def __init__(self, crew: TowlineUp, *, a_second: float, seconds: float) -> None:
         self._crew = crew
         self._pause = 1.0 / a_second
         self._seconds = seconds

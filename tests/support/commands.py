@@ -17,7 +17,7 @@ SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommandResult:
     """What a command answered."""
 
     code: int
@@ -42,16 +42,16 @@ class Commands:
         self.folder = folder
         self._capture = capture
 
-    def __call__(self, *arguments: str) -> Told:
+    def __call__(self, *arguments: str) -> CommandResult:
         self._capture.readouterr()
         code = main(list(arguments))
         out, err = self._capture.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
 
 def run_program(
     *arguments: str, folder: Path, stdin: bytes = b"", environment: Mapping[str, str] | None = None
-) -> Told:
+) -> CommandResult:
     """A command as a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
@@ -62,7 +62,7 @@ def run_program(
         timeout=SECONDS,
         check=False,
     )
-    return Told(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def program_environment() -> dict[str, str]:

@@ -105,7 +105,7 @@ def _read_message(connection: socket.socket) -> bytes:
     return data
 
 
-WireFate = Literal["pass", "drop", "lose answer", "stall"]
+TcpFate = Literal["pass", "drop", "lose answer", "stall"]
 """`drop`: the message does not arrive, and both ends find the connection closed. `lose answer`: it arrives, and the
 connection is closed when its answer comes. `stall`: it arrives, nothing comes back, and the connection stays open."""
 
@@ -113,7 +113,7 @@ PIECE_BYTES = 256 << 10
 CONNECT_SECONDS = 5.0
 
 
-class CuttingWire:
+class CuttingTcpProxy:
     """Listens on loopback and forwards to `host:port`; `choose` draws the fate of every message. Threads inside.
 
     Attributes:
@@ -121,11 +121,11 @@ class CuttingWire:
         messages: what clients sent since the last `cut_next`, or ever.
     """
 
-    def __init__(self, host: str, port: int, *, choose: Callable[[], WireFate] = lambda: "pass") -> None:
+    def __init__(self, host: str, port: int, *, choose: Callable[[], TcpFate] = lambda: "pass") -> None:
         self._target = (host, port)
         self._choose = choose
         self._lock = threading.Lock()
-        self._planned: tuple[int, WireFate] | None = None
+        self._planned: tuple[int, TcpFate] | None = None
         self.messages = 0
         self.cuts = 0
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=256)
@@ -134,7 +134,7 @@ class CuttingWire:
         self._is_over = False
         threading.Thread(target=self._accept, name="wire", daemon=True).start()
 
-    def cut_next(self, fate: WireFate, *, after: int = 0) -> None:
+    def cut_next(self, fate: TcpFate, *, after: int = 0) -> None:
         """Let this befall the message that comes after so many others, counted from now on over all connections."""
         with self._lock:
             self._planned = (after, fate)
@@ -209,7 +209,7 @@ class CuttingWire:
             self._pairs.discard(pair)
         pair.close()
 
-    def _fate(self) -> WireFate:
+    def _fate(self) -> TcpFate:
         with self._lock:
             self.messages += 1
             fate = self._choose()
@@ -226,7 +226,7 @@ class _Pair:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
         self.server = server
-        self.doom: WireFate = "pass"
+        self.doom: TcpFate = "pass"
 
     def cut(self) -> None:
         """End both connections; whoever reads from them is woken."""
@@ -256,9 +256,9 @@ def _write(end: socket.socket, piece: bytes) -> bool:
 
 
 @contextmanager
-def a_wire(host: str, port: int, *, choose: Callable[[], WireFate] = lambda: "pass") -> Iterator[CuttingWire]:
+def a_tcp_proxy(host: str, port: int, *, choose: Callable[[], TcpFate] = lambda: "pass") -> Iterator[CuttingTcpProxy]:
     """A wire to `host:port`, which is cut for good in the end."""
-    wire = CuttingWire(host, port, choose=choose)
+    wire = CuttingTcpProxy(host, port, choose=choose)
     try:
         yield wire
     finally:

@@ -22,7 +22,7 @@ class NamespacesUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class NetnsHost:
     """One host: the namespace it is, and its address on the common network."""
 
     namespace: str
@@ -44,7 +44,7 @@ class Host:
 
 
 @contextmanager
-def hosts(*names: str) -> Iterator[list[Host]]:
+def hosts(*names: str) -> Iterator[list[NetnsHost]]:
     """Hosts that reach each other; they are gone in the end, and what still runs on them has no network.
 
     Raises `NamespacesUnavailableError`.
@@ -62,7 +62,7 @@ def hosts(*names: str) -> Iterator[list[Host]]:
         _ip("-n", hub, "link", "set", "bridge", "up")
         found = []
         for number, name in enumerate(names, start=1):
-            host = Host(f"{prefix}-{name}", f"{NETWORK}.{number}", hub, f"port{number}")
+            host = NetnsHost(f"{prefix}-{name}", f"{NETWORK}.{number}", hub, f"port{number}")
             _make(host.namespace, made)
             _ip("-n", hub, "link", "add", host._port, "type", "veth", "peer", "name", "eth0", "netns", host.namespace)
             _ip("-n", hub, "link", "set", host._port, "master", "bridge", "up")
@@ -92,7 +92,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextmanager
-def on_host(host: Host) -> Iterator[None]:
+def on_host(host: NetnsHost) -> Iterator[None]:
     """Within, what this thread opens is on `host`."""
     ours = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
     before = os.open(ours, os.O_RDONLY)

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from tests.bench.alone.churn import churn
-from tests.bench.places import Engine, Place
-from tests.bench.site import Site
+from tests.bench.places import BenchStore, Engine
+from tests.bench.site import BenchSite
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """As `churn.measure`."""
     return churn(site, engine, in_last_third=_open_transaction)
 
 
 @contextmanager
-def _open_transaction(place: Place) -> Iterator[None]:
+def _open_transaction(place: BenchStore) -> Iterator[None]:
     import psycopg
 
     with closing(psycopg.connect(place.url)) as connection:

@@ -7,10 +7,10 @@ from tests.bench.alone.served import serving
 from tests.bench.alone.wake_up import wake_up_seconds
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """Medians in seconds: from server to server, and, to compare, through one server alone."""
     with (
         new_place(site, engine) as place,

@@ -5,21 +5,21 @@ from contextlib import closing
 
 from queue_core.connect import open_queue
 from queue_core.task import NewTask
-from tests.bench.alone.served import Served, serving, working
+from tests.bench.alone.served import ServedTowline, serving, working
 from tests.bench.driver import BATCH
 from tests.bench.load import add_request, run_load
 from tests.bench.measure import await_records
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE, recorded, stamped_payload
 from tests.bench.relay import relaying
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 LOAD_SECONDS = 5.0
 CONNECTIONS = 64
 TASKS = 3_000
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """Adds a second over 1 and 64 connections, and requests a worker makes for each task it does."""
     with new_place(site, engine) as place, serving(site, place) as served:
         open_queue(served.url, QUEUE).close()
@@ -33,13 +33,13 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     return figures
 
 
-def _adds(served: Served, connections: int, site: Site) -> float:
+def _adds(served: ServedTowline, connections: int, site: BenchSite) -> float:
     request = add_request(served.address, QUEUE, stamped_payload())
     seconds = LOAD_SECONDS / site.divide_loads_by
     return run_load(served.address, request, connections=connections, seconds=seconds).per_second
 
 
-def _round_trips(served: Served, site: Site) -> float:
+def _round_trips(served: ServedTowline, site: BenchSite) -> float:
     """One worker over a full queue; what it asks before its first task and after its last is left out."""
     tasks = max(TASKS // site.divide_loads_by // BATCH, 2) * BATCH
     recording = site.new_directory("record") / "started"

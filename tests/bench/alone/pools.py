@@ -11,7 +11,7 @@ from typing import Final
 from tests.bench.alone.served import ROOT, TOWLINE, cpu_share, serving
 from tests.bench.measure import MeasurementFailedError
 from tests.bench.places import Engine, new_place
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 POOLS: Final = 300
 SETTLE_SECONDS: Final = 15.0
@@ -19,7 +19,7 @@ WATCH_SECONDS: Final = 20.0
 COMMANDS: Final = (("top", "--once"), ("plan",), ("pools",), ("workers",), ("why", "p7"), ("check",))
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """Share of a core of an idle `towline up` with 300 empty pools, each with a queue of its own; seconds per command.
 
     CPU seconds, not those of a wall clock: other programs of the machine take no part in them.

@@ -14,9 +14,9 @@ from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.bench.alone.served import resident_bytes, serving
-from tests.bench.places import Engine, Place, new_place, opened
+from tests.bench.places import BenchStore, Engine, new_place, opened
 from tests.bench.record import QUEUE, stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 FEW, MANY, TAGS = 10_000, 1_000_000, 100_000
 SAMPLES = 300
@@ -33,7 +33,7 @@ class Depth:
     tags: int = 0
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """Medians in seconds of `stats`, `add`, `lease` and `delete`, and resident bytes of a server, by store."""
     divisor = site.divide_loads_by
     figures: dict[str, float] = {}
@@ -53,7 +53,7 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     return figures
 
 
-def _fill(place: Place, depth: Depth) -> None:
+def _fill(place: BenchStore, depth: Depth) -> None:
     payload = stamped_payload()
     with closing(opened(place)) as queue:
         for first in range(0, depth.tasks, FILL_BATCH):
@@ -65,7 +65,7 @@ def _tag(depth: Depth, number: int) -> str | None:
     return f"tag-{number % depth.tags}" if depth.tags else None
 
 
-def _verbs(places: Mapping[Depth, Place]) -> dict[str, float]:
+def _verbs(places: Mapping[Depth, BenchStore]) -> dict[str, float]:
     """Both stores take turns, so that whatever else the machine does falls on both."""
     taken: dict[str, list[float]] = {}
     queues = {depth: opened(place) for depth, place in places.items()}
@@ -98,7 +98,7 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _server_memory(site: Site, place: Place) -> float:
+def _server_memory(site: BenchSite, place: BenchStore) -> float:
     """Resident bytes of a server on that store once it has been used."""
     with serving(site, place) as served, closing(open_queue(served.url, QUEUE)) as queue:
         for _ in range(SAMPLES):

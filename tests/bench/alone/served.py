@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 from tests.bench.measure import MeasurementFailedError, check_alive, end_group
-from tests.bench.places import Place
+from tests.bench.places import BenchStore
 from tests.bench.record import RECORDING_VARIABLE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 from tests.support.stores.engines import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ServedTowline:
     """A running server: what clients are told, where it listens, and its process."""
 
     url: str
@@ -34,7 +34,7 @@ class Served:
 
 
 @contextmanager
-def serving(site: Site, place: Place, *, arguments: Sequence[str] = ("serve",)) -> Iterator[Served]:
+def serving(site: BenchSite, place: BenchStore, *, arguments: Sequence[str] = ("serve",)) -> Iterator[ServedTowline]:
     """`towline serve`, or another command that serves, over the store at that place; ended by SIGTERM."""
     port = free_port()
     settings = {
@@ -45,11 +45,11 @@ def serving(site: Site, place: Place, *, arguments: Sequence[str] = ("serve",)) 
     home = site.new_directory("served")
     with towline(arguments, settings, home) as process:
         _await_ready(process, port, home)
-        yield Served(f"http://127.0.0.1:{port}", ("127.0.0.1", port), process)
+        yield ServedTowline(f"http://127.0.0.1:{port}", ("127.0.0.1", port), process)
 
 
 @contextmanager
-def working(site: Site, url: str, recording: Path) -> Iterator[Callable[[], None]]:
+def working(site: BenchSite, url: str, recording: Path) -> Iterator[Callable[[], None]]:
     """`towline work` with the no-op handler, one task at a time; yields a check that raises when it has ended."""
     home = site.new_directory("worker")
     with towline(*work_command(url), home, recording=recording) as process:

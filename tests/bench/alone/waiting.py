@@ -11,7 +11,7 @@ from tests.bench.load import held_open, lease_request
 from tests.bench.measure import MeasurementFailedError
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 WAITERS = 1_000
 OPEN_FILES = WAITERS * 2 + 500
@@ -19,7 +19,7 @@ SETTLE_SECONDS = 2.0
 WATCH_SECONDS = 10.0
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
     """The share of a core under idle waiters, and the median from add to a waiting lease's return, in seconds."""
     _allow_open_files()
     with new_place(site, engine) as place, serving(site, place) as served:

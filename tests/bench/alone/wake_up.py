@@ -10,13 +10,13 @@ from queue_core.connect import open_queue
 from queue_core.store import Deletion
 from tests.bench.measure import LATENCY_EVERY_SECONDS, LATENCY_SAMPLES, WARM_UP_TASKS, MeasurementFailedError
 from tests.bench.record import QUEUE, STAMP_DIGITS, stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 
 
-def wake_up_seconds(site: Site, *, add_at: str, wait_at: str) -> float:
+def wake_up_seconds(site: BenchSite, *, add_at: str, wait_at: str) -> float:
     """The median from just before an add to the return of the waiting lease, one task every 20 ms."""
     samples = max(LATENCY_SAMPLES // site.divide_loads_by, 20)
     context = multiprocessing.get_context("spawn")

@@ -13,7 +13,7 @@ from redis import Redis
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 JOB = "record"
 TUNED_POLL_SECONDS = 0.05
@@ -33,7 +33,7 @@ class ArqDriver:
         self._tuned = tuned
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=True)
         Redis.from_url(self._url).flushall()
 

@@ -11,7 +11,7 @@ from redis import Redis
 
 from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 TASK = "bench.record"
 
@@ -36,7 +36,7 @@ class CeleryDriver:
         self._tuned = tuned
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=self._logged)
         Redis.from_url(self._url).flushall()
 

@@ -12,7 +12,7 @@ from huey import SqliteHuey
 
 from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
 class HueyDriver:
@@ -25,7 +25,7 @@ class HueyDriver:
     def __init__(self) -> None:
         self._directory: Path | None = None
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._directory = site.new_directory("huey")
 
     def producer(self) -> Producer:

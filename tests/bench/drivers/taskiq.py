@@ -13,7 +13,7 @@ from taskiq_redis import RedisStreamBroker
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 TASK = "bench.record"
 URL_VARIABLE = "TOWLINE_BENCH_TASKIQ"
@@ -29,7 +29,7 @@ class TaskiqDriver:
     def __init__(self) -> None:
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=True)
         Redis.from_url(self._url).flushall()
 

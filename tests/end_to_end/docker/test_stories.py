@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from queue_core.task import TaskState
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.site import DockerSite, docker_site
 from tests.support.docker.stop import stopped
 from tests.support.eventually import eventually
@@ -16,7 +16,7 @@ APP = "tests.support.docker.container_app:app"
 
 
 @pytest.fixture
-def site(docker_engine: DockerEngine) -> Iterator[DockerSite]:
+def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
     with docker_site(docker_engine) as site:
         yield site
 
@@ -125,7 +125,9 @@ def test_a_shell_that_keeps_signals_to_itself_is_ended_with_all_it_started(site:
     site.stop()
 
 
-def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order(docker_engine: DockerEngine) -> None:
+def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order(
+    docker_engine: PrivateDockerEngine,
+) -> None:
     with docker_site(docker_engine, lease_seconds=2.0) as site:
         site.write(resize=site.pool(workers={"min": 2, "max": 2}))
         site.start()
@@ -162,7 +164,7 @@ def test_six_tasks_of_a_container_that_somebody_stops_run_again_elsewhere_as_if_
     site.stop()
 
 
-def test_a_task_that_ends_its_container_is_dead_in_the_end_and_no_other(docker_engine: DockerEngine) -> None:
+def test_a_task_that_ends_its_container_is_dead_in_the_end_and_no_other(docker_engine: PrivateDockerEngine) -> None:
     with docker_site(docker_engine, max_leases=3) as site:
         site.write(resize=site.pool(workers={"min": 1, "max": 2}, concurrency=4))
         site.start()

@@ -14,7 +14,7 @@ from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverri
 from orchestrator.runtimes.procfs import boot
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
-from tests.support.fleet.supervised_site import POOL, Site, a_site
+from tests.support.fleet.supervised_site import POOL, SupervisedSite, a_site
 
 CLOCK: Final = SystemMonotonicClock()
 LONG_SECONDS: Final = 60.0
@@ -23,12 +23,12 @@ SHORT_OF_GRACE: Final = {**POOL, "slo": "10s", "grace": f"{GRACE_SECONDS}s"}
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[SupervisedSite]:
     with a_site(tmp_path) as site:
         yield site
 
 
-def reload(site: Site, **pools: dict[str, object]) -> None:
+def reload(site: SupervisedSite, **pools: dict[str, object]) -> None:
     """Write other settings, and have them heeded at once."""
     before = len(site.told("supervisor.reloaded"))
     site.write(**pools)
@@ -36,7 +36,7 @@ def reload(site: Site, **pools: dict[str, object]) -> None:
     eventually(lambda: len(site.told("supervisor.reloaded")) > before, seconds=LONG_SECONDS)
 
 
-def begin(site: Site, tasks: int) -> None:
+def begin(site: SupervisedSite, tasks: int) -> None:
     """Add tasks that take until `let_go`; each is begun when this returns."""
     before = len(site.notes())
     for _ in range(tasks):
@@ -44,13 +44,13 @@ def begin(site: Site, tasks: int) -> None:
     eventually(lambda: len(site.notes()) == before + tasks, seconds=LONG_SECONDS)
 
 
-def outlast_the_grace(site: Site) -> None:
+def outlast_the_grace(site: SupervisedSite) -> None:
     """Wait until the supervisor has been at work for several graces more."""
     until = CLOCK.wall_seconds() + GRACE_SECONDS + 4.0
     eventually(lambda: cast("float", site.shown()["shown_at"]) >= until, seconds=LONG_SECONDS)
 
 
-def assert_none_was_cut(site: Site, tasks: int) -> None:
+def assert_none_was_cut(site: SupervisedSite, tasks: int) -> None:
     """All tasks are done, each begun once; nobody was ended, and nobody asked to end who held one."""
     eventually(site.is_done, seconds=LONG_SECONDS)
     stats = site.queue.stats()
@@ -64,7 +64,7 @@ def names(entries: list[dict[str, object]]) -> set[str]:
     return {str(entry["worker"]) for entry in entries}
 
 
-def scaled_to(site: Site, workers: int) -> None:
+def scaled_to(site: SupervisedSite, workers: int) -> None:
     now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
     order = ScaleOverride(workers, Expiry.after(600, now))
     site.files.change_orders("resize", lambda _: Overrides(scale=order))
@@ -78,7 +78,7 @@ def a_window(*, closes_in_seconds: float, **workers: int) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("by", ["reload", "reload, removed", "window", "scale"])
-def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: Site, by: str) -> None:
+def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: SupervisedSite, by: str) -> None:
     pool = {**SHORT_OF_GRACE, "workers": {"min": 3, "max": 3}}
     if by == "window":
         window = a_window(closes_in_seconds=3_000, min=3, max=3)
@@ -104,7 +104,7 @@ def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: Site, by: str) -> N
     assert not names(site.told("worker.finishing")) & site.workers().keys()
 
 
-def test_settings_that_change_again_and_again_begin_no_task_twice(site: Site) -> None:
+def test_settings_that_change_again_and_again_begin_no_task_twice(site: SupervisedSite) -> None:
     one = {**SHORT_OF_GRACE, "workers": {"min": 1, "max": 1}}
     site.write(resize={**one, "env": {"COLOUR": "0"}})
     site.start()
@@ -121,7 +121,7 @@ def test_settings_that_change_again_and_again_begin_no_task_twice(site: Site) ->
     assert {note[0] for note in site.notes()} == {busy, *site.workers()}
 
 
-def test_a_replaced_worker_with_several_slots_gets_no_more_while_it_finishes(site: Site) -> None:
+def test_a_replaced_worker_with_several_slots_gets_no_more_while_it_finishes(site: SupervisedSite) -> None:
     pool = {**SHORT_OF_GRACE, "concurrency": 3, "workers": {"min": 1, "max": 2}}
     site.write(resize=pool)
     first = site.start()
@@ -143,7 +143,7 @@ def test_a_replaced_worker_with_several_slots_gets_no_more_while_it_finishes(sit
     eventually(lambda: busy not in site.workers(), seconds=LONG_SECONDS)
 
 
-def test_any_program_that_finishes_is_asked_to_end_when_it_holds_nothing(site: Site) -> None:
+def test_any_program_that_finishes_is_asked_to_end_when_it_holds_nothing(site: SupervisedSite) -> None:
     pool = {**SHORT_OF_GRACE, "workers": {"min": 1, "max": 1}}
     stubborn = {"app": None, "command": [sys.executable, "-m", "tests.support.fleet.stubborn_worker"]}
     site.write(resize={**pool, **stubborn})
@@ -160,7 +160,7 @@ def test_any_program_that_finishes_is_asked_to_end_when_it_holds_nothing(site: S
     assert busy in names(site.told("worker.retired"))
 
 
-def test_what_is_given_back_after_all_is_told(site: Site) -> None:
+def test_what_is_given_back_after_all_is_told(site: SupervisedSite) -> None:
     site.write(resize={**SHORT_OF_GRACE, "workers": {"min": 1, "max": 1}})
     supervisor = site.start()
     begin(site, 1)

@@ -14,18 +14,18 @@ from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
-from tests.support.fleet.supervised_site import POOL, REPOSITORY, Site, a_site
+from tests.support.fleet.supervised_site import POOL, REPOSITORY, SupervisedSite, a_site
 
 CLOCK = SystemMonotonicClock()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[SupervisedSite]:
     with a_site(tmp_path) as site:
         yield site
 
 
-def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) -> None:
+def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: SupervisedSite) -> None:
     site.write(resize=POOL)
     supervisor = site.start()
     assert site.workers() == {}
@@ -41,7 +41,7 @@ def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) 
     assert not site.files.is_supervised()
 
 
-def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: Site) -> None:
+def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: SupervisedSite) -> None:
     more = {
         "app": "tests.support.fleet.slow_import_app:app",
         "slo": "1s",
@@ -58,7 +58,7 @@ def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_
     assert "16 become leasable within" in str(site.told("pool.decided")[0]["why"])
 
 
-def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: Site) -> None:
+def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: SupervisedSite) -> None:
     pool = {**POOL, "slo": "20s"}
     site.write(resize=pool, other=pool)
     site.start()
@@ -70,7 +70,7 @@ def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: S
     eventually(site.is_done)
 
 
-def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
+def test_workers_that_end_after_each_task_are_no_crash_loop(site: SupervisedSite) -> None:
     command = [sys.executable, "-m", "tests.support.fleet.one_shot"]
     site.write(resize={**POOL, "app": None, "command": command, "slo": "60s", "workers": {"max": 4}})
     site.start()
@@ -82,7 +82,7 @@ def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
     assert not [entry for entry in site.told("pool.decided") if "crash_loop" in entry["limited_by"]]
 
 
-def test_a_pool_goes_back_to_what_its_downstream_stands(site: Site) -> None:
+def test_a_pool_goes_back_to_what_its_downstream_stands(site: SupervisedSite) -> None:
     site.queues.put_queue(QueueSpec("thumbs", lease_seconds=120, max_leases=3))
     site.write(resize={**POOL, "app": "tests.support.throttled_app:app", "slo": "1s", "workers": {"max": 6}})
     site.start()
@@ -94,7 +94,7 @@ def test_a_pool_goes_back_to_what_its_downstream_stands(site: Site) -> None:
     assert [why for why in said if "of leases fail at" in why]
 
 
-def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:
+def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "slo": "50s"})  # a turn every 5 s
     site.start()
     added_at = CLOCK.wall_seconds()
@@ -103,7 +103,7 @@ def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Sit
     assert float(note[2]) - added_at < 3.0
 
 
-def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Site) -> None:
+def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
     site.start()
     eventually(lambda: len(site.workers()) == 2)
@@ -122,7 +122,7 @@ def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Site) 
     eventually(site.is_done)
 
 
-def test_a_killed_supervisor_comes_back_to_the_same_workers(site: Site) -> None:
+def test_a_killed_supervisor_comes_back_to_the_same_workers(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
     first = site.start()
     eventually(lambda: len(site.workers()) == 2)
@@ -148,7 +148,7 @@ def test_a_killed_supervisor_comes_back_to_the_same_workers(site: Site) -> None:
     assert site.workers() == {}
 
 
-def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Site) -> None:
+def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: SupervisedSite) -> None:
     site.write(orphan_grace="1s", resize={**POOL, "workers": {"min": 1}})
     supervisor = site.start()
     eventually(site.workers)
@@ -157,7 +157,7 @@ def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Sit
     eventually(lambda: not site.workers(), seconds=20)
 
 
-def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(site: Site) -> None:
+def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(site: SupervisedSite) -> None:
     stubborn = "trap 'echo asked' TERM; while :; do sleep 600 & wait $!; done"
     pool = {"queue": "thumbs", "command": ["sh", "-c", stubborn], "slo": "5s", "grace": "1s", "workers": {"min": 1}}
     site.write(orphan_grace="1s", other=pool)
@@ -169,7 +169,7 @@ def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(
     assert (site.files.path / "workers" / f"{worker}.log").read_text() == "asked\n"
 
 
-def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
+def test_a_second_supervisor_of_the_same_state_is_refused(site: SupervisedSite) -> None:
     site.write(resize=POOL)
     site.start()
     second = subprocess.run(
@@ -184,7 +184,7 @@ def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
     assert "AlreadySupervisedError" in second.stderr
 
 
-def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site: Site) -> None:
+def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 1}}, encode={**POOL, "workers": {"min": 1}})
     supervisor = site.start()
     before = eventually(lambda: len(site.workers()) == 2 and site.workers())
@@ -199,7 +199,7 @@ def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site:
     assert site.workers()[kept] == before[kept]
 
 
-def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: Site) -> None:
+def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 1, "max": 2}})
     site.start()
     (old,) = eventually(site.workers)
@@ -213,7 +213,7 @@ def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: Site) ->
     assert len(site.workers()) == 1
 
 
-def test_workers_that_cannot_start_are_started_less_and_less_often(site: Site) -> None:
+def test_workers_that_cannot_start_are_started_less_and_less_often(site: SupervisedSite) -> None:
     site.write(broken={**POOL, "app": "no.such.module:app", "workers": {"min": 2}})
     site.start()
     eventually(lambda: len(site.files.read_deaths(limit=10)) >= 2)
@@ -224,7 +224,7 @@ def test_workers_that_cannot_start_are_started_less_and_less_often(site: Site) -
     assert shown["next_start_at"] is not None
 
 
-def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(site: Site) -> None:
+def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "grace": "300s"})
     supervisor = site.start()
     site.hold()

@@ -21,7 +21,7 @@ from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS
 from queue_core.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.commands import ROOT, program_environment
-from tests.support.cutting_proxy import CuttingWire, WireFate
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate
 from tests.support.eventually import eventually
 from tests.support.stores.stores import new_url
 
@@ -45,7 +45,7 @@ class Host:
     url: str = ""
     is_cut: bool = False
     process: subprocess.Popen[bytes] | None = None
-    wire: CuttingWire = field(init=False)
+    wire: CuttingTcpProxy = field(init=False)
 
     @property
     def files(self) -> StateDir:
@@ -80,7 +80,7 @@ class Host:
         logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry["timestamp"] for entry in logged if entry["event"] == event]
 
-    def fate(self) -> WireFate:
+    def fate(self) -> TcpFate:
         return "drop" if self.is_cut else "pass"
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ def _a_host(folder: Path, url: str) -> Host:
     assert parts.hostname is not None
     assert parts.port is not None
     host = Host(folder)
-    host.wire = CuttingWire(parts.hostname, parts.port, choose=host.fate)
+    host.wire = CuttingTcpProxy(parts.hostname, parts.port, choose=host.fate)
     address = parts.netloc.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{host.wire.port}")
     host.url = parts._replace(netloc=address).geturl()
     return host

@@ -20,12 +20,12 @@ from tests.differential.operations import (
     Delete,
     Eta,
     Given,
-    Lease,
+    LeaseCall,
     Modify,
     NewOne,
     Pass,
     Picked,
-    Retry,
+    RetryParameters,
     Stats,
     Step,
     Which,
@@ -73,8 +73,8 @@ def a_task(name: str | None = None, *, eta: int = 0, tag: bytes | None = None) -
     return NewOne(None if name is None else Given(name.encode()), tag, Eta("now", eta))
 
 
-def leased(*, count: int = 10, seconds: float = 10.0, queue: str = PLAIN, by_tag: bool = False) -> Lease:
-    return Lease(queue, seconds, count, by_tag=by_tag, tag=None)
+def leased(*, count: int = 10, seconds: float = 10.0, queue: str = PLAIN, by_tag: bool = False) -> LeaseCall:
+    return LeaseCall(queue, seconds, count, by_tag=by_tag, tag=None)
 
 
 RULED: dict[str, tuple[Step, ...]] = {
@@ -96,7 +96,7 @@ RULED: dict[str, tuple[Step, ...]] = {
         Stats((BOUNDED,)),
     ),
     "a task's own limit": (
-        Add(BOUNDED, (replace(a_task("a"), retry=Retry(None, 0)),)),
+        Add(BOUNDED, (replace(a_task("a"), retry=RetryParameters(None, 0)),)),
         *[step for _ in range(3) for step in (Pass(1), leased(queue=BOUNDED, seconds=0.0))],
     ),
     "untagged tasks fill up": (

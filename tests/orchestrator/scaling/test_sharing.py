@@ -20,7 +20,7 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
 from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
-from tests.support.fleet.reconciler_stage import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 START_SECONDS = 2.0
 
@@ -29,7 +29,7 @@ START_SECONDS = 2.0
 class Work:
     """Real decisions over a real queue in virtual time: workers that lease, work for so long and delete."""
 
-    stage: Stage
+    stage: ReconcilerStage
     clock: ManualClock
     queue: Queue
     pools: dict[str, PoolSpec]
@@ -81,7 +81,7 @@ class Work:
 
 
 @pytest.fixture
-def work(stage: Stage) -> Iterator[Work]:
+def work(stage: ReconcilerStage) -> Iterator[Work]:
     clock = ManualClock()
     queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=600))

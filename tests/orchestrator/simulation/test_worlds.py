@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from tests.bench.worlds import summary
-from tests.support.fleet.worlds import a_world, judged
+from tests.support.fleet.worlds import a_world, world_result
 
 WORLDS = range(20)
 
 
 @pytest.mark.parametrize("number", WORLDS)
 def test_a_pool_has_nothing_to_regret(number: int) -> None:
-    found = judged(a_world(number))
+    found = world_result(a_world(number))
     assert not found.regrets, found.line
 
 
@@ -37,5 +37,5 @@ def test_worlds_are_of_every_kind_and_within_their_bounds() -> None:
 
 
 def test_the_bench_sums_worlds_up() -> None:
-    told = summary([judged(a_world(0))])
+    told = summary([world_result(a_world(0))])
     assert told.startswith("1 worlds, 0 marked (0.0%)\n")

@@ -10,7 +10,7 @@ from orchestrator.scaling.decision import Limit
 from orchestrator.supervisor.concerns import Concern, concern_of
 from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
 from tests.support.fleet.fleet_builders import NOW, a_decision, a_fleet, a_pool, a_sample, a_worker
-from tests.support.fleet.fleet_views import a_managed_pool
+from tests.support.fleet.fleet_views import a_running_pool
 
 MAX_8 = Limit("max", "max 8")
 HELD = Limit("budget", "the budget of 2h/day is spent: 1 does on paper")
@@ -42,9 +42,9 @@ def a_troubled_pool(
 
 
 def test_a_pool_that_is_well_is_of_no_concern() -> None:
-    assert concern_of(a_managed_pool()) is None
+    assert concern_of(a_running_pool()) is None
     assert concern_of(a_troubled_pool(oldest=30.0, failed_ago=1.0)) is None
-    unknown = a_managed_pool()
+    unknown = a_running_pool()
     unknown.decision = None
     assert concern_of(unknown) is None
 

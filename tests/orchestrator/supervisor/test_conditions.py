@@ -19,7 +19,7 @@ from orchestrator.scaling.replay import replayed
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciler_stage import Stage as PlainStage
+from tests.support.fleet.reconciler_stage import ReconcilerStage as PlainStage
 
 MIB = 2**20
 AMPLE = HostCapacity(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)

@@ -10,7 +10,7 @@ from orchestrator.scaling.lease_waits import Recent, Waits
 from orchestrator.supervisor.pool import PoolCounters
 from orchestrator.supervisor.view import DURATION_BUCKETS, Heartbeat, TurnDurations, view_of
 from tests.support.fleet.fleet_builders import INPUTS, NOW, a_finished_lease, a_lease, a_pool, a_sample
-from tests.support.fleet.fleet_views import a_managed_pool
+from tests.support.fleet.fleet_views import a_running_pool
 
 DECISION = Decision("resize", NOW, 2, 2, "hold", "", INPUTS, 2)
 
@@ -56,7 +56,7 @@ def test_a_start_that_failed_is_a_death_and_a_failed_start() -> None:
 
 
 def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
-    pool = a_managed_pool()
+    pool = a_running_pool()
     view = view_of([pool], phase="leading", started_at=NOW)
     pool.tally.died(Cause.CRASHED, failed_start=True)
     pool.tally.starts += 1
@@ -65,9 +65,9 @@ def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
 
 
 def test_a_pool_that_is_no_longer_in_the_settings_is_not_shown() -> None:
-    gone = a_managed_pool()
+    gone = a_running_pool()
     gone.spec = None
-    there = a_managed_pool(a_pool("render"))
+    there = a_running_pool(a_pool("render"))
     assert set(view_of([gone, there], phase="leading", started_at=NOW).pools) == {"render"}
 
 

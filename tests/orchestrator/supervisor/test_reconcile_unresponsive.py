@@ -2,12 +2,12 @@
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from tests.support.fleet.reconciler_stage import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 TURN = 1.0
 
 
-def two_of_three_hang(stage: Stage, **settings: object) -> list[str]:
+def two_of_three_hang(stage: ReconcilerStage, **settings: object) -> list[str]:
     """A pool of two that may be three; both hang while they hold a lease, which has just ended by time."""
     names = stage.with_workers(2, most=3, slo=1.0, grace=30, **settings)
     for name in names:
@@ -21,7 +21,7 @@ def two_of_three_hang(stage: Stage, **settings: object) -> list[str]:
     return names
 
 
-def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: Stage) -> None:
+def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     assert [stage.state_of(name) for name in names] == ["unresponsive"] * 2
     assert stage.runtime.asked == [
@@ -36,7 +36,7 @@ def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: Stage)
     assert decision.notes == (f"2 unresponsive and no capacity: {', '.join(names)}",)
 
 
-def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Stage) -> None:
+def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.ready = 0
     stage.source.seen.update(stage.runtime.live)
@@ -57,7 +57,7 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Stage) 
     assert str(death["detail"]).endswith(" s; stopped (SIGSTOP); ended")
 
 
-def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: Stage) -> None:
+def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.ready = 0
     for _ in range(28):
@@ -68,7 +68,7 @@ def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: Stage) ->
     assert not [asked for asked in stage.runtime.asked if asked[0] in {"drain", "kill"}]
 
 
-def test_a_worker_that_asks_again_counts_again(stage: Stage) -> None:
+def test_a_worker_that_asks_again_counts_again(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.asked_at[names[0]] = Monotonic(stage.clock.monotonic() + TURN)
     stage.turn(after=TURN)

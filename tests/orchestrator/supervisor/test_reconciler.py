@@ -10,10 +10,10 @@ from orchestrator.samples import QueueSample
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciler_stage import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 
-def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: Stage) -> None:
+def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     for _ in range(5):
         stage.turn()
@@ -21,7 +21,7 @@ def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: Stage) -> None:
     assert stage.logs == []
 
 
-def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: Stage) -> None:
+def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     stage.source.ready = 1
     stage.turn()
@@ -31,7 +31,7 @@ def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: Stage) -> No
     assert stage.files.read_decisions(limit=10)[0]["why"] == told["why"]
 
 
-def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: Stage) -> None:
+def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     stage.source.ready, stage.source.age_seconds = 1, 40.0
     stage.leads = False
@@ -42,7 +42,7 @@ def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: Stage
     assert [verb for verb, _ in stage.runtime.asked] == ["spawn"]
 
 
-def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
+def test_a_worker_is_told_all_it_needs(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1, tags=["a", "b"], recycle={"tasks": 100}))
     stage.turn()
     told = stage.runtime.requests["resize-1"].environment
@@ -53,7 +53,7 @@ def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
     assert told["TOWLINE_STATE_DIR"] == str(stage.files.path)
 
 
-def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: Stage) -> None:
+def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1))
     stage.turn()
     stage.source.worked_unseen.add("resize-1")
@@ -64,7 +64,7 @@ def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(sta
         stage.reconciler.turns()
 
 
-def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: Stage) -> None:
+def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     stage.set_pools(a_pool(least=0, churn=0, grace=3600))
     for _ in range(10):
@@ -74,7 +74,7 @@ def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: Stage) -> 
     assert stage.told(events.WORKER_RETIRED)[0]["worker"] == worker
 
 
-def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: Stage) -> None:
+def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     stage.set_pools(a_pool(least=0, churn=0))
     for _ in range(10):
@@ -96,7 +96,7 @@ def _then(value: QueueSample, act: Callable[[], None]) -> QueueSample:
     return value
 
 
-def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: Stage) -> None:
+def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.source.held[dead] = ["t1", "t2"]
     stage.turn()
@@ -110,14 +110,14 @@ def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: 
     assert death["last_lines"] == ["bye"]
 
 
-def test_a_worker_that_ended_is_replaced_at_once(stage: Stage) -> None:
+def test_a_worker_that_ended_is_replaced_at_once(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL)
     stage.turn(after=0)
     assert stage.runtime.asked == [("spawn", "resize-3")]
 
 
-def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) -> None:
+def test_leases_that_could_not_be_given_back_are_given_back_later(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.source.held[dead] = ["t1"]
     stage.source.is_down = True
@@ -129,7 +129,7 @@ def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) 
     assert stage.source.released == [dead]
 
 
-def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) -> None:
+def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: ReconcilerStage) -> None:
     [worker] = stage.with_workers(1)
     assert stage.reconciler.waiting_pools() == []
     [pool] = stage.reconciler.pools.values()
@@ -138,7 +138,7 @@ def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) 
     assert [spec.name for spec in stage.reconciler.waiting_pools()] == [pool.name]
 
 
-def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: Stage) -> None:
+def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: ReconcilerStage) -> None:
     stage.with_workers(3)
     stage.set_pools(a_pool(least=0, churn=0))
     stage.source.is_down = True
@@ -151,7 +151,7 @@ def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: Stage) 
     assert len(stage.told(events.SOURCE_RECOVERED)) == 1
 
 
-def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: Stage) -> None:
+def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1, grace=10)
     stage.source.held[worker] = ["t1"]
     stage.turn()
@@ -163,7 +163,7 @@ def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: S
     assert stage.runtime.asked == [("drain", worker), ("kill", worker)]
 
 
-def two_busy_one_too_many(stage: Stage) -> list[str]:
+def two_busy_one_too_many(stage: ReconcilerStage) -> list[str]:
     """A pool of two workers that are at work, and a max of one from now on; how they are called."""
     workers = stage.with_workers(2)
     for worker in workers:
@@ -174,7 +174,9 @@ def two_busy_one_too_many(stage: Stage) -> list[str]:
     return workers
 
 
-def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(stage: Stage) -> None:
+def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(
+    stage: ReconcilerStage,
+) -> None:
     two_busy_one_too_many(stage)
     (leaving,) = stage.source.retired
     for _ in range(100):
@@ -187,7 +189,9 @@ def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_
     assert (told["worker"], told["held"], told["why"]) == (leaving, 1, "the pool is above its max of 1")
 
 
-def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(stage: Stage) -> None:
+def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(
+    stage: ReconcilerStage,
+) -> None:
     two_busy_one_too_many(stage)
     (leaving,) = stage.source.retired
     del stage.source.held[leaving]
@@ -196,7 +200,7 @@ def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_
     assert stage.runtime.asked == []
 
 
-def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: Stage) -> None:
+def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: ReconcilerStage) -> None:
     workers = two_busy_one_too_many(stage)
     stage.reconciler.drain_all(why="a stop")
     assert sorted(stage.runtime.asked) == [("drain", worker) for worker in workers]
@@ -205,7 +209,7 @@ def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: Stage) -> None:
     assert sorted(stage.runtime.asked)[2:] == [("kill", worker) for worker in workers]
 
 
-def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: Stage) -> None:
+def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: ReconcilerStage) -> None:
     workers = stage.with_workers(1)
     stage.source.held[workers[0]] = ["a task"]
     stage.turn()
@@ -217,7 +221,7 @@ def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: Stage) ->
     assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "draining")
 
 
-def test_settings_that_change_again_and_again_cut_no_worker_short(stage: Stage) -> None:
+def test_settings_that_change_again_and_again_cut_no_worker_short(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1, most=1)
     stage.source.held[worker] = ["a long task"]
     stage.turn()
@@ -233,7 +237,7 @@ def test_settings_that_change_again_and_again_cut_no_worker_short(stage: Stage) 
     assert stage.runtime.requests["resize-2"].pool.env == {"COLOUR": "19"}
 
 
-def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:
+def test_a_start_that_fails_holds_the_next_one_back(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=3))
     stage.runtime.refuses = "no such command: x"
     for _ in range(30):
@@ -245,7 +249,7 @@ def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:
     assert shown(stage)["concern"]["why"].endswith("last failure: no such command: x")
 
 
-def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
+def test_a_worker_that_ends_while_it_starts_backs_off(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1))
     spawned = 0
     for _ in range(60):
@@ -259,7 +263,9 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
     assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
 
 
-def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(stage: Stage) -> None:
+def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(
+    stage: ReconcilerStage,
+) -> None:
     asked, killed = stage.with_workers(2)
     stage.reconciler.drain_all(why="a test")
     stage.source.ready, stage.source.age_seconds = 1, 40.0
@@ -272,7 +278,7 @@ def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_
     assert shown(stage)["concern"]["why"].endswith(f"last failure: {killed} signalled: ended by SIGSEGV")
 
 
-def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> None:
+def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: ReconcilerStage) -> None:
     one, two = stage.with_workers(2)
     assert shown(stage)["waited"] == {"leases": 0, "p99_over_slo": 0.0, "worst_over_slo": 0.0}
     assert shown(stage)["concern"] is None
@@ -282,7 +288,7 @@ def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> 
     assert waited == {"leases": 3, "p99_over_slo": 0.003, "worst_over_slo": 0.003}
 
 
-def shown(stage: Stage) -> dict[str, Any]:
+def shown(stage: ReconcilerStage) -> dict[str, Any]:
     """The only pool, as its supervisor shows it."""
     wall = WallTime(wall_seconds=0.0, monotonic=stage.clock.monotonic())
     (pool,) = cast(
@@ -291,7 +297,7 @@ def shown(stage: Stage) -> dict[str, Any]:
     return pool
 
 
-def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Stage) -> None:
+def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: ReconcilerStage) -> None:
     class Broken(FakeSource):
         def sample(self, pool: PoolSpec, **_: object) -> object:  # type: ignore[override]
             if pool.name == "broken":

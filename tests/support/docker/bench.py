@@ -10,7 +10,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime
-from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.runtime_bench import exits_of
@@ -23,7 +23,7 @@ CLOCK = SystemMonotonicClock()
 class DockerBench:
     """One state directory and its runtime; `reopen` is what a restarted supervisor does."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     state_dir: Path
     runtime: DockerRuntime
     spawned: int = 0
@@ -80,7 +80,7 @@ def id_of(handle: WorkerHandle) -> str:
 
 
 @contextmanager
-def docker_bench(engine: DockerEngine, state_dir: Path) -> Iterator[DockerBench]:
+def docker_bench(engine: PrivateDockerEngine, state_dir: Path) -> Iterator[DockerBench]:
     """A bench on this engine; its runtime is closed in the end."""
     bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=engine.url))
     try:

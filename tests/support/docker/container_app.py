@@ -19,7 +19,7 @@ def work(task: Task) -> None:
     """`rest SECONDS`; `hold NAME`: until the file NAME is there; `eat MIB`: of memory, the first time it is leased;
     `die`: with the whole process."""
     verb, _, argument = task.payload.decode().partition(" ")
-    note("begin", task)
+    record("begin", task)
     if verb == "rest":
         time.sleep(float(argument))
     while verb == "hold" and not (folder() / argument).exists():
@@ -30,10 +30,10 @@ def work(task: Task) -> None:
     if verb == "die":
         time.sleep(0.05)  # others of this worker are in the midst of something
         os.kill(os.getpid(), signal.SIGKILL)
-    note("end", task)
+    record("end", task)
 
 
-def note(what: str, task: Task) -> None:
+def record(what: str, task: Task) -> None:
     """One line: what, the task, who, when, the number of the lease."""
     line = f"{what} {task.name} {os.environ['TOWLINE_WORKER']} {time.time():.6f} {task.lease_number}\n"
     with (folder() / "notes").open("ab", buffering=0) as file:

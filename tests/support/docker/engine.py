@@ -22,17 +22,17 @@ from orchestrator.demo.docker_engine import NoEngineError, engine_command, new_h
 from orchestrator.demo.image import Image, NoImageError, ensure_image
 from tests.support.docker.images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
 from tests.support.eventually import eventually
-from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
 
-__all__ = ["BASE_IMAGE", "TEST_IMAGE", "DockerEngine", "EngineUnavailableError", "docker_engine"]
+__all__ = ["BASE_IMAGE", "TEST_IMAGE", "EngineUnavailableError", "PrivateDockerEngine", "docker_engine"]
 
 CLIENT_TIMEOUT_SECONDS = 60
 
 
-class DockerEngine(Engine):
+class PrivateDockerEngine(Engine):
     """A private dockerd. `url` is what DOCKER_HOST would say; its containers live on while it is killed."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: EngineLaunch) -> None:
         url = f"unix://{socket_path(launch.home)}"
         super().__init__(launch, url=url, tcp_url="", socket_url=url, host="", port=0)
         self._images: set[str] = set()
@@ -129,7 +129,7 @@ class DockerEngine(Engine):
 @contextmanager
 def docker_engine(
     *, parent: Path | None = None, live_restore: bool = False, has_network: bool = False, options: Sequence[str] = ()
-) -> Iterator[DockerEngine]:
+) -> Iterator[PrivateDockerEngine]:
     """A Docker Engine of one's own, in a folder of its own.
 
     Args:
@@ -154,14 +154,14 @@ def docker_engine(
         stack.callback(demo_engine.end_leftovers, home)
         if has_network:
             command = [*stack.enter_context(_namespace(home.name.removeprefix("towline-"))), *command]
-        launch = Launch("dockerd", command, home, lambda: demo_engine.answers(home))
-        engine = DockerEngine(launch)
+        launch = EngineLaunch("dockerd", command, home, lambda: demo_engine.answers(home))
+        engine = PrivateDockerEngine(launch)
         stack.callback(_end, engine)
         engine.start()
         yield engine
 
 
-def _end(engine: DockerEngine) -> None:
+def _end(engine: PrivateDockerEngine) -> None:
     """Its containers first: it waits 10 s and more for each that does not heed SIGTERM."""
     engine.thaw()
     if demo_engine.answers(engine.home):

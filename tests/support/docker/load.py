@@ -13,7 +13,7 @@ REST_SECONDS = 0.05
 SETTLE_SECONDS = 120.0
 
 
-class Load:
+class ContainerLoad:
     """Adds a task that rests 50 ms every 50 ms, for as long as it is entered."""
 
     def __init__(self, site: DockerSite) -> None:

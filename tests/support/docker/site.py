@@ -18,7 +18,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import program_environment
 from tests.support.docker.container_app import FOLDER
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
 QUEUE = "thumbs"
@@ -28,7 +28,7 @@ SHOWN_CHARS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HandlerRecord:
     """What a handler told: `what` is "begin" or "end", `at` in seconds since the epoch."""
 
     what: str
@@ -43,7 +43,7 @@ class DockerSite:
     """What a story sees: the queue, the engine, what supervisors logged and recorded, what handlers noted."""
 
     folder: Path
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     url: str
     queues: HttpQueues
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -128,11 +128,11 @@ class DockerSite:
         """The certificates, by worker."""
         return {str(death["worker"]): death for death in self.files.read_deaths(limit=DEATHS)}
 
-    def notes(self, what: str = "begin") -> list[Note]:
+    def notes(self, what: str = "begin") -> list[HandlerRecord]:
         """What handlers told, in order."""
         path = self.folder / "notes"
         lines = path.read_text().splitlines() if path.exists() else []
-        notes = [Note(w, task, worker, float(at), int(n)) for w, task, worker, at, n in map(str.split, lines)]
+        notes = [HandlerRecord(w, task, worker, float(at), int(n)) for w, task, worker, at, n in map(str.split, lines)]
         return [note for note in notes if note.what == what]
 
     def add(self, *payloads: str) -> list[str]:
@@ -156,7 +156,7 @@ class DockerSite:
 
 @contextmanager
 def docker_site(
-    engine: DockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
+    engine: PrivateDockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
 ) -> Iterator[DockerSite]:
     """A site on this engine; nothing of it is left in the end. Its paths are short, as those of sockets must be."""
     with tempfile.TemporaryDirectory(prefix="towline-site-") as path:

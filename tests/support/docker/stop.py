@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.docker.site import DockerSite, Note
+from tests.support.docker.site import DockerSite, HandlerRecord
 from tests.support.eventually import eventually
 
 TASKS = 6
@@ -47,7 +47,7 @@ def stopped(site: DockerSite, *, timeout: int, payload: str, **pool: Any) -> Sto
     return Stopped(worker, ended_at - stopped_at, last_at - ended_at, {note.lease_number for note in again})
 
 
-def _begun_elsewhere(site: DockerSite, tasks: set[str], worker: str) -> list[Note]:
+def _begun_elsewhere(site: DockerSite, tasks: set[str], worker: str) -> list[HandlerRecord]:
     """Return what other workers noted as they began these tasks; nothing before all were begun."""
     found = [note for note in site.notes("begin") if note.task in tasks and note.worker != worker]
     return found if {note.task for note in found} == tasks else []

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.demo.image import PATH
 from orchestrator.demo.image_files import merged_folders
-from tests.support.docker.engine import DockerEngine, docker_engine
+from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.stores.engine_process import EngineUnavailableError
 
 IMAGE = "towline-swarm-test:latest"
@@ -29,7 +29,7 @@ NETWORK = "10.79.0"
 class Node:
     """One engine of a swarm, and the node it is there."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     id: str
 
     def running(self) -> int:
@@ -112,7 +112,7 @@ def swarm(nodes: int = 1) -> Iterator[Swarm]:
         yield Swarm(found)
 
 
-def _cable(engines: Sequence[DockerEngine]) -> None:
+def _cable(engines: Sequence[PrivateDockerEngine]) -> None:
     """One link between the namespaces of two engines, each with an address on it."""
     if len(engines) == 1:
         return
@@ -123,11 +123,11 @@ def _cable(engines: Sequence[DockerEngine]) -> None:
         _ip("-n", namespace, "link", "set", "cable", "up")
 
 
-def _namespace(engine: DockerEngine) -> str:
+def _namespace(engine: PrivateDockerEngine) -> str:
     return engine.home.name.removeprefix("towline-")
 
 
-def _give_image(engine: DockerEngine) -> None:
+def _give_image(engine: PrivateDockerEngine) -> None:
     with engine.client() as client:
         client.import_image_from_data(
             _root(), repository=IMAGE.partition(":")[0], tag="latest", changes=[f"ENV PATH={PATH}"]
@@ -151,7 +151,7 @@ def _root() -> bytes:
     return file.getvalue()
 
 
-def _node_of(engine: DockerEngine) -> str:
+def _node_of(engine: PrivateDockerEngine) -> str:
     with engine.client() as client:
         return str(client.info()["Swarm"]["NodeID"])
 

@@ -15,7 +15,7 @@ import docker
 from orchestrator.demo.image import Image, Placed, ensure_image, image_of
 from orchestrator.demo.image_files import PROGRAMS, library_files, tree
 from tests.support.commands import ROOT
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.images import base_image
 from tests.support.stores.engine_process import EngineUnavailableError
 
@@ -52,7 +52,7 @@ CMD ["start-postgres"]
 """
 
 
-def local_base(engine: DockerEngine) -> str:
+def local_base(engine: PrivateDockerEngine) -> str:
     """The name of an image for `ARG BASE_IMAGE`, from which a build reaches the index as this machine does."""
     with base_image() as image:
         files = [Placed(str(path), path) for path in _libraries()]
@@ -62,7 +62,7 @@ def local_base(engine: DockerEngine) -> str:
     return BASE
 
 
-def local_postgres(engine: DockerEngine) -> str:
+def local_postgres(engine: PrivateDockerEngine) -> str:
     """The name of an image of this machine's PostgreSQL that starts as the official one does.
 
     Raises `EngineUnavailableError`.
@@ -93,7 +93,7 @@ def local_postgres(engine: DockerEngine) -> str:
     return POSTGRES
 
 
-def build_towline(engine: DockerEngine, *, base: str) -> str:
+def build_towline(engine: PrivateDockerEngine, *, base: str) -> str:
     """Build `deploy/Dockerfile` with the classic builder; returns the image's name. Fails with what the build said."""
     with docker.APIClient(base_url=engine.url, timeout=_SECONDS) as client:
         steps = client.build(
@@ -157,7 +157,7 @@ def compose_program() -> tuple[str, ...]:
     return (older,)
 
 
-def _ensure(engine: DockerEngine, image: Image, *, name: str) -> None:
+def _ensure(engine: PrivateDockerEngine, image: Image, *, name: str) -> None:
     with engine.client() as client:
         ensure_image(client, image, name=name)
 

@@ -8,7 +8,7 @@ from orchestrator.supervisor.view import FleetView, Heartbeat, Phase, view_of
 from tests.support.fleet.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker, learn_and_decide
 
 
-def a_managed_pool(spec: PoolSpec | None = None) -> Pool:
+def a_running_pool(spec: PoolSpec | None = None) -> Pool:
     """A pool with a busy and an idle worker, of which a task has waited for 4 s; decided on."""
     spec = spec or a_pool()
     pool = Pool(spec.name, spec, a_fleet(a_worker("w1", "busy"), a_worker("w2", "idle"), pool=spec.name))
@@ -22,10 +22,10 @@ def a_managed_pool(spec: PoolSpec | None = None) -> Pool:
 
 def a_view(*pools: Pool, phase: Phase = "leading", started_at: float = NOW - 3600) -> FleetView:
     """A view of these pools."""
-    return view_of(pools or [a_managed_pool()], phase=phase, started_at=Monotonic(started_at))
+    return view_of(pools or [a_running_pool()], phase=phase, started_at=Monotonic(started_at))
 
 
-def a_pulse(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
+def a_heartbeat(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
     """A supervisor that is well and shows a view, and its clock."""
     clock = ManualMonotonicClock(monotonic=NOW)
     pulse = Heartbeat(now=NOW)

@@ -34,7 +34,7 @@ Follow = Literal["all", "half", "nothing"]
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherPool:
     """Another pool that takes the same tasks."""
 
     idle: int
@@ -44,7 +44,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Step:
+class StoryStep:
     """What happens until the next decision, in turns of the pool's; `old_slos`: tasks come that have waited so long."""
 
     turns: float
@@ -58,22 +58,22 @@ class Step:
     is_queue_paused: bool
     bounds: tuple[int, int] | None
     conditions: Conditions
-    elsewhere: Elsewhere | None
+    elsewhere: OtherPool | None
     failed_starts: int
     lost: int
 
 
 @dataclass(frozen=True)
-class Story:
+class PolicyStory:
     """A pool, and what happens."""
 
     spec: PoolSpec
     startup_seconds: float
-    steps: Sequence[Step]
+    steps: Sequence[StoryStep]
 
 
 @dataclass(frozen=True)
-class Moment:
+class StoryDecision:
     """One decision, and what it was made from. `oldest_seconds` is of the queue when it was looked at."""
 
     sample: QueueSample
@@ -123,10 +123,10 @@ class _Lease:
 
 
 @dataclass
-class _Scene:
+class _World:
     """The queue and the fleet as they are. Tasks are pairs: since when each is ready, and how often it was leased."""
 
-    story: Story
+    story: PolicyStory
     now: float = NOW
     worked_at: float = NOW
     oldest_since: float = NOW
@@ -140,7 +140,7 @@ class _Scene:
     state: PolicyState = field(default_factory=PolicyState)
     sample: QueueSample = field(default_factory=a_sample)
 
-    def step(self, step: Step) -> Moment:
+    def step(self, step: StoryStep) -> StoryDecision:
         spec = self.story.spec if step.bounds is None else self.story.spec.bounded(*step.bounds)
         self.now += step.turns * spec.turn_seconds
         now = Monotonic(self.now)
@@ -154,11 +154,13 @@ class _Scene:
         todo = plan_actions(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
         oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
-        return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)
+        return StoryDecision(
+            self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds
+        )
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
-    def _look(self, step: Step, spec: PoolSpec) -> None:
+    def _look(self, step: StoryStep, spec: PoolSpec) -> None:
         self._lose(step)
         self._arrive(step, spec)
         finished = [] if step.is_queue_paused else self._work(step, spec)
@@ -173,7 +175,7 @@ class _Scene:
             if worker.worker not in held:
                 self._exit(worker.worker, code=0)
 
-    def _arrive(self, step: Step, spec: PoolSpec) -> None:
+    def _arrive(self, step: StoryStep, spec: PoolSpec) -> None:
         due = [task for task in self.delayed if task[0] <= self.now]
         self.delayed = [task for task in self.delayed if task[0] > self.now]
         self.delayed += [(self.now + AHEAD_SECONDS * n / step.delayed, 0) for n in range(1, step.delayed + 1)]
@@ -181,7 +183,7 @@ class _Scene:
         self.ready = sorted([*self.ready, *due, *[(since, 0)] * step.arrivals])
         self.arrivals += len(due) + step.arrivals
 
-    def _work(self, step: Step, spec: PoolSpec) -> list[LeaseSample]:
+    def _work(self, step: StoryStep, spec: PoolSpec) -> list[LeaseSample]:
         """Who is up and stays leases in order, for as long as anything waits."""
         finished = self._ended(step)
         busy = {worker.worker: 0 for worker in self.fleet.workers.values()}
@@ -204,7 +206,7 @@ class _Scene:
                 finished += self._ended(step)
         return finished
 
-    def _ended(self, step: Step) -> list[LeaseSample]:
+    def _ended(self, step: StoryStep) -> list[LeaseSample]:
         over = [lease for lease in self.leases if lease.ends_at <= self.now]
         if not over:
             return []
@@ -223,7 +225,7 @@ class _Scene:
         ago = self.now - lease.ends_at
         return LeaseSample(lease.worker, held, waited, outcome, lease.number, ago, lease.at_a_time)
 
-    def _sample(self, step: Step, finished: Sequence[LeaseSample]) -> QueueSample:
+    def _sample(self, step: StoryStep, finished: Sequence[LeaseSample]) -> QueueSample:
         soon = sorted(due for due, number in self.delayed if not number)
         up = [w for w in self.fleet.workers.values() if self.now - w.spawned_at >= self.story.startup_seconds]
         return QueueSample(
@@ -273,7 +275,7 @@ class _Scene:
                 replaces=spawn.replaces,
             )
 
-    def _lose(self, step: Step) -> None:
+    def _lose(self, step: StoryStep) -> None:
         starting = [w.worker for w in self.fleet.workers.values() if w.state == "starting"]
         up = [w.worker for w in self.fleet.workers.values() if w.state != "starting"]
         for name in starting[: step.failed_starts]:
@@ -290,7 +292,7 @@ class _Scene:
 
     # -- what else bears on it ------------------------------------------------------------------------------------
 
-    def _conditions(self, step: Step, spec: PoolSpec) -> Conditions:
+    def _conditions(self, step: StoryStep, spec: PoolSpec) -> Conditions:
         if step.elsewhere is None:
             return step.conditions
         other = a_pool("other", tags=step.elsewhere.tags, slo=spec.slo)
@@ -305,9 +307,9 @@ class _Scene:
         return replace(step.conditions, helpers=(replace(found, held=step.elsewhere.busy),))
 
 
-def told(story: Story) -> Iterator[Moment]:
+def decisions_of(story: PolicyStory) -> Iterator[StoryDecision]:
     """Every decision of a story."""
-    scene = _Scene(story)
+    scene = _World(story)
     for step in story.steps:
         yield scene.step(step)
 
@@ -364,7 +366,7 @@ _anything = {
         st.none(),
         st.none(),
         st.builds(
-            Elsewhere, st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.sampled_from([None, ("a", "b")])
+            OtherPool, st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.sampled_from([None, ("a", "b")])
         ),
     ),
     "failed_starts": st.sampled_from([0, 0, 0, 0, 1, 3]),
@@ -383,11 +385,11 @@ _nothing_special = {
     "failed_starts": st.just(0),
     "lost": st.just(0),
 }
-wild_steps = st.builds(Step, **_anything)
-calm_steps = st.builds(Step, **{**_anything, **_nothing_special})
+wild_steps = st.builds(StoryStep, **_anything)
+calm_steps = st.builds(StoryStep, **{**_anything, **_nothing_special})
 
 stories = st.builds(
-    Story,
+    PolicyStory,
     specs,
     st.sampled_from([0.0, 0.5, 3.0, 40.0]),
     st.lists(st.one_of(calm_steps, calm_steps, calm_steps, wild_steps), min_size=12, max_size=50),

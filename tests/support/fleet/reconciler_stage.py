@@ -16,7 +16,7 @@ from tests.support.fleet.fleet_builders import a_pool
 
 
 @dataclass
-class Stage:
+class ReconcilerStage:
     """A reconciler between fakes, with a clock that a test moves."""
 
     files: StateDir

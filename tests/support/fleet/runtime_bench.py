@@ -12,7 +12,7 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime
 from orchestrator.runtimes.process import ProcessRuntime
-from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 
@@ -41,7 +41,7 @@ def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exi
     return collected
 
 
-class Kind(Protocol):
+class RuntimeKind(Protocol):
     """How workers of one runtime are made, and found on this host."""
 
     is_marked_outside: bool
@@ -55,7 +55,7 @@ class Kind(Protocol):
     def is_gone(self, handle: WorkerHandle) -> bool: ...
 
 
-class Processes:
+class ProcessRuntimeKind:
     """Processes of this host."""
 
     is_marked_outside = False
@@ -80,10 +80,10 @@ class Processes:
 
 
 @dataclass
-class Containers:
+class ContainerRuntimeKind:
     """Containers of a private engine, which see the test's folder at its place."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     pids: dict[str, int] = field(default_factory=dict)
     is_marked_outside = True
 
@@ -138,10 +138,10 @@ def _inner(container: str) -> dict[int, int]:
 
 
 @dataclass
-class Bench:
+class RuntimeBench:
     """One state directory and the runtime under test; `reopened` is what a restarted supervisor would make."""
 
-    kind: Kind
+    kind: RuntimeKind
     tmp_path: Path
     state_dir: Path
     runtime: Runtime
@@ -186,9 +186,9 @@ class Bench:
 
 
 @contextmanager
-def runtime_bench(kind: Kind, folder: Path) -> Iterator[Bench]:
+def runtime_bench(kind: RuntimeKind, folder: Path) -> Iterator[RuntimeBench]:
     """A bench whose state is in this folder; its workers have ended when it is left."""
-    bench = Bench(kind, folder, folder, kind.make(folder))
+    bench = RuntimeBench(kind, folder, folder, kind.make(folder))
     yield bench
     bench.runtime.adopt(now=CLOCK.monotonic())
     for worker in bench.runtime.usage():

@@ -28,7 +28,7 @@ POOL: Final = {
 
 
 @dataclass
-class Site:
+class SupervisedSite:
     """One state directory, one store, and the supervisor processes that were started over them."""
 
     folder: Path
@@ -101,11 +101,11 @@ class Site:
 
 
 @contextmanager
-def a_site(folder: Path) -> Iterator[Site]:
+def a_site(folder: Path) -> Iterator[SupervisedSite]:
     """A site in an empty folder; on leaving it nothing of it lives on."""
     queues = open_queues(f"sqlite:///{folder}/towline.db")
     queues.put_queue(QueueSpec("thumbs", lease_seconds=120))
-    site = Site(folder, queues, queues.queue("thumbs"))
+    site = SupervisedSite(folder, queues, queues.queue("thumbs"))
     try:
         yield site
     finally:

@@ -15,7 +15,7 @@ from queue_core.task import NewTask, QueueSpec
 ROOT = Path(__file__).parents[3]
 
 
-class Story:
+class WorkerStory:
     """A store on disk with queue "thumbs", a worker of it, and what both have written."""
 
     def __init__(self, directory: Path, url: str, queues: LocalQueues) -> None:
@@ -68,10 +68,10 @@ class Story:
 
 
 @contextmanager
-def worker_story(tmp_path: Path) -> Iterator[Story]:
+def worker_story(tmp_path: Path) -> Iterator[WorkerStory]:
     """A story in this folder."""
     url = f"sqlite:///{tmp_path}/queue.db"
     queues = open_queues(url, durability="relaxed")
     queues.put_queue(QueueSpec("thumbs", lease_seconds=30.0, max_lease_seconds=3600.0))
-    yield Story(tmp_path, url, queues)
+    yield WorkerStory(tmp_path, url, queues)
     queues.close()

@@ -48,7 +48,7 @@ class RandomWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class WorldResult:
     """How a pool did in a world beside its peers; costs are worker-seconds over those of hindsight."""
 
     world: RandomWorld
@@ -111,14 +111,14 @@ def a_world(number: int) -> RandomWorld:
             return found
 
 
-def judged(world: RandomWorld) -> Judged:
+def world_result(world: RandomWorld) -> WorldResult:
     """The world run by a pool that knows nothing beforehand, and by each of its peers."""
     spec = a_pool("towline", most=world.most, slo=world.slo_seconds)
     told = told_of(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
     scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, told) for name in PEERS))
     pool, *peers = (simulate(world.workload, world.world, scaler, slo_seconds=spec.slo) for scaler in scalers)
     yardstick = hindsight(world.workload, slo_seconds=spec.slo, startup_seconds=world.world.startup_seconds)
-    return Judged(world, pool, peers, yardstick.worker_seconds)
+    return WorldResult(world, pool, peers, yardstick.worker_seconds)
 
 
 def _drawn(rng: Random, number: int) -> RandomWorld | None:

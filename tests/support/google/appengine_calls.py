@@ -57,14 +57,14 @@ def response(reply: Reply) -> ProtoRecord:
     return decode(messages.REMOTE_RESPONSE, reply.body)
 
 
-def ask(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
+def call(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
     """The host's answer to a call."""
     return response(post(server, method, encode(TAKES[method], record), ticket=ticket))
 
 
-def told(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
+def response_to(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
     """The service's answer to a call that must succeed."""
-    return _answer(method, ask(server, method, record, ticket=ticket))
+    return _answer(method, call(server, method, record, ticket=ticket))
 
 
 def code_of(answer: ProtoRecord) -> int:
@@ -125,7 +125,7 @@ def a_modification(task: ProtoRecord, seconds: float, **changed: object) -> Prot
 
 def leased(server: RunningServer, **changed: object) -> list[ProtoRecord]:
     """The tasks that a lease grants."""
-    return told(server, "QueryAndOwnTasks", a_lease(**changed)).all_records("task")
+    return response_to(server, "QueryAndOwnTasks", a_lease(**changed)).all_records("task")
 
 
 def _answer(method: str, answer: ProtoRecord) -> ProtoRecord:

@@ -19,7 +19,7 @@ Task = taskqueue.Task
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class AppEngineWorld:
     """A server, and App Engine's client set to it."""
 
     server: RunningServer
@@ -43,12 +43,12 @@ class World:
 
 
 @contextmanager
-def connected(options: ServeOptions | None = None, ticket: str | None = None) -> Iterator[World]:
+def connected(options: ServeOptions | None = None, ticket: str | None = None) -> Iterator[AppEngineWorld]:
     """A server, to which the client of this process is connected."""
     store = FailingStore()
     with a_server(store, options) as server:
         connect.connect_appengine(server.url, ticket=ticket)
-        yield World(server, store, taskqueue.Queue(QUEUE))
+        yield AppEngineWorld(server, store, taskqueue.Queue(QUEUE))
 
 
 def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:

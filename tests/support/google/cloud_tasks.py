@@ -89,7 +89,7 @@ def empty(server: RunningServer, clock: ManualClock) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class CloudTasksBench:
     """A client, the server it talks to, and the clock of both."""
 
     client: tasks_v2beta2.CloudTasksClient

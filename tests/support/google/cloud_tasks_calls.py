@@ -8,7 +8,7 @@ from tests.support.servers import Reply, RunningServer
 TASKS = f"/v2beta2/{PARENT}/tasks"
 
 
-def ask(
+def call(
     server: RunningServer, method: str, path: str, body: object = None, *, secret: str = "", **headers: str
 ) -> Reply:
     """The answer to one call; a `body` of bytes is sent as it is."""

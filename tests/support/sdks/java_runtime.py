@@ -103,7 +103,7 @@ def version(folder: Path) -> str | None:
     return found[1] if found else None
 
 
-def ask(url: str, *, ticket: str = TICKET) -> str:
+def call(url: str, *, ticket: str = TICKET) -> str:
     """What the application answers, asked with a ticket as App Engine's front end adds it."""
     request = urllib.request.Request(url, headers={"X-AppEngine-API-Ticket": ticket})
     try:

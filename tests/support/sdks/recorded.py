@@ -23,7 +23,7 @@ _CHOSEN = re.compile(rb"_[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """Bodies of one request to `/rpc_http` and of its answer."""
 
     request: bytes
@@ -64,19 +64,19 @@ def _parsed(name: str, data: bytes) -> Message:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> list[Call]:
+def read(path: Path) -> list[RecordedCall]:
     """The calls in a file: `>` before a request in hexadecimal, `<` before its answer, `#` before what they say."""
     requests, answers = (
         [bytes.fromhex(line[2:]) for line in path.read_text().splitlines() if line.startswith(mark)] for mark in "><"
     )
-    return [Call(request, answer) for request, answer in zip(requests, answers, strict=True)]
+    return [RecordedCall(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 def written(exchanges: Sequence[Exchange], *, title: str) -> str:
     """The file of these exchanges, every field of theirs told in comments."""
     lines = [f"# {title}"]
     for exchange in exchanges:
-        call = Call(exchange.request, exchange.answer)
+        call = RecordedCall(exchange.request, exchange.answer)
         outer = _remote(call.request)
         outer.ClearField("request")
         lines.append("")
@@ -89,14 +89,14 @@ def written(exchanges: Sequence[Exchange], *, title: str) -> str:
 # -- what is the same in every run ------------------------------------------------------------------------------------
 
 
-def told(message: Message) -> Told:
+def fields_of(message: Message) -> Told:
     """A message's fields; what differs from run to run, and what an error says in words, is left out."""
-    return {field.name: _told(field.name, value) for field, value in message.ListFields()}
+    return {field.name: _field_lines(field.name, value) for field, value in message.ListFields()}
 
 
-def _told(name: str, value: object) -> Told:
+def _field_lines(name: str, value: object) -> Told:
     if isinstance(value, Message):
-        return told(value)
+        return fields_of(value)
     if isinstance(value, bytes):
         return "a chosen name" if name.endswith("task_name") and _CHOSEN.fullmatch(value) else value
     if name == "detail":
@@ -106,7 +106,7 @@ def _told(name: str, value: object) -> Told:
     if isinstance(value, (str, int, float)):
         return value
     assert isinstance(value, Sequence) or hasattr(value, "__iter__")
-    return [_told(name, item) for item in value]
+    return [_field_lines(name, item) for item in value]
 
 
 # -- sent again -------------------------------------------------------------------------------------------------------

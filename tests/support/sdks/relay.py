@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tests.support.sdks.serving import Served
+from tests.support.sdks.serving import SdkServer
 
 SECONDS = 30.0
 CHUNK_BYTES = 65536
@@ -23,7 +23,7 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Relay:
+class RecordingRelay:
     """Where clients connect, and what went through so far."""
 
     host: str
@@ -32,11 +32,11 @@ class Relay:
 
 
 @contextmanager
-def relaying(served: Served) -> Iterator[Relay]:
+def relaying(served: SdkServer) -> Iterator[RecordingRelay]:
     """Relay on a free port until the end; each connection in a thread of its own."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        relay = Relay("127.0.0.1", listener.getsockname()[1])
+        relay = RecordingRelay("127.0.0.1", listener.getsockname()[1])
         open_sockets: list[socket.socket] = []
         stack.callback(lambda: [_shut(one) for one in [listener, *open_sockets]])
 
@@ -55,7 +55,7 @@ def relaying(served: Served) -> Iterator[Relay]:
         yield relay
 
 
-def _pass_on(near: socket.socket, far: socket.socket, relay: Relay) -> None:
+def _pass_on(near: socket.socket, far: socket.socket, relay: RecordingRelay) -> None:
     with near, far:
         try:
             while True:

@@ -23,7 +23,7 @@ TOKEN_VARIABLE = "TOWLINE_TEST_TOKEN"
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class SdkServer:
     """Where the API is."""
 
     host: str
@@ -35,7 +35,7 @@ class Served:
 
 
 @contextmanager
-def serving(folder: Path, *, queue_yaml: str, ticket: str | None = None) -> Iterator[Served]:
+def serving(folder: Path, *, queue_yaml: str, ticket: str | None = None) -> Iterator[SdkServer]:
     """Serve the queues of `queue_yaml` from a new SQLite file.
 
     Args:
@@ -59,7 +59,7 @@ def serving(folder: Path, *, queue_yaml: str, ticket: str | None = None) -> Iter
             stderr=file,
         )
     try:
-        served = Served("127.0.0.1", eventually(lambda: _port(process, log), seconds=START_SECONDS))
+        served = SdkServer("127.0.0.1", eventually(lambda: _port(process, log), seconds=START_SECONDS))
         applied = run_program(
             *("queues", "apply", "queue.yaml", "--url", served.url, "--yes"),
             folder=folder,
@@ -77,13 +77,13 @@ def serving(folder: Path, *, queue_yaml: str, ticket: str | None = None) -> Iter
 
 
 @contextmanager
-def serving_here(store: Store, queues: Iterable[QueueSpec], *, ticket: str | None = None) -> Iterator[Served]:
+def serving_here(store: Store, queues: Iterable[QueueSpec], *, ticket: str | None = None) -> Iterator[SdkServer]:
     """The same server in a thread of this process, which takes a tenth of the time to start."""
     tokens = (AccessToken(Role.ADMIN, ticket),) if ticket else ()
     with a_server(store, ServeOptions(tokens=tokens)) as running:
         for queue in queues:
             QueueService(store).run(lambda turn, queue=queue: turn.put_queue(queue))
-        yield Served("127.0.0.1", running.port)
+        yield SdkServer("127.0.0.1", running.port)
 
 
 def _port(process: "subprocess.Popen[bytes]", log: Path) -> int | None:

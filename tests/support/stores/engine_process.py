@@ -25,7 +25,7 @@ class EngineUnavailableError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class EngineLaunch:
     """How to start a server in its own directory, and how to tell that it answers.
 
     Args:
@@ -68,7 +68,7 @@ class Engine:
     """
 
     def __init__(
-        self, launch: Launch, *, url: str = "", tcp_url: str, socket_url: str = "", host: str, port: int
+        self, launch: EngineLaunch, *, url: str = "", tcp_url: str, socket_url: str = "", host: str, port: int
     ) -> None:
         self.name = launch.name
         self.url = url or tcp_url

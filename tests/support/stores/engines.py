@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
 
 __all__ = [
     "Engine",
@@ -66,7 +66,7 @@ def redis(
     command += ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
     for name, value in (settings or {}).items():
         command += [f"--{name}", value]
-    launch = Launch(
+    launch = EngineLaunch(
         "redis", command, home, ready=lambda: _answers(socket_path, b"PING\r\n", b"+PONG"), namespace=namespace
     )
     host = addresses[0] if addresses else LOOPBACK
@@ -89,7 +89,7 @@ def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
     command = [program, "-l", LOOPBACK, "-p", str(port)]
     if synced:
         command += ["-b", str(home), "-f0"]
-    launch = Launch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
+    launch = EngineLaunch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
     engine = Engine(launch, tcp_url=f"beanstalk://{LOOPBACK}:{port}", host=LOOPBACK, port=port)
     with _running(engine):
         yield engine
@@ -139,7 +139,7 @@ def _a_cluster(
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-p", str(port), "-U", "towline", "-d", "postgres"]
-    launch = Launch(
+    launch = EngineLaunch(
         "postgresql",
         command,
         home,

@@ -45,7 +45,7 @@ def a_postgres(folder: Path) -> Iterator[Engine]:
 
 
 @contextmanager
-def a_link(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
+def a_connection(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
     """A link that is closed in the end."""
     link = ConnectionPool(parse_address(url), max_connections=max_connections)
     try:
@@ -57,7 +57,7 @@ def a_link(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[Conn
 @contextmanager
 def signals_on(url: str) -> Iterator[NotifySignals]:
     """Signals of one process, which has a link of its own and knows the time."""
-    with a_link(url) as link:
+    with a_connection(url) as link:
         with link.lend():
             pass
         signals = NotifySignals(link)
@@ -83,7 +83,7 @@ def port_of(url: str) -> int:
     return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
 
 
-def asked(link: ConnectionPool, query: str) -> object:
+def query_cell(link: ConnectionPool, query: str) -> object:
     """What a query on a lent connection gives: one cell."""
     with link.lend() as wire:
         row = wire.connection.execute(query).fetchone()  # type: ignore[call-overload]
@@ -93,10 +93,10 @@ def asked(link: ConnectionPool, query: str) -> object:
 
 def backend(link: ConnectionPool) -> object:
     """The number of the server's process behind the connection that is lent."""
-    return asked(link, "SELECT pg_backend_pid()")
+    return query_cell(link, "SELECT pg_backend_pid()")
 
 
-def somebody_waits(url: str, *, locktype: str = "%") -> bool:
+def is_lock_awaited(url: str, *, locktype: str = "%") -> bool:
     """Whether a session of the server waits for a lock; of any type, unless one is named."""
     with operator(url) as connection:
         row = connection.execute(
@@ -105,7 +105,7 @@ def somebody_waits(url: str, *, locktype: str = "%") -> bool:
     return bool(row and row[0])
 
 
-def settle(there: NotifySignals, here: NotifySignals) -> None:
+def await_notifications(there: NotifySignals, here: NotifySignals) -> None:
     """What `there` published before this has been heard here, as one after the other is told."""
     last = here.subscribe("settled", ANY)
     there.publish("settled", None, 1)

@@ -63,7 +63,7 @@ def a_library() -> FunctionLibrary:
 
 
 @contextmanager
-def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
+def a_client(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
     """A link to a server of any settings; closed in the end."""
     link = RedisClient(url, a_library(), durability=durability)
     try:
@@ -75,7 +75,7 @@ def a_link(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") ->
 @contextmanager
 def signals_on(url: str) -> Iterator[RedisSignals]:
     """What one process would use to wake the waiters of others, on queues of that server."""
-    with a_link(url) as link, signals_over(link) as signals:
+    with a_client(url) as link, signals_over(link) as signals:
         yield signals
 
 

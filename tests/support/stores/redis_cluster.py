@@ -9,7 +9,7 @@ import redis
 from redis.exceptions import RedisError
 
 from tests.support.eventually import eventually
-from tests.support.stores.engine_process import Engine, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch
 from tests.support.stores.engines import free_port
 from tests.support.stores.redis_clients import a_redis, operator
 
@@ -112,7 +112,7 @@ def sentinels_of(folder: Path, primary: Engine, *, name: str) -> Iterator[str]:
         f"sentinel down-after-milliseconds {name} {NODE_TIMEOUT_MILLISECONDS}\n"
         f"sentinel failover-timeout {name} 5000\n"
     )
-    launch = Launch(
+    launch = EngineLaunch(
         "sentinel", ["redis-server", str(settings), "--sentinel"], home, ready=lambda: bool(_answer_of(port, "PING"))
     )
     sentinel = Engine(launch, tcp_url=f"redis://127.0.0.1:{port}", host="127.0.0.1", port=port)

@@ -26,7 +26,7 @@ def a_redis_store() -> RedisStore:
     return RedisStore(new_url("redis"))
 
 
-def with_every_call_sent_twice(store: RedisStore) -> RedisStore:
+def with_repeated_calls(store: RedisStore) -> RedisStore:
     """As if each answer were lost: every changing call is sent again, and must be answered the same.
 
     Leases are told again while they live, so those of 0 s are not.
@@ -65,7 +65,7 @@ def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
 
 
 @contextmanager
-def a_spread_store(url: str) -> Iterator[Store]:
+def a_sharded_store(url: str) -> Iterator[Store]:
     """A store whose queue is spread over shards."""
     with closing(open_store(url + SPREAD)) as opened:
         a_queue(opened)

@@ -38,7 +38,7 @@ class SlowDisk(MemoryStore):
         self.durable += 1
 
 
-class HeldDisk(SlowDisk):
+class BlockingDisk(SlowDisk):
     """Each sync takes as long as it is told to, and the later ones end only when each is let through."""
 
     def __init__(self, clock: ManualClock, *, seconds: Sequence[float], held_from: int) -> None:

@@ -7,7 +7,7 @@ from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.task_builders import a_queue
 
 
-class HeldSyncer:
+class BlockingSyncer:
     """A disk that counts, may be made to wait, and may be made to fail."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class HeldSyncer:
         pass
 
 
-def a_store(path: Path, syncer: HeldSyncer | None = None) -> SqliteStore:
+def a_store(path: Path, syncer: BlockingSyncer | None = None) -> SqliteStore:
     """A store that is opened, and has its queue."""
     store = SqliteStore(path) if syncer is None else SqliteStore(path, open_syncer=lambda _path: syncer)
     a_queue(store)

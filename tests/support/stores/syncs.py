@@ -27,7 +27,7 @@ _ENDED = re.compile(r"^(?P<pid>\d+) +<\.\.\. (?P<call>\w+) resumed>")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SyncEvent:
     """A write to a file, a pipe or a socket with its text as strace shows it, or a sync that has ended well.
 
     Args:
@@ -84,31 +84,31 @@ def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
         eventually(lambda: any(line.split()[:2] == ended for line in trace.read_text(errors="replace").splitlines()))
 
 
-def events(trace: Path) -> list[Event]:
+def events(trace: Path) -> list[SyncEvent]:
     """What a trace tells, in order."""
-    found: list[Event] = []
+    found: list[SyncEvent] = []
     under_way: dict[str, tuple[str, int]] = {}
     for line in trace.read_text(errors="replace").splitlines():
         if (begun := _BEGUN.match(line)) is not None:
             pid, call, file, rest = begun.group("pid", "call", "file", "rest")
             if call not in SYNCS:
-                found.append(Event("wrote", file, rest))
+                found.append(SyncEvent("wrote", file, rest))
             elif "<unfinished" in rest:
                 under_way[pid] = file, len(found)
             else:
-                found.append(Event("synced", file, began=len(found)))
+                found.append(SyncEvent("synced", file, began=len(found)))
         elif (ended := _ENDED.match(line)) is not None and ended["call"] in SYNCS and ended["pid"] in under_way:
             file, began = under_way.pop(ended["pid"])
-            found.append(Event("synced", file, began=began))
+            found.append(SyncEvent("synced", file, began=began))
     return found
 
 
-def unkept(told: Sequence[Event], *, log: Path, marks: Sequence[str]) -> list[str]:
+def unsynced(told: Sequence[SyncEvent], *, log: Path, marks: Sequence[str]) -> list[str]:
     """The marks that were answered though no sync of the log lay between the write of the mark to it and the answer."""
     return [mark for mark in marks if not _is_kept(told, log=str(log), mark=mark)]
 
 
-def _is_kept(told: Sequence[Event], *, log: str, mark: str) -> bool:
+def _is_kept(told: Sequence[SyncEvent], *, log: str, mark: str) -> bool:
     with_mark = [at for at, one in enumerate(told) if one.kind == "wrote" and mark in one.text]
     written = [at for at in with_mark if told[at].file == log]
     answered = [at for at in with_mark if told[at].file.startswith(ANSWERS) or told[at].file.endswith(OUTPUT)]

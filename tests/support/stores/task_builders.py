@@ -74,7 +74,7 @@ def delete(store: Store, *leases: Lease | str, now: Instant = START, queue: str 
         return transaction.delete(queue, [Deletion(token) for token in tokens], now=now)
 
 
-def swapped(
+def exchange_one(
     store: Store,
     token: str,
     *,

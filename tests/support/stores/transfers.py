@@ -150,11 +150,11 @@ def moved(source: Store, target: Store, *, queue: str = QUEUE) -> MigrationResul
     return a_move(source, target, queue=queue).run()
 
 
-class CutOffError(Exception):
+class ProcessEndedError(Exception):
     """The process that moves is gone."""
 
 
-class CutOff:
+class InterruptedStore:
     """A store whose process ends at its n-th write: just before it takes effect, or just after.
 
     Where a transaction is one step that is its commit; where each verb is, each verb of those that fill a queue.
@@ -174,7 +174,7 @@ class CutOff:
         """A transaction that may be the last."""
         if self._store.unit == "verb":
             with self._store.begin() as transaction:
-                yield _CutOffVerbs(transaction, self.note)
+                yield _InterruptedTransaction(transaction, self.note)
             return
         with self._store.begin(unit) as transaction:
             yield transaction
@@ -190,7 +190,7 @@ class CutOff:
             self._end()
 
 
-class _CutOffVerbs:
+class _InterruptedTransaction:
     def __init__(self, transaction: Transaction, note: Callable[[str], None]) -> None:
         self._transaction = transaction
         self._note = note
@@ -209,18 +209,18 @@ class _CutOffVerbs:
         return call
 
 
-def cut_off(store: Store, *, at: int, when: str) -> Store:
+def interrupted(store: Store, *, at: int, when: str) -> Store:
     """The store, seen by a process that ends at its n-th write, as an exception."""
 
     def end() -> None:
-        raise CutOffError
+        raise ProcessEndedError
 
-    return CutOff(store, at=at, when=when, end=end)  # type: ignore[return-value]
+    return InterruptedStore(store, at=at, when=when, end=end)  # type: ignore[return-value]
 
 
 def killed(store: Store, *, at: int, when: str) -> Store:
     """The same for this very process, by SIGKILL."""
-    return CutOff(store, at=at, when=when, end=lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[return-value]
+    return InterruptedStore(store, at=at, when=when, end=lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[return-value]
 
 
 def service(store: Store) -> QueueService:

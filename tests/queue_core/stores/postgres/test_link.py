@@ -24,7 +24,7 @@ from queue_core.stores.postgres.client.errors import translate
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support.stores import engines
-from tests.support.stores.postgres_connections import a_link, asked, backend, operator
+from tests.support.stores.postgres_connections import a_connection, backend, operator, query_cell
 from tests.support.stores.slow_clock import slow_at_first
 from tests.support.stores.stores import new_url
 
@@ -38,7 +38,7 @@ def url() -> str:
 
 @pytest.fixture
 def link(url: str) -> Iterator[ConnectionPool]:
-    with a_link(url) as opened:
+    with a_connection(url) as opened:
         yield opened
 
 
@@ -66,23 +66,23 @@ def test_what_is_left_open_is_rolled_back(link: ConnectionPool) -> None:
             wire.connection.execute("SELECT 1 / 0")
     with link.lend() as again:
         assert again is wire
-    assert asked(link, "SELECT count(*) FROM kept") == 0
+    assert query_cell(link, "SELECT count(*) FROM kept") == 0
 
 
 def test_threads_share_connections_and_wait_when_all_are_in_use(url: str) -> None:
-    with a_link(url, max_connections=2) as link, ThreadPoolExecutor(8) as threads:
+    with a_connection(url, max_connections=2) as link, ThreadPoolExecutor(8) as threads:
         found = set(threads.map(lambda _: backend(link), range(100)))
         assert len(found) <= 2
 
 
 def test_who_waits_too_long_for_a_connection_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "WAIT_SECONDS", 0.01)
-    with a_link(url, max_connections=1) as link, link.lend(), pytest.raises(StoreUnavailableError):
+    with a_connection(url, max_connections=1) as link, link.lend(), pytest.raises(StoreUnavailableError):
         link.take()
 
 
 def test_a_connection_that_lay_idle_for_long_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with a_link(url) as link:
+    with a_connection(url) as link:
         old, other = link.take(), link.take()
         link.give_back(old)
         monkeypatch.setattr(link_module, "IDLE_SECONDS", -1.0)
@@ -92,9 +92,9 @@ def test_a_connection_that_lay_idle_for_long_is_closed(url: str, monkeypatch: py
 
 
 def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(link: ConnectionPool) -> None:
-    assert asked(link, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
-    assert asked(link, "SELECT current_setting('lock_timeout')") == "8s"
-    assert asked(link, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
+    assert query_cell(link, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
+    assert query_cell(link, "SELECT current_setting('lock_timeout')") == "8s"
+    assert query_cell(link, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
 
 
 def test_another_isolation_set_for_the_database_is_overruled() -> None:
@@ -102,12 +102,12 @@ def test_another_isolation_set_for_the_database_is_overruled() -> None:
     with operator(url) as connection:
         name = conninfo_to_dict(url)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")  # type: ignore[call-overload]
-    with a_link(url) as link:
-        assert asked(link, "SELECT current_setting('transaction_isolation')") == "read committed"
+    with a_connection(url) as link:
+        assert query_cell(link, "SELECT current_setting('transaction_isolation')") == "read committed"
 
 
 def test_a_closed_link_says_so_and_closes_what_comes_back(url: str) -> None:
-    with a_link(url) as link:
+    with a_connection(url) as link:
         wire = link.take()
         link.close()
         link.give_back(wire)
@@ -132,7 +132,7 @@ def test_a_child_process_ends_none_of_its_parents_sessions(link: ConnectionPool)
 
 def test_the_clock_is_told_by_every_new_connection_and_again_when_it_is_stale(url: str) -> None:
     since_boot = [5 * MICROSECONDS]
-    with a_link(url) as link:
+    with a_connection(url) as link:
         link.clock = clock = RemoteClock(since_boot=lambda: since_boot[0])
         with link.lend():
             assert abs(clock.now() - SystemClock().now()) < 10 * MICROSECONDS
@@ -187,7 +187,7 @@ def test_a_state_of_the_server_says_what_the_caller_can_do(
 
 def test_a_server_that_can_not_be_reached_is_named_without_its_password() -> None:
     port = engines.free_port()
-    with a_link(f"postgresql://app:{SECRET}@127.0.0.1:{port}/work") as link:
+    with a_connection(f"postgresql://app:{SECRET}@127.0.0.1:{port}/work") as link:
         with pytest.raises(StoreUnavailableError, match=str(port)) as caught:
             link.take()
         assert SECRET not in str(caught.value)
@@ -200,7 +200,7 @@ def test_a_role_whose_connections_are_used_up_is_unavailable(url: str) -> None:
     with operator(url) as connection:
         connection.execute("CREATE ROLE scarce LOGIN CONNECTION LIMIT 1")
     scarce = url.replace("towline@", "scarce@")
-    with a_link(scarce) as link, link.lend(), pytest.raises(StoreUnavailableError, match="too many"):
+    with a_connection(scarce) as link, link.lend(), pytest.raises(StoreUnavailableError, match="too many"):
         link.take()
 
 

@@ -11,17 +11,17 @@ from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_proxy import a_wire
+from tests.support.cutting_proxy import a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
 from tests.support.stores.postgres_connections import (
     Pooler,
-    a_link,
+    a_connection,
     a_postgres,
-    asked,
     backend,
     operator,
     port_of,
+    query_cell,
     through,
 )
 from tests.support.stores.stores import new_url
@@ -34,7 +34,7 @@ def url() -> str:
 
 @pytest.fixture
 def link(url: str) -> Iterator[ConnectionPool]:
-    with a_link(url) as opened:
+    with a_connection(url) as opened:
         yield opened
 
 
@@ -49,7 +49,7 @@ def own_engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_a_server_that_was_restarted_is_not_noticed_by_the_next_call(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         wires = [link.take() for _ in range(3)]
         for wire in wires:
             link.give_back(wire)
@@ -62,7 +62,7 @@ def test_a_server_that_was_restarted_is_not_noticed_by_the_next_call(own_engine:
 
 
 def test_a_server_that_is_away_is_unavailable_and_found_when_it_is_back(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         assert backend(link)
         own_engine.kill()
         for _ in range(3):
@@ -80,7 +80,7 @@ def _is_there(link: ConnectionPool) -> bool:
 
 
 def test_one_lost_connection_takes_those_with_it_that_were_idle(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as wire_cut, a_link(through(url, wire_cut.port)) as link:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as wire_cut, a_connection(through(url, wire_cut.port)) as link:
         wires = [link.take() for _ in range(3)]
         for wire in wires[1:]:
             link.give_back(wire)
@@ -93,7 +93,7 @@ def test_one_lost_connection_takes_those_with_it_that_were_idle(url: str) -> Non
 
 
 def test_a_call_that_is_never_answered_ends_like_a_lost_one(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as cut, a_link(through(url, cut.port)) as link:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, a_connection(through(url, cut.port)) as link:
         assert backend(link)
         cut.cut_next("stall")
         with pytest.raises(StoreUnavailableError), link.lend(seconds=0.2) as wire:
@@ -102,7 +102,7 @@ def test_a_call_that_is_never_answered_ends_like_a_lost_one(url: str) -> None:
 
 
 def test_who_may_take_its_time_is_not_ended(url: str) -> None:
-    with a_link(url) as link:
+    with a_connection(url) as link:
         with link.lend(seconds=inf) as wire:
             wire.connection.execute("SELECT pg_sleep(0.7)")
         assert backend(link)
@@ -112,7 +112,10 @@ def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queue_core.stores.postgres.client.connection.GREETING_SECONDS", 0.2)
-    with a_wire(own_engine.host, own_engine.port) as cut, a_link(through(own_engine.tcp_url, cut.port)) as link:
+    with (
+        a_tcp_proxy(own_engine.host, own_engine.port) as cut,
+        a_connection(through(own_engine.tcp_url, cut.port)) as link,
+    ):
         cut.cut_next("stall", after=2)
         with pytest.raises(StoreUnavailableError):
             link.take()
@@ -122,7 +125,7 @@ def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
 def test_a_watch_with_nothing_to_watch_ends_and_begins_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.TICK_SECONDS", 0.01)
     monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.LINGER_TICKS", 2)
-    with a_link(url) as link:
+    with a_connection(url) as link:
         for _ in range(2):
             with link.lend() as wire:
                 assert _watches()
@@ -145,12 +148,12 @@ def test_a_standby_is_unavailable_until_it_is_promoted_and_named_beside_the_prim
     own_engine.stop()
     (own_engine.home / "data" / "standby.signal").touch()
     own_engine.start()
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         with pytest.raises(StoreUnavailableError, match="standby"):
             link.take()
         both = f"postgresql://towline@127.0.0.1:{own_engine.port},127.0.0.1:{port_of(url)}/postgres"
-        with a_link(both) as several:
-            assert asked(several, "SELECT inet_server_port()") == port_of(url)
+        with a_connection(both) as several:
+            assert query_cell(several, "SELECT inet_server_port()") == port_of(url)
         with operator(own_engine.tcp_url) as connection:
             connection.execute("SELECT pg_promote()")
         assert backend(link)
@@ -167,21 +170,21 @@ def test_a_database_that_is_set_to_take_no_writes_is_read_only() -> None:
     with operator(url) as connection:
         name = conninfo_to_dict(url)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only TO on")  # type: ignore[call-overload]
-    with a_link(url) as link, pytest.raises(StoreReadOnlyError):
+    with a_connection(url) as link, pytest.raises(StoreReadOnlyError):
         link.take()
 
 
 def test_a_database_of_another_encoding_is_unsafe(url: str) -> None:
     with operator(url) as connection:
         connection.execute("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
-    with a_link(f"{url.rpartition('/')[0]}/ascii") as link, pytest.raises(StoreUnsafeError, match="UTF8"):
+    with a_connection(f"{url.rpartition('/')[0]}/ascii") as link, pytest.raises(StoreUnsafeError, match="UTF8"):
         link.take()
 
 
 def test_behind_a_pooler_sessions_are_left_as_they_are(url: str) -> None:
     pooler = Pooler("127.0.0.1", port_of(url))
     try:
-        with a_link(through(url, pooler.port)) as link, link.lend() as wire:
+        with a_connection(through(url, pooler.port)) as link, link.lend() as wire:
             assert wire.is_pooled
             row = wire.connection.execute("SELECT current_setting('lock_timeout')").fetchone()
             assert row == ("0",)
@@ -196,7 +199,7 @@ def test_behind_a_pooler_another_isolation_is_unsafe() -> None:
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")  # type: ignore[call-overload]
     pooler = Pooler("127.0.0.1", port_of(url))
     try:
-        with a_link(through(url, pooler.port)) as link, pytest.raises(StoreUnsafeError, match="isolation"):
+        with a_connection(through(url, pooler.port)) as link, pytest.raises(StoreUnsafeError, match="isolation"):
             link.take()
     finally:
         pooler.close()

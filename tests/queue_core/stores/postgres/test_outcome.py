@@ -11,9 +11,9 @@ from queue_core.stores.postgres.client import pool as link_module
 from queue_core.stores.postgres.client.commit_outcome import Status, judge
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_proxy import WireFate, a_wire
+from tests.support.cutting_proxy import TcpFate, a_tcp_proxy
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_connections import Pooler, a_link, a_postgres, make_schema, operator, through
+from tests.support.stores.postgres_connections import Pooler, a_connection, a_postgres, make_schema, operator, through
 from tests.support.stores.stores import new_url
 
 OLD, NEW = "7.00000001.700.aa", "7.00000001.900.bb"
@@ -85,9 +85,9 @@ def effects(url: str) -> int:
 
 
 @pytest.mark.parametrize(("fate", "expected"), [("lose answer", "committed"), ("drop", "aborted")])
-def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: WireFate, expected: str) -> None:
+def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: TcpFate, expected: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_link(through(url, cut.port)) as link:
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_connection(through(url, cut.port)) as link:
         wire = link.take()
         xid = begun(wire)
         cut.cut_next(fate)
@@ -100,7 +100,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: WireFate, e
 
 def test_a_commit_that_is_never_answered_is_found_out(url: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_link(through(url, cut.port)) as link:
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_connection(through(url, cut.port)) as link:
         with link.lend():
             pass
         wire = link.take(seconds=1.0)
@@ -113,7 +113,7 @@ def test_a_commit_that_is_never_answered_is_found_out(url: str) -> None:
 
 
 def test_a_transaction_that_lost_its_client_is_ended_and_then_known(url: str) -> None:
-    with a_link(url) as lost, a_link(url) as link:
+    with a_connection(url) as lost, a_connection(url) as link:
         wire = lost.take()
         xid = begun(wire)
         assert link.outcome(xid, life=wire.life) == "aborted"
@@ -122,7 +122,7 @@ def test_a_transaction_that_lost_its_client_is_ended_and_then_known(url: str) ->
 
 
 def test_a_crash_does_not_hide_a_commit(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         wire = link.take()
         xid = begun(wire)
         wire.connection.execute("COMMIT")
@@ -133,7 +133,7 @@ def test_a_crash_does_not_hide_a_commit(own_engine: Engine) -> None:
 
 
 def test_a_number_that_a_crash_gave_to_another_is_not_taken_for_the_first(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         wire = link.take()
         wire.connection.execute("CREATE TABLE effects (number int)")
         wire.connection.execute("CHECKPOINT")
@@ -149,14 +149,14 @@ def test_a_number_that_a_crash_gave_to_another_is_not_taken_for_the_first(own_en
 
 
 def test_a_number_that_was_given_to_another_between_two_crashes_is_not_taken_for_the_first(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         wire = link.take()
         wire.connection.execute("CREATE TABLE effects (number int)")
         wire.connection.execute("CHECKPOINT")
         wire.connection.execute("BEGIN")
         xid = number(wire)
         own_engine.restart()
-        with a_link(own_engine.tcp_url) as another, another.lend() as theirs:
+        with a_connection(own_engine.tcp_url) as another, another.lend() as theirs:
             while number(theirs) < xid:
                 pass
             theirs.connection.execute("INSERT INTO effects VALUES (1)")
@@ -168,7 +168,7 @@ def test_a_number_that_was_given_to_another_between_two_crashes_is_not_taken_for
 
 
 def test_an_orderly_restart_begins_no_new_life(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         with link.lend() as wire:
             life = wire.life
             xid = begun(wire)
@@ -184,7 +184,7 @@ def test_a_server_that_stays_away_leaves_the_outcome_unknown(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link_module, "OUTCOME_SECONDS", 0.5)
-    with a_link(own_engine.tcp_url) as link:
+    with a_connection(own_engine.tcp_url) as link:
         with link.lend() as wire:
             xid = begun(wire)
         own_engine.kill()
@@ -194,7 +194,7 @@ def test_a_server_that_stays_away_leaves_the_outcome_unknown(
 
 def test_a_server_that_came_back_unfit_leaves_the_outcome_unknown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link_module, "OUTCOME_SECONDS", 0.2)
-    with a_link(url) as link:
+    with a_connection(url) as link:
         wire = link.take()
         xid = begun(wire)
         with operator(url) as connection:
@@ -209,7 +209,7 @@ def test_behind_a_pooler_only_an_abort_is_certain(url: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
     pooler = Pooler("127.0.0.1", int(str(server["port"])))
     try:
-        with a_link(through(url, pooler.port)) as link:
+        with a_connection(through(url, pooler.port)) as link:
             committed = _ended(link, "COMMIT")
             aborted = _ended(link, "ROLLBACK")
             assert link.outcome(aborted, life="") == "aborted"

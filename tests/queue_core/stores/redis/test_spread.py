@@ -18,7 +18,7 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
 from tests.support.eventually import eventually
 from tests.support.stores.redis_cluster import a_cluster
-from tests.support.stores.redis_stores import SHARDS, SPREAD, a_spread_store, operator_of, take_all
+from tests.support.stores.redis_stores import SHARDS, SPREAD, a_sharded_store, operator_of, take_all
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, names, stats
 
@@ -32,7 +32,7 @@ def url() -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with a_spread_store(url) as opened:
+    with a_sharded_store(url) as opened:
         yield opened
         assert opened.check().problems == ()
 
