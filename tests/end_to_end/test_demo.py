@@ -197,7 +197,7 @@ class LateEyes(ProcessWorkers):
     def decided(self, decision: dict[str, object]) -> None:
         pass
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         pass
 
     def workers(self, fleet: int) -> frozenset[str]:

@@ -70,20 +70,20 @@ def _hand_overs(lives: dict[str, Life]) -> Iterator[str]:
         for operation in deletions:
             if operation.effect != "open":
                 continue
-            for asked in operation.end.then:
-                following = lives[asked.uid]
+            for request in operation.end.then:
+                following = lives[request.uid]
                 was_seen = life.stored or life.grants[-1].lease.token != operation.end.token
                 if was_seen and following.is_seen and len(following.addings) == 1:
-                    yield f"{life.uid} was not deleted, but {asked.uid} was added in its place"
+                    yield f"{life.uid} was not deleted, but {request.uid} was added in its place"
                 gone = life.is_acknowledged and not life.stored and len(deletions) == 1 and not named
                 if gone and not following.is_seen and not following.may_be_deleted:
-                    yield f"{life.uid} was deleted, but {asked.uid} was not added in its place"
+                    yield f"{life.uid} was deleted, but {request.uid} was not added in its place"
 
 
 def _mixed_groups(calls: Sequence[HistoryCall]) -> Iterator[str]:
     for call in calls:
         tags = {lease.tag for lease in call.answer.leases}
-        if call.asked.filter_kind == "oldest" and len(tags) > 1:
+        if call.request.filter_kind == "oldest" and len(tags) > 1:
             yield f"a batch of one tag has {sorted(map(str, tags))}"
 
 
@@ -96,7 +96,7 @@ def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:
         for state, number in told.items():
             if counted[state] != number:
                 yield f"{queue}: {number} tasks are said to be {state}, there are {counted[state]}"
-        addings = [adding for life in lives.values() for adding in life.addings if adding.asked.queue == queue]
+        addings = [adding for life in lives.values() for adding in life.addings if adding.request.queue == queue]
         least = sum(adding.status == "added" for adding in addings)
         most = sum(adding.effect != "refused" and adding.status in ("added", "") for adding in addings)
         if not least <= stats.added_total <= most:

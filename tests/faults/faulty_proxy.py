@@ -197,7 +197,7 @@ class _ProxiedConnection:
         except OSError:
             self.reset()
 
-    def asked(self, data: bytes) -> None:
+    def client_sent(self, data: bytes) -> None:
         """The client sent something."""
         if self._fate is not None:
             if self._fate.kind not in ("refuse", "cut request"):
@@ -268,7 +268,7 @@ class _ProxiedConnection:
 
     # -- the server's side --
 
-    def answered(self, data: bytes) -> None:
+    def server_sent(self, data: bytes) -> None:
         """The server sent something."""
         fate = self._fate or PASS
         if fate.kind == "swallow":
@@ -372,7 +372,7 @@ class _ClientEnd(asyncio.Protocol):
         self._connecting = self._link.loop.create_task(self._link.connect())
 
     def data_received(self, data: bytes) -> None:
-        self._link.asked(data)
+        self._link.client_sent(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._link.client_left()
@@ -391,7 +391,7 @@ class _ServerEnd(asyncio.Protocol):
         self._link.flush()
 
     def data_received(self, data: bytes) -> None:
-        self._link.answered(data)
+        self._link.server_sent(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._link.server_left()

@@ -181,7 +181,7 @@ def _acknowledged_after_failure(calls: list[HistoryCall]) -> list[Violation]:
     if not failed:
         return []
     return [
-        Violation("I1", f"{call.asked.verb} was acknowledged after a sync had failed")
+        Violation("I1", f"{call.request.verb} was acknowledged after a sync had failed")
         for call in calls
         if call.outcome == "ok" and call.invoked.ns > min(failed) and _changed_something(call)
     ]
@@ -189,4 +189,4 @@ def _acknowledged_after_failure(calls: list[HistoryCall]) -> list[Violation]:
 
 def _changed_something(call: HistoryCall) -> bool:
     """An answer that there is nothing to lease promises nothing."""
-    return call.asked.verb != "lease" or bool(call.answer.leases or call.asked.ends)
+    return call.request.verb != "lease" or bool(call.answer.leases or call.request.ends)

@@ -41,8 +41,8 @@ def recorded_handler(history: FileHistory, worker: str) -> Notes:
         now = read_clocks()
         # The lease was asked for before it was granted: its own instant is as late as that can have been.
         granted = ClockReading(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
-        asked = RequestedCall("lease", task.queue, count=1, worker=worker)
-        history.write(Invoked(2 * number, granted, asked))
+        request = RequestedCall("lease", task.queue, count=1, worker=worker)
+        history.write(Invoked(2 * number, granted, request))
         history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(returned_lease(task.lease),))))
         yield
         ended = RequestedCall("delete", task.queue, ends=(RequestedEnd(task.lease.token),))

@@ -1,4 +1,4 @@
-"""What each caller asked and was told, written down before and after every call so that a kill can't erase it."""
+"""What each caller request and was told, written down before and after every call so that a kill can't erase it."""
 
 import os
 import threading
@@ -115,7 +115,7 @@ class Invoked:
 
     call: int
     moment: ClockReading
-    asked: RequestedCall
+    request: RequestedCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Answered:
 class HistoryCall:
     """An invocation and its answer, if any came; one that never came is `unknown`."""
 
-    asked: RequestedCall
+    request: RequestedCall
     invoked: ClockReading
     outcome: Outcome = "unknown"
     answered: ClockReading | None = None
@@ -221,11 +221,11 @@ def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Hist
     calls: dict[int, HistoryCall] = {}
     for line in lines:
         if isinstance(line, Invoked):
-            calls[line.call] = HistoryCall(line.asked, line.moment, process=process)
+            calls[line.call] = HistoryCall(line.request, line.moment, process=process)
         else:
             call = calls[line.call]
             calls[line.call] = HistoryCall(
-                call.asked, call.invoked, line.outcome, line.moment, line.answer, line.error, process
+                call.request, call.invoked, line.outcome, line.moment, line.answer, line.error, process
             )
     return list(calls.values())
 

@@ -102,8 +102,8 @@ class _ProxiedClient:
         """Pass requests on; a reset gives back what was leased last."""
         try:
             while piece := self._client.recv(PIECE_BYTES):
-                if asked := LEASING.match(piece):
-                    self._queue = asked[1].decode()
+                if leasing := LEASING.match(piece):
+                    self._queue = leasing[1].decode()
                 elif piece.startswith((b"POST ", b"GET ")):
                     self._queue = ""
                 self._answer = b""

@@ -79,7 +79,7 @@ def _round(tally: FaultTally, process: TowlineProcess, home: Path, until: Deadli
         tally.found([Violation("I18", what) for what in process.stop()], where)
     process.end_everything()
     calls = read_histories(home / "history")
-    killed = {call.asked.worker for call in calls if call.asked.verb == "release_worker"}
+    killed = {call.request.worker for call in calls if call.request.verb == "release_worker"}
     where += "".join(f", {exit_} unasked" for exit_ in process.unasked_exits(killed))
     tally.operations += len(calls)
     tally.reopenings += 1

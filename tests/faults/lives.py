@@ -54,7 +54,7 @@ class Adding:
     """One task of one add, or of the `then` of a `token`; `status` is empty where the answer did not tell it."""
 
     call: HistoryCall
-    asked: RequestedAdd
+    request: RequestedAdd
     effect: Effect
     status: str = ""
     token: str = ""
@@ -78,7 +78,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Grant:
-    """One lease of a task, and everything that was asked with its token.
+    """One lease of a task, and everything that was request with its token.
 
     `given_back` are release_worker calls for its worker. `call` is None when nobody lived to see the lease, and only
     the store knows of it.
@@ -138,7 +138,7 @@ class Life:
 
 
 def lives_of(calls: Sequence[HistoryCall], contents: Contents) -> dict[str, Life]:
-    """Every task that was asked for, leased or found, by its uid."""
+    """Every task that was request for, leased or found, by its uid."""
     lives: dict[str, Life] = {}
 
     def life(uid: str) -> Life:
@@ -146,7 +146,7 @@ def lives_of(calls: Sequence[HistoryCall], contents: Contents) -> dict[str, Life
 
     for call in calls:
         for adding in _addings(call):
-            life(adding.asked.uid).addings.append(adding)
+            life(adding.request.uid).addings.append(adding)
         for lease in call.answer.leases:
             life(lease.uid).grants.append(Grant(lease, call))
     for task in contents.tasks:
@@ -184,7 +184,8 @@ def _resolve_open_deletions(lives: dict[str, Life]) -> None:
                     continue
                 was_seen = bool(life.stored) or index + 1 < len(life.grants)
                 was_added = any(
-                    lives[asked.uid].is_seen and len(lives[asked.uid].addings) == 1 for asked in operation.end.then
+                    lives[request.uid].is_seen and len(lives[request.uid].addings) == 1
+                    for request in operation.end.then
                 )
                 if was_seen != was_added:
                     effect: Effect = "refused" if was_seen else "done"
@@ -203,14 +204,14 @@ def _attach_operations(calls: Sequence[HistoryCall], lives: dict[str, Life]) -> 
     grants = {grant.lease.token: grant for life in lives.values() for grant in life.grants}
     by_worker: dict[str, list[Grant]] = {}
     for grant in grants.values():
-        if grant.call is not None and grant.call.asked.worker:
-            by_worker.setdefault(grant.call.asked.worker, []).append(grant)
+        if grant.call is not None and grant.call.request.worker:
+            by_worker.setdefault(grant.call.request.worker, []).append(grant)
     for call in calls:
         for operation in _operations(call):
             if operation.end.token in grants:
                 grants[operation.end.token].operations.append(operation)
-        if call.asked.verb == "release_worker" and call.outcome != "fail":
-            for grant in by_worker.get(call.asked.worker, ()):
+        if call.request.verb == "release_worker" and call.outcome != "fail":
+            for grant in by_worker.get(call.request.worker, ()):
                 grant.given_back.append(call)
         for name, effect in _named_deletions(call):
             if name in lives:
@@ -228,19 +229,19 @@ def _note_unseen_lease(life: Life, task: TaskInStore) -> None:
 
 
 def _addings(call: HistoryCall) -> Iterable[Adding]:
-    for index, asked in enumerate(call.asked.adds):
+    for index, request in enumerate(call.request.adds):
         status = call.answer.added[index].status if call.outcome == "ok" else ""
-        yield Adding(call, asked, _effect(call), status)
+        yield Adding(call, request, _effect(call), status)
     for operation in _operations(call):
-        for asked in operation.end.then:
-            yield Adding(call, asked, operation.effect, token=operation.end.token)
+        for request in operation.end.then:
+            yield Adding(call, request, operation.effect, token=operation.end.token)
 
 
 def _operations(call: HistoryCall) -> Iterable[Operation]:
-    verb = "delete" if call.asked.verb == "lease" else call.asked.verb
+    verb = "delete" if call.request.verb == "lease" else call.request.verb
     if verb not in ("renew", "release", "delete"):
         return
-    for end in call.asked.ends:
+    for end in call.request.ends:
         # A call that was sent twice may have done the first time what it was refused the second time.
         is_refused = call.outcome == "ok" and end.token in call.answer.lost
         effect: Effect = "refused" if is_refused else _effect(call)
@@ -248,7 +249,7 @@ def _operations(call: HistoryCall) -> Iterable[Operation]:
 
 
 def _named_deletions(call: HistoryCall) -> Iterable[tuple[str, Effect]]:
-    for index, name in enumerate(call.asked.names):
+    for index, name in enumerate(call.request.names):
         if call.outcome != "ok":
             yield name, _effect(call)
         else:

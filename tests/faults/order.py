@@ -1,7 +1,7 @@
 """I10, and I7 for tasks that were never leased: a lease takes the oldest that is surely there, and never nothing. Pure.
 
 Within one answer the etas rise. Between calls only tasks prove something that were acknowledged before the lease was
-asked for, with no delay, and whose first lease, its number says, came after the answer.
+request for, with no delay, and whose first lease, its number says, came after the answer.
 """
 
 from bisect import bisect_left
@@ -33,13 +33,13 @@ def order(calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: 
     waiting = _Waiting(lives, takes_back_unseen=_takes_back_unseen(calls))
     hiding = _Hiding(calls)
     for call in calls:
-        if call.asked.verb != "lease" or call.outcome != "ok" or call.answered is None:
+        if call.request.verb != "lease" or call.outcome != "ok" or call.answered is None:
             continue
         took = call.answered.at - call.invoked.at
         for one, following in pairwise(call.answer.leases):
             if following.ready_at < one.ready_at:
                 yield "I10", f"{following.uid} with the earlier eta was leased after {one.uid}"
-        if took + slack >= 1e6 * call.asked.seconds:
+        if took + slack >= 1e6 * call.request.seconds:
             continue  # what it was granted may have expired on the way, and then it was not told of it
         newest = max((lease.ready_at for lease in call.answer.leases), default=FOREVER)
         left = waiting.left_behind(call, added_before=min(newest, call.invoked.at) - slack)
@@ -48,7 +48,7 @@ def order(calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: 
         if call.answer.leases:
             yield "I10", f"{left[0]} was leasable before {newest}, the eta of a task that was leased instead"
         else:
-            yield "I7", f"{left[0]} was leasable, but a lease of {call.asked.filter} came back empty"
+            yield "I7", f"{left[0]} was leasable, but a lease of {call.request.filter} came back empty"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +82,9 @@ class _Waiting:
         granted_tags = {lease.tag for lease in call.answer.leases}
         left: list[str] = []
         for (queue, tag), since in self._since.items():
-            if queue != call.asked.queue or not call.asked.filter.accepts(tag):
+            if queue != call.request.queue or not call.request.filter.accepts(tag):
                 continue
-            if call.asked.filter_kind == "oldest" and granted_tags and tag not in granted_tags:
+            if call.request.filter_kind == "oldest" and granted_tags and tag not in granted_tags:
                 continue  # which group is the oldest is judged by its own tasks only
             index = bisect_left(since, added_before)
             if index and self._longest[queue, tag][index - 1] > answered_at:
@@ -103,7 +103,7 @@ class _Hiding:
         self._windows: dict[str, list[tuple[int, int, HistoryCall]]] = {}
         silences = _silences(calls)
         for call in calls:
-            if call.asked.verb != "lease":
+            if call.request.verb != "lease":
                 continue
             ended_at = call.answered.at if call.answered else call.invoked.at + round(1e6 * UNANSWERED_SECONDS)
             if call.outcome == "ok" and ended_at - call.invoked.at < 1e6 * ONE_TRY_SECONDS:
@@ -112,14 +112,14 @@ class _Hiding:
             for began_at, over_at in silences if call.outcome != "ok" else ():
                 if call.invoked.at <= over_at and until >= began_at:
                     until = max(until, over_at + round(1e6 * TAKEN_BACK_SECONDS))
-            self._windows.setdefault(call.asked.queue, []).append((call.invoked.at, until, call))
+            self._windows.setdefault(call.request.queue, []).append((call.invoked.at, until, call))
 
     def most(self, asking: HistoryCall) -> int:
         """How many tasks such calls of others may have hidden from this one, or it from itself."""
         assert asking.answered is not None
         return sum(
-            call.asked.count
-            for since, until, call in self._windows.get(asking.asked.queue, ())
+            call.request.count
+            for since, until, call in self._windows.get(asking.request.queue, ())
             if since <= asking.answered.at
             and until >= asking.invoked.at
             and (call is not asking or asking.answered.at - asking.invoked.at > 1e6 * LATE_SECONDS)
@@ -135,10 +135,10 @@ def _silences(calls: Sequence[HistoryCall]) -> list[tuple[int, int]]:
 def _takes_back_unseen(calls: Sequence[HistoryCall]) -> bool:
     """Whether a server may have taken back, uncounted, what it had granted to a worker that was killed meanwhile.
 
-    Such a lease leaves no trace but its instant: the task has its old place and number. The worker's own runner asked
+    Such a lease leaves no trace but its instant: the task has its old place and number. The worker's own runner request
     for it, and wrote nothing down.
     """
-    return any(call.asked.verb == "release_worker" and call.answered is None for call in calls)
+    return any(call.request.verb == "release_worker" and call.answered is None for call in calls)
 
 
 def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[str, str | None, _Span]]:
@@ -147,12 +147,12 @@ def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[st
         return
     adding = life.addings[0]
     answered = adding.call.answered
-    delayed = adding.asked.eta is not None or bool(adding.asked.delay_seconds)
+    delayed = adding.request.eta is not None or bool(adding.request.delay_seconds)
     if adding.effect != "done" or adding.status not in ("added", "") or answered is None or delayed:
         return
     if life.grants:
         first = life.grants[0]
         if first.lease.number == 1 and first.call is not None and not takes_back_unseen:
-            yield adding.asked.queue, adding.asked.tag, _Span(answered.at, first.leased_at, life.uid)
+            yield adding.request.queue, adding.request.tag, _Span(answered.at, first.leased_at, life.uid)
     elif any(task.leased_at == 0 and task.state == "READY" for task in life.stored):
-        yield adding.asked.queue, adding.asked.tag, _Span(answered.at, FOREVER, life.uid)
+        yield adding.request.queue, adding.request.tag, _Span(answered.at, FOREVER, life.uid)

@@ -376,12 +376,12 @@ class _Round:
 
 def verb_of(call: HistoryCall) -> str:
     """The verb as a summary counts it."""
-    asked = call.asked
-    if asked.verb == "lease" and asked.ends:
+    request = call.request
+    if request.verb == "lease" and request.ends:
         return "exchange"
-    if asked.verb == "delete" and any(end.then for end in asked.ends):
+    if request.verb == "delete" and any(end.then for end in request.ends):
         return "delete then"
-    return asked.verb.replace("_", " ")
+    return request.verb.replace("_", " ")
 
 
 def verdict_of(call: HistoryCall) -> str:

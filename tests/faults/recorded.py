@@ -34,7 +34,7 @@ T = TypeVar("T")
 OutcomeOf = Callable[[QueueError, RequestedCall], Outcome]
 
 
-def exact_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
+def exact_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
     """What the error's class says, for every verb: only `OutcomeUnknownError` leaves it open."""
     if isinstance(error, OutcomeUnknownError):
         return "unknown"
@@ -42,7 +42,7 @@ def exact_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
     return "fail" if nothing_changed else "unknown"
 
 
-def forgiving_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
+def forgiving_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
     """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
 
     An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
@@ -50,7 +50,7 @@ def forgiving_outcome_of(error: QueueError, asked: RequestedCall) -> Outcome:
     """
     if isinstance(error, StoreReadOnlyError):
         return "fail"
-    if isinstance(error, OutcomeUnknownError) or (asked.verb == "lease" and asked.ends):
+    if isinstance(error, OutcomeUnknownError) or (request.verb == "lease" and request.ends):
         return "unknown"
     nothing_changed = isinstance(error, StoreUnavailableError) or not isinstance(error, StoreError)
     return "fail" if nothing_changed else "unknown"
@@ -78,8 +78,8 @@ class RecordedQueue:
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         """See `Queue.add`."""
-        asked = RequestedCall("add", self.name, adds=requested_adds(tasks, self.name))
-        return self._call(asked, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
+        request = RequestedCall("add", self.name, adds=requested_adds(tasks, self.name))
+        return self._call(request, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
 
     def lease(
         self,
@@ -92,7 +92,7 @@ class RecordedQueue:
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
         """A lease, or an exchange when there are `deletions`; see `Queue.exchange`."""
-        asked = RequestedCall(
+        request = RequestedCall(
             "lease",
             self.name,
             ends=_asked_ends(deletions, self.name),
@@ -103,7 +103,7 @@ class RecordedQueue:
             worker=worker,
         )
         leases, _ = self._call(
-            asked,
+            request,
             lambda: self._queue.exchange(
                 deletions, count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds
             ),
@@ -113,9 +113,11 @@ class RecordedQueue:
 
     def renew(self, tokens: Sequence[str], *, seconds: float) -> list[Renewed]:
         """See `Queue.renew`."""
-        asked = RequestedCall("renew", self.name, ends=tuple(RequestedEnd(token) for token in tokens), seconds=seconds)
+        request = RequestedCall(
+            "renew", self.name, ends=tuple(RequestedEnd(token) for token in tokens), seconds=seconds
+        )
         return self._call(
-            asked,
+            request,
             lambda: self._queue.renew(tokens, seconds=seconds),
             lambda renewed: Answer(ends={lease.token: lease.expires_at for lease in renewed}),
         )
@@ -129,7 +131,7 @@ class RecordedQueue:
         dead_reason: str = "",
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
-        asked = RequestedCall(
+        request = RequestedCall(
             "release",
             self.name,
             ends=tuple(RequestedEnd(token) for token in tokens),
@@ -137,28 +139,28 @@ class RecordedQueue:
             charge=charge,
         )
         return self._call(
-            asked,
+            request,
             lambda: self._queue.release(tokens, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason),
             lambda _: Answer(),
         )
 
     def delete(self, deletions: Sequence[Deletion]) -> list[Added]:
         """See `Queue.delete`."""
-        asked = RequestedCall("delete", self.name, ends=_asked_ends(deletions, self.name))
-        return self._call(asked, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
+        request = RequestedCall("delete", self.name, ends=_asked_ends(deletions, self.name))
+        return self._call(request, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
 
     def delete_by_name(self, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
-        asked = RequestedCall("delete_by_name", self.name, names=tuple(names))
+        request = RequestedCall("delete_by_name", self.name, names=tuple(names))
         return self._call(
-            asked, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
+            request, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
         )
 
-    def _call(self, asked: RequestedCall, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+    def _call(self, request: RequestedCall, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
         return recorded(
             self._history,
             next(self._numbers),
-            asked,
+            request,
             call,
             told,
             outcome_of=self._outcome_of,
@@ -169,21 +171,21 @@ def release_worker(
     queues: Queues, worker: str, *, history: History, numbers: "itertools.count[int]"
 ) -> list[FinishedLease]:
     """Give back what a dead worker holds, written down. See `Queues.release_worker`."""
-    asked = RequestedCall("release_worker", worker=worker)
-    return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
+    request = RequestedCall("release_worker", worker=worker)
+    return recorded(history, next(numbers), request, lambda: queues.release_worker(worker), lambda _: Answer())
 
 
 def recorded(
     history: History,
     number: int,
-    asked: RequestedCall,
+    request: RequestedCall,
     call: Callable[[], T],
     told: Callable[[T], Answer],
     *,
     outcome_of: OutcomeOf = forgiving_outcome_of,
 ) -> T:
     """Make one call between its two lines of history."""
-    history.write(Invoked(number, read_clocks(), asked))
+    history.write(Invoked(number, read_clocks(), request))
     try:
         result = call()
     except LeaseLostError as error:
@@ -191,7 +193,7 @@ def recorded(
         history.write(Answered(number, read_clocks(), "ok", type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:
-        history.write(Answered(number, read_clocks(), outcome_of(error, asked), type(error).__name__))
+        history.write(Answered(number, read_clocks(), outcome_of(error, request), type(error).__name__))
         raise
     history.write(Answered(number, read_clocks(), "ok", answer=told(result)))
     return result

@@ -25,7 +25,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A handler's work on a task. `until` (microseconds): when its deletion was asked for, or the task ran again."""
+    """A handler's work on a task. `until` (microseconds): when its deletion was request for, or the task ran again."""
 
     lease: ReturnedLease
     until: int
@@ -65,8 +65,8 @@ def _runs(calls: Sequence[HistoryCall]) -> dict[str, list[_Run]]:
     """The runs of each task, in order, as the workers noted them."""
     ended: dict[str, int] = {}
     for call in calls:
-        if call.asked.verb == "delete":
-            ended.update({end.token: call.invoked.at for end in call.asked.ends})
+        if call.request.verb == "delete":
+            ended.update({end.token: call.invoked.at for end in call.request.ends})
     leases: dict[str, list[ReturnedLease]] = {}
     for call in calls:
         for lease in call.answer.leases:

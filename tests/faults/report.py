@@ -79,8 +79,8 @@ NOT_ANSWERED = "no answer"
 
 def excerpts(calls: Sequence[HistoryCall], violations: Sequence[Violation]) -> Iterator[str]:
     """For each violation that names a task, itself and the calls that concern the task, in order of invocation."""
-    uids = {adding.uid for call in calls for adding in call.asked.adds}
-    uids |= {adding.uid for call in calls for end in call.asked.ends for adding in end.then}
+    uids = {adding.uid for call in calls for adding in call.request.adds}
+    uids |= {adding.uid for call in calls for end in call.request.ends for adding in end.then}
     named = [(violation, word.rstrip(":")) for violation in violations for word in violation.what.split()[:4]]
     shown: set[str] = set()
     for violation, uid in named:
@@ -95,11 +95,11 @@ def story_of(calls: Sequence[HistoryCall], uid: str) -> Iterator[str]:
     began = min((call.invoked.at for call in calls), default=0)
     tokens = {lease.token for call in calls for lease in call.answer.leases if lease.uid == uid}
     for call in sorted(calls, key=lambda one: one.invoked.ns):
-        asked = [f"adds {adding.uid}" for adding in call.asked.adds if adding.uid == uid]
-        for end in call.asked.ends:
-            asked += [f"{call.asked.verb} of {end.token}"] if end.token in tokens else []
-            asked += [f"then adds {uid} with {end.token}" for adding in end.then if adding.uid == uid]
-        asked += ["by name"] if uid in call.asked.names else []
+        request = [f"adds {adding.uid}" for adding in call.request.adds if adding.uid == uid]
+        for end in call.request.ends:
+            request += [f"{call.request.verb} of {end.token}"] if end.token in tokens else []
+            request += [f"then adds {uid} with {end.token}" for adding in end.then if adding.uid == uid]
+        request += ["by name"] if uid in call.request.names else []
         told = [
             f"leased as {lease.token}, number {lease.number}, {(lease.leased_at - began) / 1e6:.4f} to "
             f"{(lease.expires_at - began) / 1e6:.4f}"
@@ -110,9 +110,9 @@ def story_of(calls: Sequence[HistoryCall], uid: str) -> Iterator[str]:
         told += [
             f"ends at {(end - began) / 1e6:.4f}" for token, end in sorted(call.answer.ends.items()) if token in tokens
         ]
-        if asked or told:
+        if request or told:
             answered = NOT_ANSWERED if call.answered is None else f"{(call.answered.at - began) / 1e6:.4f}"
             yield (
-                f"{(call.invoked.at - began) / 1e6:.4f} to {answered} {call.asked.worker or call.process} "
-                f"{call.asked.verb} {'; '.join(asked)} -> {call.outcome} {call.error} {'; '.join(told)}".rstrip()
+                f"{(call.invoked.at - began) / 1e6:.4f} to {answered} {call.request.worker or call.process} "
+                f"{call.request.verb} {'; '.join(request)} -> {call.outcome} {call.error} {'; '.join(told)}".rstrip()
             )

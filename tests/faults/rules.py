@@ -119,7 +119,7 @@ def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
     """
     error = contents.clock_error
     etas = [
-        adding.asked.eta or adding.call.invoked.at - error + round(1e6 * (adding.asked.delay_seconds or 0))
+        adding.request.eta or adding.call.invoked.at - error + round(1e6 * (adding.request.delay_seconds or 0))
         for adding in life.addings
         if adding.effect != "refused"
     ]
@@ -131,8 +131,8 @@ def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
             yield f"{life.uid}: leased at {grant.leased_at}, before its eta {min(etas)}"
     for grant, following in pairwise(life.grants):
         for operation in grant.operations:
-            if operation.verb == "release" and operation.effect == "done" and operation.call.asked.delay_seconds:
-                earliest = operation.call.invoked.at - error + round(1e6 * operation.call.asked.delay_seconds)
+            if operation.verb == "release" and operation.effect == "done" and operation.call.request.delay_seconds:
+                earliest = operation.call.invoked.at - error + round(1e6 * operation.call.request.delay_seconds)
                 by = following.granted_by(contents) + error
                 if by < earliest:
                     yield f"{life.uid}: leased again {earliest - by} us before its delay was over"
@@ -141,7 +141,7 @@ def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
 def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
     """I8: a lease's instant lies between its call and the answer: whatever a host's clock says, one time decides."""
     for grant in life.grants:
-        if grant.call is None or grant.call.answered is None or grant.call.asked.verb != "lease":
+        if grant.call is None or grant.call.answered is None or grant.call.request.verb != "lease":
             continue
         early = grant.call.invoked.at - contents.clock_error - grant.leased_at
         late = grant.leased_at - grant.call.answered.at - contents.clock_error
@@ -150,18 +150,18 @@ def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def tags_are_respected(life: Life, contents: Contents) -> Iterator[str]:
-    """I9: a lease returns tasks of the tags asked for, and the tag is the one that was added."""
-    tags = {adding.asked.tag for adding in life.addings}
+    """I9: a lease returns tasks of the tags request for, and the tag is the one that was added."""
+    tags = {adding.request.tag for adding in life.addings}
     for grant in life.grants:
-        if grant.call is not None and not grant.call.asked.filter.accepts(grant.lease.tag):
-            yield f"{life.uid}: tag {grant.lease.tag} answered a lease of {grant.call.asked.filter}"
+        if grant.call is not None and not grant.call.request.filter.accepts(grant.lease.tag):
+            yield f"{life.uid}: tag {grant.lease.tag} answered a lease of {grant.call.request.filter}"
         if tags and grant.lease.tag not in tags:
             yield f"{life.uid}: leased with tag {grant.lease.tag}, added with {tags}"
 
 
 def leases_are_counted(life: Life, contents: Contents) -> Iterator[str]:
     """I11: the number of leases rises with every one that is not given back uncounted, and never beyond max_leases."""
-    queue = next((adding.asked.queue for adding in life.addings), "")
+    queue = next((adding.request.queue for adding in life.addings), "")
     bound = contents.max_leases.get(queue)
     for grant in life.grants:
         if bound is not None and grant.lease.number > bound:
@@ -178,7 +178,7 @@ def leases_are_counted(life: Life, contents: Contents) -> Iterator[str]:
 
 def payloads_come_back(life: Life, contents: Contents) -> Iterator[str]:
     """I13: the bytes that were added are those that are leased and stored; nothing else ever appears."""
-    digests = {adding.asked.digest for adding in life.addings}
+    digests = {adding.request.digest for adding in life.addings}
     for digest in [grant.lease.digest for grant in life.grants] + [task.digest for task in life.stored]:
         if digest not in digests:
             yield f"{life.uid}: payload {digest} was never added ({', '.join(sorted(digests)) or 'nothing was'})"
@@ -207,7 +207,7 @@ def live_until(grant: Grant, life: Life, clock_error: int, *, apart_from: Operat
         if operation.new_end is not None:
             until = operation.new_end
         else:
-            until = min(until, operation.call.invoked.at - clock_error + round(1e6 * operation.call.asked.seconds))
+            until = min(until, operation.call.invoked.at - clock_error + round(1e6 * operation.call.request.seconds))
     ends = [
         operation.call.invoked.at
         for operation in grant.operations
@@ -258,6 +258,6 @@ def _may_be_preceded(call: HistoryCall, life: Life) -> bool:
 
 def _may_be_uncounted(grant: Grant) -> bool:
     return any(
-        operation.verb == "release" and operation.call.asked.charge == "uncounted" and operation.effect != "refused"
+        operation.verb == "release" and operation.call.request.charge == "uncounted" and operation.effect != "refused"
         for operation in grant.operations
     )

@@ -1,4 +1,4 @@
-"""Hand-made histories for the checker's own tests: what callers asked and were told, one call a second."""
+"""Hand-made histories for the checker's own tests: what callers request and were told, one call a second."""
 
 from dataclasses import dataclass, field
 
@@ -41,7 +41,7 @@ class HandMadeHistory:
 
     def call(
         self,
-        asked: RequestedCall,
+        request: RequestedCall,
         answer: Answer = NO_ANSWER,
         outcome: Outcome = "ok",
         *,
@@ -52,7 +52,7 @@ class HandMadeHistory:
         self.seconds += 1
         lasts = lasts if gave_up is None else gave_up
         answered = at(self.seconds + lasts) if outcome != "unknown" or gave_up is not None else None
-        self.calls.append(HistoryCall(asked, at(self.seconds), outcome, answered, answer))
+        self.calls.append(HistoryCall(request, at(self.seconds), outcome, answered, answer))
         return self
 
     def add(
@@ -65,15 +65,15 @@ class HandMadeHistory:
         eta: float | None = None,
         delay: float | None = None,
     ) -> "HandMadeHistory":
-        asked = an_add(uid, tag=tag, eta=None if eta is None else round(eta * SECOND), delay_seconds=delay)
+        request = an_add(uid, tag=tag, eta=None if eta is None else round(eta * SECOND), delay_seconds=delay)
         answer = Answer(added=(ReturnedAdd(uid, status),)) if outcome == "ok" else NO_ANSWER  # type: ignore[arg-type]
-        return self.call(RequestedCall("add", QUEUE, adds=(asked,)), answer, outcome)
+        return self.call(RequestedCall("add", QUEUE, adds=(request,)), answer, outcome)
 
     def lease(
         self, *leases: ReturnedLease, worker: str = "", kind: str = "any", tags: tuple[str, ...] = ()
     ) -> "HandMadeHistory":
-        asked = RequestedCall("lease", QUEUE, count=9, seconds=60.0, worker=worker, filter_kind=kind, tags=tags)  # type: ignore[arg-type]
-        return self.call(asked, Answer(leases=leases))
+        request = RequestedCall("lease", QUEUE, count=9, seconds=60.0, worker=worker, filter_kind=kind, tags=tags)  # type: ignore[arg-type]
+        return self.call(request, Answer(leases=leases))
 
     def end(
         self,
@@ -88,7 +88,7 @@ class HandMadeHistory:
         delay: float | None = None,
         charge: str = "counted",
     ) -> "HandMadeHistory":
-        asked = RequestedCall(
+        request = RequestedCall(
             verb,  # type: ignore[arg-type]
             QUEUE,
             ends=(RequestedEnd(token, then),),
@@ -97,7 +97,7 @@ class HandMadeHistory:
             charge=charge,  # type: ignore[arg-type]
         )
         ends = {} if new_end is None else {token: round(new_end * SECOND)}
-        return self.call(asked, Answer(lost=(token,) if lost else (), ends=ends), outcome)
+        return self.call(request, Answer(lost=(token,) if lost else (), ends=ends), outcome)
 
     def by_name(self, uid: str, outcome: str = "deleted") -> "HandMadeHistory":
         return self.call(RequestedCall("delete_by_name", QUEUE, names=(uid,)), Answer(names=(outcome,)))

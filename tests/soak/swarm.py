@@ -47,8 +47,8 @@ def _killed(site: SwarmSite) -> None:
 
 def _lost(site: SwarmSite) -> None:
     site.swarm.cut(site.swarm.nodes[1])
-    before = len(site.told("worker.reaped"))
-    eventually(lambda: len(site.told("worker.reaped")) > before, seconds=PATIENCE_SECONDS)
+    before = len(site.logged("worker.reaped"))
+    eventually(lambda: len(site.logged("worker.reaped")) > before, seconds=PATIENCE_SECONDS)
 
 
 def _calm(_site: SwarmSite) -> None:

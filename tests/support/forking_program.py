@@ -18,11 +18,11 @@ from queue_core.store import Deletion
 from queue_core.task import NewTask
 
 CHILD_SECONDS = 30
-Told = dict[str, object]
+Results = dict[str, object]
 
 
 def fork(story: Callable[[], object]) -> "Child":
-    """Run `story` in a child; what it returns is what `Child.told` returns."""
+    """Run `story` in a child; what it returns is what `Child.result` returns."""
     reader, writer = os.pipe()
     process = os.fork()
     if process:
@@ -30,8 +30,8 @@ def fork(story: Callable[[], object]) -> "Child":
         return Child(process, reader)
     signal.alarm(CHILD_SECONDS)
     try:
-        answer: object = {"told": story()}
-    except BaseException:  # noqa: BLE001 - told by the parent
+        answer: object = {"result": story()}
+    except BaseException:  # noqa: BLE001 - reported by the parent
         answer = {"error": traceback.format_exc()}
     os.write(writer, json.dumps(answer).encode())
     os._exit(0)
@@ -44,7 +44,7 @@ class Child:
         self._process = process
         self._reader = reader
 
-    def told(self) -> object:
+    def result(self) -> object:
         """What its story returned, once it has ended. Raises what went wrong."""
         with os.fdopen(self._reader, "rb") as answers:
             data = answers.read()
@@ -52,7 +52,7 @@ class Child:
         answer = json.loads(data or '{"error": "hung"}')
         if "error" in answer:
             raise RuntimeError(f"in the child: {answer['error']}")
-        return answer["told"]
+        return answer["result"]
 
 
 def add(queue: Queue, name: str, count: int) -> list[str]:
@@ -64,10 +64,10 @@ def add(queue: Queue, name: str, count: int) -> list[str]:
 
 
 def _all(children: list[Child]) -> list[str]:
-    return [payload for child in children for payload in child.told()]  # type: ignore[attr-defined]
+    return [payload for child in children for payload in child.result()]  # type: ignore[attr-defined]
 
 
-def siblings(queue: Queue) -> Told:
+def siblings(queue: Queue) -> Results:
     """Children and parent add at the same time."""
     added = add(queue, "before", 1)
     children = [fork(lambda child=child: add(queue, f"child{child}", 25)) for child in range(4)]
@@ -83,7 +83,7 @@ def _add_one(number: int) -> str:
     return f"pool-{number}"
 
 
-def pool(queue: Queue) -> Told:
+def pool(queue: Queue) -> Results:
     """`multiprocessing.Pool` of a producer."""
     added = add(queue, "before", 1)
     _POOLED.append(queue)
@@ -92,7 +92,7 @@ def pool(queue: Queue) -> Told:
     return {"added": added}
 
 
-def grandchildren(queue: Queue) -> Told:
+def grandchildren(queue: Queue) -> Results:
     """A fork of a fork, of a child that has used the queue and of one that has not."""
 
     def child(name: str, count: int) -> list[str]:
@@ -106,7 +106,7 @@ def grandchildren(queue: Queue) -> Told:
     return {"added": added + _all(children) + add(queue, "after", 3)}
 
 
-def busy(queue: Queue) -> Told:
+def busy(queue: Queue) -> Results:
     """Other threads of the parent are in the middle of calls: adds, looks, and a lease that waits."""
     stop = threading.Event()
     added = add(queue, "before", 1)
@@ -119,7 +119,7 @@ def busy(queue: Queue) -> Told:
                 number += 1
                 try:
                     call(number)
-                except Exception:  # noqa: BLE001 - told at the end
+                except Exception:  # noqa: BLE001 - reported at the end
                     failed.append(traceback.format_exc())
                     return
 
@@ -143,7 +143,7 @@ def busy(queue: Queue) -> Told:
     return {"added": added, "failed": failed}
 
 
-def verbs(queue: Queue) -> Told:
+def verbs(queue: Queue) -> Results:
     """Every verb of a worker in the child; a lease of the parent stays its own."""
     names = [f"task{number}" for number in range(4)]
     queue.add([NewTask(name=name) for name in names])
@@ -157,24 +157,24 @@ def verbs(queue: Queue) -> Told:
         queue.delete(exchanged, then=[NewTask(name="handed-on")])
         return {"lost": list(lost), "in_flight": queue.stats().in_flight, "listed": len(queue.peek().tasks)}
 
-    told = fork(child).told()
+    results = fork(child).result()
     queue.delete(held)
     left = sorted(lease.name for lease in queue.lease(10, worker="parent"))
-    return {"child": told, "left": left}
+    return {"child": results, "left": left}
 
 
-def woken(queue: Queue) -> Told:
+def woken(queue: Queue) -> Results:
     """Who waits in the child is woken by the parent, and the other way round, each within a second."""
     queue.lease(1, worker="parent", wait_seconds=0.05)
     waits_in_child = fork(lambda: [lease.payload.decode() for lease in queue.lease(1, worker="c", wait_seconds=20)])
     added = add(queue, "from-parent", 1)
-    leased = waits_in_child.told()
+    leased = waits_in_child.result()
     adds = fork(lambda: add(queue, "from-child", 1))
     (lease,) = queue.lease(1, worker="parent", wait_seconds=20)
     return {"child": leased, "parent": lease.payload.decode(), "added": added + _all([adds])}
 
 
-def orphan(queue: Queue) -> Told:
+def orphan(queue: Queue) -> Results:
     """The parent closes its queue, and others open and close theirs, while the child goes on."""
     added = add(queue, "before", 1)
     to_child, from_parent = os.pipe()
@@ -196,35 +196,35 @@ def orphan(queue: Queue) -> Told:
     return {"added": added + _all([forked])}
 
 
-def closed(queue: Queue) -> Told:
+def closed(queue: Queue) -> Results:
     """A queue that was closed before the fork is closed in the child."""
     queue.close()
 
     def child() -> str:
         try:
             queue.add([NewTask(b"x")])
-        except Exception as error:  # noqa: BLE001 - told by the parent
+        except Exception as error:  # noqa: BLE001 - reported by the parent
             return type(error).__name__
         return "added"
 
-    return {"child": fork(child).told()}
+    return {"child": fork(child).result()}
 
 
-def memory(queue: Queue) -> Told:
+def memory(queue: Queue) -> Results:
     """A copy of memory reaches nobody."""
 
     def child() -> list[str]:
-        told = []
+        results = []
         for call in (lambda: queue.add([NewTask(b"x")]), queue.stats, lambda: queue.lease(1, wait_seconds=0.1)):
             try:
                 call()
-                told.append("done")
-            except Exception as error:  # noqa: BLE001 - told by the parent
-                told.append(f"{type(error).__name__}: {error}")
-        return told
+                results.append("done")
+            except Exception as error:  # noqa: BLE001 - reported by the parent
+                results.append(f"{type(error).__name__}: {error}")
+        return results
 
-    told = fork(child).told()
-    return {"child": told, "added": add(queue, "parent", 1)}
+    results = fork(child).result()
+    return {"child": results, "added": add(queue, "parent", 1)}
 
 
 STORIES = (siblings, pool, grandchildren, busy, verbs, woken, orphan, closed, memory)

@@ -68,9 +68,9 @@ def test_a_changed_image_and_a_lowered_max_cut_no_container_short(site: DockerSi
     old = set(site.living())
     changed = site.pool(**pool, container={"image": f"{site.engine.image()}-next"})  # type: ignore[arg-type]
     site.write(resize=changed)
-    eventually(lambda: len(site.told("worker.finishing")) == 2, seconds=SECONDS)
+    eventually(lambda: len(site.logged("worker.finishing")) == 2, seconds=SECONDS)
     site.write(resize={**changed, "workers": {"min": 1, "max": 1}})
-    eventually(lambda: len(site.told("supervisor.reloaded")) == 2, seconds=SECONDS)
+    eventually(lambda: len(site.logged("supervisor.reloaded")) == 2, seconds=SECONDS)
     until = site.now() + 4.0
     eventually(lambda: cast("float", site.shown()["shown_at"]) >= until, seconds=SECONDS)
     assert old <= site.living().keys()
@@ -80,7 +80,7 @@ def test_a_changed_image_and_a_lowered_max_cut_no_container_short(site: DockerSi
     assert (stats.deleted_total, stats.released_total, stats.expired_total) == (2, 0, 0)
     assert len(site.notes("begin")) == 2
     eventually(lambda: len(site.living()) == 1 and not old & site.living().keys(), seconds=SECONDS)
-    assert not site.told("worker.killed") + site.told("worker.draining")
+    assert not site.logged("worker.killed") + site.logged("worker.draining")
     site.stop()
 
 

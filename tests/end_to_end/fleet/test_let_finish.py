@@ -30,10 +30,10 @@ def site(tmp_path: Path) -> Iterator[SupervisedSite]:
 
 def reload(site: SupervisedSite, **pools: dict[str, object]) -> None:
     """Write other settings, and have them heeded at once."""
-    before = len(site.told("supervisor.reloaded"))
+    before = len(site.logged("supervisor.reloaded"))
     site.write(**pools)
     site.processes[-1].send_signal(signal.SIGHUP)
-    eventually(lambda: len(site.told("supervisor.reloaded")) > before, seconds=LONG_SECONDS)
+    eventually(lambda: len(site.logged("supervisor.reloaded")) > before, seconds=LONG_SECONDS)
 
 
 def begin(site: SupervisedSite, tasks: int) -> None:
@@ -56,8 +56,8 @@ def assert_none_was_cut(site: SupervisedSite, tasks: int) -> None:
     stats = site.queue.stats()
     assert (stats.deleted_total, stats.released_total, stats.expired_total) == (tasks, 0, 0)
     assert len(site.notes()) == tasks
-    assert not site.told("worker.killed")
-    assert not site.told("worker.draining")
+    assert not site.logged("worker.killed")
+    assert not site.logged("worker.draining")
 
 
 def names(entries: list[dict[str, object]]) -> set[str]:
@@ -95,13 +95,13 @@ def test_a_pool_that_is_made_smaller_cuts_nobody_short(site: SupervisedSite, by:
         reload(site, resize={**pool, "schedule": [a_window(closes_in_seconds=3, min=3, max=3)]})
     else:
         scaled_to(site, 1)
-    eventually(lambda: len(site.told("worker.finishing")) == 3 - stay, seconds=LONG_SECONDS)
+    eventually(lambda: len(site.logged("worker.finishing")) == 3 - stay, seconds=LONG_SECONDS)
     outlast_the_grace(site)
     assert len(site.workers()) == 3
     site.let_go()
     assert_none_was_cut(site, 3)
     eventually(lambda: len(site.workers()) == stay, seconds=LONG_SECONDS)
-    assert not names(site.told("worker.finishing")) & site.workers().keys()
+    assert not names(site.logged("worker.finishing")) & site.workers().keys()
 
 
 def test_settings_that_change_again_and_again_begin_no_task_twice(site: SupervisedSite) -> None:
@@ -128,7 +128,7 @@ def test_a_replaced_worker_with_several_slots_gets_no_more_while_it_finishes(sit
     begin(site, 2)
     (busy,) = site.workers()
     reload(site, resize={**pool, "env": {"COLOUR": "blue"}})
-    eventually(lambda: names(site.told("worker.finishing")) == {busy}, seconds=LONG_SECONDS)
+    eventually(lambda: names(site.logged("worker.finishing")) == {busy}, seconds=LONG_SECONDS)
     for _ in range(5):
         site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
     eventually(lambda: len(site.notes()) == 7, seconds=LONG_SECONDS)
@@ -151,13 +151,13 @@ def test_any_program_that_finishes_is_asked_to_end_when_it_holds_nothing(site: S
     begin(site, 1)
     (busy,) = site.workers()
     reload(site, resize=pool)
-    eventually(lambda: names(site.told("worker.finishing")) == {busy}, seconds=LONG_SECONDS)
+    eventually(lambda: names(site.logged("worker.finishing")) == {busy}, seconds=LONG_SECONDS)
     outlast_the_grace(site)
     assert list(site.workers()) == [busy]
     site.let_go()
     assert_none_was_cut(site, 1)
     eventually(lambda: busy not in site.workers(), seconds=LONG_SECONDS)
-    assert busy in names(site.told("worker.retired"))
+    assert busy in names(site.logged("worker.retired"))
 
 
 def test_what_is_given_back_after_all_is_told(site: SupervisedSite) -> None:
@@ -166,7 +166,7 @@ def test_what_is_given_back_after_all_is_told(site: SupervisedSite) -> None:
     begin(site, 1)
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait(timeout=LONG_SECONDS) == 0
-    (reaped,) = site.told("worker.reaped")
+    (reaped,) = site.logged("worker.reaped")
     assert (reaped["cause"], reaped["held"]) == ("drained", 1)
     (death,) = site.files.read_deaths(limit=10)
     (held,) = cast("list[dict[str, object]]", death["held"])

@@ -52,10 +52,10 @@ def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_
     # A minute is within sixteen starts, one at a time, and long enough for a slow machine.
     site.queue.add([NewTask(f"note {site.folder}/notes".encode(), delay_seconds=60.0)] * 16)
     site.start()
-    eventually(lambda: site.told("worker.started"), seconds=50)
+    eventually(lambda: site.logged("worker.started"), seconds=50)
     stats = site.queue.stats()
     assert (stats.delayed, stats.leased_total) == (16, 0)
-    assert "16 become leasable within" in str(site.told("pool.decided")[0]["why"])
+    assert "16 become leasable within" in str(site.logged("pool.decided")[0]["why"])
 
 
 def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: SupervisedSite) -> None:
@@ -78,8 +78,8 @@ def test_workers_that_end_after_each_task_are_no_crash_loop(site: SupervisedSite
         site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
     eventually(site.is_done, seconds=120)
     assert len({worker for worker, _ in site.notes()}) == 16
-    assert not [entry for entry in site.told("worker.reaped") if entry["cause"] != "finished"]
-    assert not [entry for entry in site.told("pool.decided") if "crash_loop" in entry["limited_by"]]
+    assert not [entry for entry in site.logged("worker.reaped") if entry["cause"] != "finished"]
+    assert not [entry for entry in site.logged("pool.decided") if "crash_loop" in entry["limited_by"]]
 
 
 def test_a_pool_goes_back_to_what_its_downstream_stands(site: SupervisedSite) -> None:
@@ -90,7 +90,7 @@ def test_a_pool_goes_back_to_what_its_downstream_stands(site: SupervisedSite) ->
         site.queue.add(NewTask(str(site.folder).encode()))
     eventually(lambda: site.queue.stats().deleted_total + site.queue.stats().dead == 80, seconds=120)
     assert site.queue.stats().dead == 0
-    said = [why for entry in site.told("pool.decided") for why in cast("list[str]", entry["limits"])]
+    said = [why for entry in site.logged("pool.decided") for why in cast("list[str]", entry["limits"])]
     assert [why for why in said if "of leases fail at" in why]
 
 
@@ -193,9 +193,9 @@ def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site:
     eventually(lambda: sorted(w.split("-")[0] for w in site.workers()) == ["extra", "resize"])
     assert site.workers()[kept] == before[kept]
     site.write(resize={**POOL, "slo": "never"})
-    eventually(lambda: site.told("supervisor.reload_refused"))
+    eventually(lambda: site.logged("supervisor.reload_refused"))
     supervisor.send_signal(signal.SIGHUP)
-    eventually(lambda: len(site.told("supervisor.reload_refused")) == 2)
+    eventually(lambda: len(site.logged("supervisor.reload_refused")) == 2)
     assert site.workers()[kept] == before[kept]
 
 
@@ -203,11 +203,11 @@ def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: Supervis
     site.write(resize={**POOL, "workers": {"min": 1, "max": 2}})
     site.start()
     (old,) = eventually(site.workers)
-    eventually(lambda: site.told("worker.started"))
+    eventually(lambda: site.logged("worker.started"))
     site.write(resize={**POOL, "workers": {"min": 1, "max": 2}, "env": {"COLOUR": "blue"}})
     eventually(lambda: old not in site.workers())
-    (ended,) = eventually(lambda: [entry for entry in site.told("worker.reaped") if entry["worker"] == old])
-    spawned = [entry for entry in site.told("worker.spawned") if entry["replaces"] == old]
+    (ended,) = eventually(lambda: [entry for entry in site.logged("worker.reaped") if entry["worker"] == old])
+    spawned = [entry for entry in site.logged("worker.spawned") if entry["replaces"] == old]
     assert spawned[0]["timestamp"] < ended["timestamp"]  # type: ignore[operator]
     assert ended["cause"] == "drained"
     assert len(site.workers()) == 1

@@ -74,7 +74,7 @@ class Host:
         found = procfs.worker_processes(str(self.files.path))
         return {process.worker: process.pid for process in found if process.leads}
 
-    def told(self, event: str) -> list[str]:
+    def logged(self, event: str) -> list[str]:
         """When it logged an event."""
         lines = (self.folder / "log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
@@ -117,7 +117,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host
         first.start()
         eventually(lambda: first.phase() == "leading" and len(first.workers()) == 1, seconds=30.0)
         # Who can't reach the store as it starts gives up, and nobody would start another while the wire is cut.
-        eventually(lambda: first.told(events.WORKER_STARTED), seconds=30.0)
+        eventually(lambda: first.logged(events.WORKER_STARTED), seconds=30.0)
         second.start()
         eventually(lambda: second.phase() == "standby", seconds=30.0)
         yield first, second
@@ -146,7 +146,7 @@ def test_a_supervisor_that_is_cut_off_leads_no_more_when_another_does_and_keeps_
     assert list(first.workers()) == [worker]
     eventually(lambda: first.phase() == "standby", seconds=CALL_SECONDS)
     assert list(first.workers()) == [worker]
-    assert len(first.told(events.WORKER_SPAWNED)) == 1
+    assert len(first.logged(events.WORKER_SPAWNED)) == 1
     first.is_cut = False
     eventually(lambda: first.workers() == {}, seconds=30.0)  # its workers go, as another one leads
     assert (first.phase(), second.phase()) == ("standby", "leading")

@@ -64,7 +64,7 @@ class Up:
         """The same once there are two."""
         return eventually(lambda: found if len(found := self.notes(lease)) == 2 else [], seconds=30)
 
-    def told(self, event: str) -> list[dict[str, object]]:
+    def logged(self, event: str) -> list[dict[str, object]]:
         """What was logged of one event."""
         lines = (self.folder / "log").read_text().splitlines()
         return [told for line in lines if line.startswith("{") and (told := json.loads(line))["event"] == event]
@@ -143,7 +143,7 @@ def test_the_tasks_of_workers_that_hang_start_elsewhere_in_time(up: Up, hang: Ca
     again = up.two_notes(2)
     assert not hung & {note[0] for note in again}
     assert max(float(note[2]) for note in again) - ready_at <= SLO_SECONDS + START_SECONDS
-    assert {told["worker"] for told in up.told("worker.unresponsive")} == hung
+    assert {told["worker"] for told in up.logged("worker.unresponsive")} == hung
     deaths = eventually(lambda: found if len(found := _deaths(up, hung)) == 2 else [], seconds=30)
     for death in deaths:
         assert death["cause"] == "unresponsive"
@@ -170,7 +170,7 @@ def test_nobody_is_taken_for_hung_who_waits_on_a_paused_queue_while_the_supervis
     eventually(
         lambda: float(str((up.files.read_snapshot() or {})["shown_at"])) > continued_at + WAITS_SECONDS + 1, seconds=30
     )
-    assert up.told("worker.unresponsive") == []
+    assert up.logged("worker.unresponsive") == []
     assert up.workers("idle") == workers
     up.queue.resume()
     eventually(lambda: up.notes(1), seconds=10)

@@ -54,8 +54,10 @@ def test_a_java_application_finds_what_app_engine_would_tell_it(application: Pat
     if java_runtime.version(tmp_path) != RECORDED_VERSION:
         return  # what another release sends has been answered rightly, which is all that it must be
     (tmp_path / "recorded.txt").write_text(recorded.written(exchanges, title=TITLE))  # should it have to be new
-    sent = [recorded.fields_of(RecordedCall(exchange.request, exchange.answer).asked) for exchange in exchanges]
-    assert sent == [recorded.fields_of(call.asked) for call in recorded.read(recorded.JAVA)]
+    sent = [
+        recorded.fields_of(RecordedCall(exchange.request, exchange.answer).service_request) for exchange in exchanges
+    ]
+    assert sent == [recorded.fields_of(call.service_request) for call in recorded.read(recorded.JAVA)]
 
 
 def test_the_other_client_of_the_java_runtime_finds_the_same(application: Path, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def replay(served: SdkServer, *, ticket: bytes) -> None:
     start: int | None = None
     with socket.create_connection((served.host, served.port), timeout=10) as connection:
         for call in recorded.read(recorded.JAVA):
-            for eta in recorded.etas(call.asked):
+            for eta in recorded.etas(call.service_request):
                 start = eta if start is None else start
                 current.setdefault(eta, now + eta - start)  # an eta that no answer told was made from the time of day
             body = recorded.with_etas(call.request, current)
@@ -113,8 +115,8 @@ def replay(served: SdkServer, *, ticket: bytes) -> None:
             assert answer_head + answer == in_one_piece
             assert answer_head.startswith(b"HTTP/1.1 200 ")
             found = RecordedCall(body, answer)
-            assert recorded.fields_of(found.told) == recorded.fields_of(call.told), call.method
-            current |= zip(recorded.etas(call.told), recorded.etas(found.told), strict=True)
+            assert recorded.fields_of(found.service_response) == recorded.fields_of(call.service_response), call.method
+            current |= zip(recorded.etas(call.service_response), recorded.etas(found.service_response), strict=True)
 
 
 def head_lines(told: bytes) -> set[bytes]:

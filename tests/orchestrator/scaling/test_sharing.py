@@ -55,13 +55,13 @@ class Work:
             self._work()
             sizes = self.sizes()
             self.peak = max(self.peak, sum(sizes.values()))
-        self.starts = sum(verb == "spawn" for verb, _ in self.stage.runtime.asked)
+        self.starts = sum(verb == "spawn" for verb, _ in self.stage.runtime.calls)
 
     def _work(self) -> None:
         now, runtime = self.stage.clock.monotonic(), self.stage.runtime
         for worker in [name for name, (until, _) in self.held.items() if until <= now]:
             self.queue.delete(self.held.pop(worker)[1])
-        for worker in [name for verb, name in runtime.asked if verb == "drain" and name in runtime.live]:
+        for worker in [name for verb, name in runtime.calls if verb == "drain" and name in runtime.live]:
             if worker not in self.held:
                 runtime.end(worker, now=now, code=0)
         for worker, handle in list(runtime.live.items()):

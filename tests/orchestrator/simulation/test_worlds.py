@@ -23,7 +23,7 @@ def test_a_world_is_made_from_its_number_alone() -> None:
 
 def test_worlds_are_of_every_kind_and_within_their_bounds() -> None:
     worlds = [a_world(number) for number in range(200)]
-    kinds = Counter(kind for world in worlds for kind in world.told.split(" ", maxsplit=1)[0].split("/"))
+    kinds = Counter(kind for world in worlds for kind in world.description.split(" ", maxsplit=1)[0].split("/"))
     assert set(kinds) == {
         *("poisson", "bursts", "square", "batches", "ramp", "on-off"),
         *("constant", "lognormal", "bimodal", "phases", "heavy-tail", "drift"),

@@ -42,9 +42,9 @@ def test_a_task_that_was_there_at_two_deaths_runs_alone_in_a_worker_of_its_own(s
     assert worker.endswith(".alone.7.99")
     assert stage.runtime.requests[worker].environment["TOWLINE_CONCURRENCY"] == "1"
     assert stage.runtime.requests[worker].environment["TOWLINE_WORKER"] == worker
-    (suspected,) = stage.told(events.TASK_SUSPECTED)
+    (suspected,) = stage.logged(events.TASK_SUSPECTED)
     assert (suspected["task"], suspected["deaths"], suspected["log_level"]) == ("poison", 2, "warning")
-    (isolated,) = stage.told(events.TASK_ISOLATED)
+    (isolated,) = stage.logged(events.TASK_ISOLATED)
     assert (isolated["task"], isolated["worker"]) == ("poison", worker)
 
 
@@ -136,7 +136,7 @@ def test_it_dies_alone_until_no_lease_is_left_and_then_is_dead_and_told_why(stag
     stage.source.leases["poison"] = 3
     die(stage, worker, "poison")
     assert stage.source.settled[-1] == ("poison", "dead")
-    (condemned,) = stage.told(events.TASK_CONDEMNED)
+    (condemned,) = stage.logged(events.TASK_CONDEMNED)
     assert condemned["why"] == f"its worker died 3 times while it ran, last: ended by SIGSEGV (worker {worker})"
     death = stage.files.read_deaths(limit=1)[0]
     assert (death["worker"], death["held_total"]) == (worker, 1)
@@ -152,7 +152,7 @@ def test_who_was_suspected_with_it_goes_free_when_one_has_died_of_it_alone(stage
     assert [one.task.task for one in pool.suspects] == ["innocent"]
     die(stage, worker, "poison")
     assert stage.source.recalled == ["innocent"]
-    (cleared,) = stage.told(events.TASK_CLEARED)
+    (cleared,) = stage.logged(events.TASK_CLEARED)
     assert cleared["tasks"] == ["innocent"]
     assert [one.task.task for one in (*pool.suspects, *pool.errands.values())] == ["poison"]
 
@@ -201,7 +201,7 @@ def test_a_worker_that_was_asked_to_end_or_lost_its_queue_casts_no_suspicion(sta
         stage.runtime.end(worker, now=stage.clock.monotonic(), code=code)
         stage.turn(after=0)
     assert stage.source.settled == []
-    assert stage.told(events.TASK_SUSPECTED) == []
+    assert stage.logged(events.TASK_SUSPECTED) == []
 
 
 def test_what_was_seen_of_a_task_outlives_the_supervisor(stage: ReconcilerStage, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_what_a_worker_gave_back_as_it_was_asked_to_end_is_on_record(
     stage.source.given_back[worker] = [("long", seconds_ago)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.reconciler.reap()
-    (reaped,) = stage.told(events.WORKER_REAPED)
+    (reaped,) = stage.logged(events.WORKER_REAPED)
     assert (reaped["cause"], reaped["held"]) == ("drained", held)
     (death,) = stage.files.read_deaths(limit=1)
     told = cast("list[dict[str, object]]", death["held"])
@@ -305,7 +305,7 @@ def test_what_a_worker_gave_back_before_it_was_ended_is_on_record_too(stage: Rec
     stage.source.given_back[worker] = [("long", 3.0)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), signal=signal.SIGKILL)
     stage.reconciler.reap()
-    (reaped,) = stage.told(events.WORKER_REAPED)
+    (reaped,) = stage.logged(events.WORKER_REAPED)
     assert (reaped["cause"], reaped["held"]) == ("overdue", 2)
 
 
@@ -314,4 +314,4 @@ def test_a_worker_that_ended_by_itself_is_not_asked_what_its_handlers_gave_back(
     stage.source.given_back[worker] = [("failed", 0.1)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
-    assert [entry["held"] for entry in stage.told(events.WORKER_REAPED)] == [0]
+    assert [entry["held"] for entry in stage.logged(events.WORKER_REAPED)] == [0]

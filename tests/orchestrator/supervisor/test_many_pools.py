@@ -85,7 +85,7 @@ def test_pools_that_sleep_are_looked_at_every_ten_seconds_and_when_a_task_arrive
     stage.reconciler.arrived("p3")
     stage.turn(after=1.0)
     assert source.alone == ["p3"]
-    assert [worker for verb, worker in stage.runtime.asked if verb == "spawn"] == ["p3-1"]
+    assert [worker for verb, worker in stage.runtime.calls if verb == "spawn"] == ["p3-1"]
 
 
 @pytest.mark.parametrize(

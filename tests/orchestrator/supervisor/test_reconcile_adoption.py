@@ -22,8 +22,8 @@ def test_workers_that_an_earlier_supervisor_left_are_adopted_and_not_touched(sta
     stage.set_pools(pool)
     stage.reconciler.adopt([left])
     stage.turn()
-    assert stage.runtime.asked == []
-    assert stage.told(events.WORKER_ADOPTED)[0]["worker"] == "resize-old"
+    assert stage.runtime.calls == []
+    assert stage.logged(events.WORKER_ADOPTED)[0]["worker"] == "resize-old"
 
 
 def test_adopted_workers_with_other_settings_are_replaced(stage: ReconcilerStage) -> None:
@@ -32,14 +32,14 @@ def test_adopted_workers_with_other_settings_are_replaced(stage: ReconcilerStage
     stage.set_pools(a_pool(least=1))
     stage.reconciler.adopt(())
     stage.turn()
-    assert stage.runtime.asked == [("spawn", "resize-1")]
+    assert stage.runtime.calls == [("spawn", "resize-1")]
 
 
 def test_adopted_workers_of_a_pool_that_is_gone_finish(stage: ReconcilerStage) -> None:
     adopted_worker(stage, "gone-old", pool=a_pool("gone"))
     stage.set_pools(a_pool())
     stage.reconciler.adopt(())
-    assert stage.runtime.asked == [("drain", "gone-old")]
+    assert stage.runtime.calls == [("drain", "gone-old")]
 
 
 def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: ReconcilerStage) -> None:
@@ -62,9 +62,9 @@ def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: R
     stage.set_pools(a_pool(least=2, most=2))
     stage.reconciler.adopt((), memories=memories)
     stage.turn()
-    assert stage.runtime.asked == []
+    assert stage.runtime.calls == []
     stage.turn()
-    assert sorted(stage.runtime.asked) == [("kill", "gone-old"), ("kill", "resize-old")]
+    assert sorted(stage.runtime.calls) == [("kill", "gone-old"), ("kill", "resize-old")]
 
 
 def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_while_it_works(
@@ -76,10 +76,10 @@ def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_whil
     stage.reconciler.adopt((), memories={"resize-old": Memory(finishes=True)})
     for _ in range(20):
         stage.turn()
-    assert (stage.runtime.asked, stage.state_of("resize-old")) == ([], "draining")
+    assert (stage.runtime.calls, stage.state_of("resize-old")) == ([], "draining")
     del stage.source.held["resize-old"]
     stage.turn()
-    assert stage.runtime.asked == [("drain", "resize-old")]
+    assert stage.runtime.calls == [("drain", "resize-old")]
 
 
 def test_leases_of_workers_that_died_unseen_are_given_back(stage: ReconcilerStage) -> None:
@@ -97,9 +97,9 @@ def test_what_was_learned_is_taken_up_again(stage: ReconcilerStage) -> None:
     stage.reconciler.set_pools({})
     stage.set_pools(a_pool("other"), learned={"other": state.to_json()})
     assert stage.reconciler.pools["other"].state == state
-    assert stage.told(events.STATE_DISCARDED) == []
+    assert stage.logged(events.STATE_DISCARDED) == []
 
 
 def test_what_was_learned_is_left_out_with_a_warning_when_it_makes_no_sense(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(), learned={"resize": {"version": 99}})
-    assert stage.told(events.STATE_DISCARDED)[0]["pool"] == "resize"
+    assert stage.logged(events.STATE_DISCARDED)[0]["pool"] == "resize"

@@ -24,12 +24,12 @@ def two_of_three_hang(stage: ReconcilerStage, **settings: object) -> list[str]:
 def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     assert [stage.state_of(name) for name in names] == ["unresponsive"] * 2
-    assert stage.runtime.asked == [
+    assert stage.runtime.calls == [
         *(("examine before mark", name) for name in names),
         ("spawn", "resize-3"),
         ("spawn", "resize-4"),
     ]
-    told = stage.told(events.WORKER_UNRESPONSIVE)
+    told = stage.logged(events.WORKER_UNRESPONSIVE)
     assert [(one["worker"], one["condition"]) for one in told] == [(name, "stopped (SIGSTOP)") for name in names]
     decision = stage.reconciler.pools["resize"].decision
     assert decision is not None
@@ -46,7 +46,7 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Reconci
     for _ in range(6):
         stage.turn(after=TURN)
     assert stage.source.retired == set(names)
-    assert [asked for asked in stage.runtime.asked if asked[0] in {"examine before end", "drain", "kill"}] == [
+    assert [asked for asked in stage.runtime.calls if asked[0] in {"examine before end", "drain", "kill"}] == [
         *((verb, name) for name in names for verb in ("examine before end", "drain")),
         *(("kill", name) for name in names),
     ]
@@ -65,7 +65,7 @@ def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: Reconcile
     stage.source.leased_unseen.update(names)  # leased between the look and the plan
     for _ in range(5):
         stage.turn(after=TURN)
-    assert not [asked for asked in stage.runtime.asked if asked[0] in {"drain", "kill"}]
+    assert not [asked for asked in stage.runtime.calls if asked[0] in {"drain", "kill"}]
 
 
 def test_a_worker_that_asks_again_counts_again(stage: ReconcilerStage) -> None:
@@ -73,5 +73,5 @@ def test_a_worker_that_asks_again_counts_again(stage: ReconcilerStage) -> None:
     stage.source.asked_at[names[0]] = Monotonic(stage.clock.monotonic() + TURN)
     stage.turn(after=TURN)
     assert [stage.state_of(name) for name in names] == ["idle", "unresponsive"]
-    (told,) = stage.told(events.WORKER_RESPONSIVE)
+    (told,) = stage.logged(events.WORKER_RESPONSIVE)
     assert told["worker"] == names[0]

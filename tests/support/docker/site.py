@@ -118,7 +118,7 @@ class DockerSite:
         with self.engine.client() as client:
             return {found["Labels"].get("towline.worker", ""): found["Id"] for found in client.containers()}
 
-    def told(self, event: str) -> list[dict[str, object]]:
+    def logged(self, event: str) -> list[dict[str, object]]:
         """What the supervisors logged of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]

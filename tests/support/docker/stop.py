@@ -37,7 +37,7 @@ def stopped(site: DockerSite, *, timeout: int, payload: str, **pool: Any) -> Sto
     begun = eventually(lambda: found if len(found := site.notes("begin")) >= TASKS else [], seconds=BEGIN_SECONDS)
     (worker,) = {note.worker for note in begun}
     site.write(resize=site.pool(**pool, concurrency=TASKS, workers={"min": 2, "max": 2}))
-    eventually(lambda: len(site.told("worker.started")) == 2, seconds=BEGIN_SECONDS)
+    eventually(lambda: len(site.logged("worker.started")) == 2, seconds=BEGIN_SECONDS)
     stopped_at = site.now()
     with site.engine.client() as client:
         client.stop(site.living()[worker], timeout=timeout)

@@ -95,7 +95,7 @@ class SwarmSite:
         """How many containers run on each node, as the engines have them."""
         return [node.running() for node in self.swarm.nodes]
 
-    def told(self, event: str) -> list[dict[str, object]]:
+    def logged(self, event: str) -> list[dict[str, object]]:
         """What the supervisors logged of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]

@@ -15,19 +15,19 @@ from orchestrator.source import ReleasedTask, SampleQuery
 
 
 class FakeRuntime:
-    """A `Runtime` whose workers live until a test ends them. What was asked of it is in `asked`, in order."""
+    """A `Runtime` whose workers live until a test ends them. What was asked of it is in `calls`, in order."""
 
     def __init__(self) -> None:
         self.live: dict[str, WorkerHandle] = {}
         self.requests: dict[str, SpawnRequest] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.left_running: list[WorkerHandle] = []
         self.remembered: list[WorkerHandle] = []
         self.refuses = ""
         self.condition = ""
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
-        self.is_untold = False
+        self.is_unreported = False
         self._exits: list[Exit] = []
         self._woken = threading.Event()
 
@@ -50,7 +50,7 @@ class FakeRuntime:
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         if self.refuses:
             raise SpawnError(self.refuses)
-        self.asked.append(("spawn", request.worker))
+        self.calls.append(("spawn", request.worker))
         ref = f"fake:{len(self.requests) + 1}"
         handle = WorkerHandle(request.worker, request.pool.name, ref, request.pool.digest(), now)
         self.requests[request.worker] = request
@@ -58,13 +58,13 @@ class FakeRuntime:
         return handle
 
     def drain(self, worker: str) -> None:
-        self.asked.append(("drain", worker))
+        self.calls.append(("drain", worker))
 
     def kill(self, worker: str) -> None:
-        self.asked.append(("kill", worker))
+        self.calls.append(("kill", worker))
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
-        self.asked.append((f"examine before {before}", worker))
+        self.calls.append((f"examine before {before}", worker))
         return self.condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
@@ -78,7 +78,7 @@ class FakeRuntime:
         return found
 
     def usage(self) -> Mapping[str, Usage]:
-        if self.is_untold:
+        if self.is_unreported:
             return {}
         return {worker: Usage(self.memory_bytes, self.cpu_seconds.get(worker, 0.0)) for worker in self.live}
 

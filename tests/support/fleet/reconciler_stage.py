@@ -63,10 +63,10 @@ class ReconcilerStage:
         names = list(self.runtime.live)
         self.source.seen.update(names)
         self.turn()
-        self.runtime.asked.clear()
+        self.runtime.calls.clear()
         return names
 
-    def told(self, event: str) -> list[EventDict]:
+    def logged(self, event: str) -> list[EventDict]:
         return [entry for entry in self.logs if entry["event"] == event]
 
     def state_of(self, worker: str) -> str:

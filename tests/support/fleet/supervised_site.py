@@ -72,7 +72,7 @@ class SupervisedSite:
     def shown(self) -> dict[str, object]:
         return self.files.read_snapshot() or {}
 
-    def told(self, event: str) -> list[dict[str, object]]:
+    def logged(self, event: str) -> list[dict[str, object]]:
         """What the supervisors logged of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]

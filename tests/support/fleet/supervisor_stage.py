@@ -52,10 +52,10 @@ class SupervisorStage:
 
     def end_those_asked(self) -> None:
         """Workers that were asked to finish, or ended, do so."""
-        for _, worker in [entry for entry in self.runtime.asked if entry[0] in {"drain", "kill"}]:
+        for _, worker in [entry for entry in self.runtime.calls if entry[0] in {"drain", "kill"}]:
             if worker in self.runtime.live:
                 self.runtime.end(worker, now=CLOCK.monotonic(), code=0)
 
     @property
     def acts(self) -> list[str]:
-        return [verb for verb, _ in self.runtime.asked]
+        return [verb for verb, _ in self.runtime.calls]

@@ -37,10 +37,10 @@ Services = Callable[[Random, float, Sequence[float], float], list[float]]
 
 @dataclass(frozen=True, slots=True)
 class RandomWorld:
-    """One world; `most` is the pool's upper bound, and `told` says in a line what it is."""
+    """One world; `most` is the pool's upper bound, and `description` is one line."""
 
     number: int
-    told: str
+    description: str
     workload: Workload
     world: SimulatedWorld
     slo_seconds: float
@@ -98,8 +98,8 @@ class WorldResult:
             f"{run.worker_seconds / self.hindsight_seconds:.2f}"
             for run in (self.pool, *self.peers)
         )
-        mark, told = ("!", " ! " + "; ".join(self.regrets)) if self.regrets else (" ", "")
-        return f"{mark} {self.world.number:4} {self.world.told} | {rows}{told}"
+        mark, regrets = ("!", " ! " + "; ".join(self.regrets)) if self.regrets else (" ", "")
+        return f"{mark} {self.world.number:4} {self.world.description} | {rows}{regrets}"
 
 
 def a_world(number: int) -> RandomWorld:
@@ -114,8 +114,8 @@ def a_world(number: int) -> RandomWorld:
 def world_result(world: RandomWorld) -> WorldResult:
     """The world run by a pool that knows nothing beforehand, and by each of its peers."""
     spec = a_pool("towline", most=world.most, slo=world.slo_seconds)
-    told = told_of(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
-    scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, told) for name in PEERS))
+    settings = told_of(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
+    scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, settings) for name in PEERS))
     pool, *peers = (simulate(world.workload, world.world, scaler, slo_seconds=spec.slo) for scaler in scalers)
     yardstick = hindsight(world.workload, slo_seconds=spec.slo, startup_seconds=world.world.startup_seconds)
     return WorldResult(world, pool, peers, yardstick.worker_seconds)
@@ -136,11 +136,11 @@ def _drawn(rng: Random, number: int) -> RandomWorld | None:
     taken = _SERVICES[services](rng, service_seconds, ready_at, seconds)
     workload = workload_of(f"world {number}", list(zip(ready_at, taken, strict=True)))
     most = max(2, math.ceil(room * workload.work_seconds / seconds))
-    told = (
+    description = (
         f"{arrivals}/{services} slo {slo_seconds:.3g} start {startup_seconds:.3g} "
         f"service {workload.mean_service_seconds:.3g} tasks {workload.tasks} max {most}"
     )
-    return RandomWorld(number, told, workload, SimulatedWorld(startup_seconds, cores=_CORES), slo_seconds, most)
+    return RandomWorld(number, description, workload, SimulatedWorld(startup_seconds, cores=_CORES), slo_seconds, most)
 
 
 def _between(rng: Random, low: float, high: float) -> float:

@@ -34,12 +34,12 @@ class RecordedCall:
         return str(_remote(self.request).method)
 
     @property
-    def asked(self) -> Message:
+    def service_request(self) -> Message:
         """The service's own request."""
         return _parsed(f"TaskQueue{self.method}Request", _remote(self.request).request)
 
     @property
-    def told(self) -> Message:
+    def service_response(self) -> Message:
         """The service's own response; the API host's when it is an error."""
         answer = remote_pb2.Response()
         answer.ParseFromString(self.answer)
@@ -80,7 +80,7 @@ def written(exchanges: Sequence[Exchange], *, title: str) -> str:
         outer = _remote(call.request)
         outer.ClearField("request")
         lines.append("")
-        for message, mark in ((outer, ">"), (call.asked, ">"), (call.told, "<")):
+        for message, mark in ((outer, ">"), (call.service_request, ">"), (call.service_response, "<")):
             lines += [f"# {mark} {line}" for line in str(message).splitlines()]
         lines += [f"> {call.request.hex()}", f"< {call.answer.hex()}"]
     return "\n".join([*lines, ""])

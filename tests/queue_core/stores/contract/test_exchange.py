@@ -7,7 +7,7 @@ import pytest
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Store
 from queue_core.task import ANY, NewTask, TagFilter
-from tests.support.stores.task_builders import QUEUE, a_queue, add, at, grant, samples, stats, exchange_one
+from tests.support.stores.task_builders import QUEUE, a_queue, add, at, exchange_one, grant, samples, stats
 
 NEXT = "next"
 
