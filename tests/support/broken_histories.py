@@ -1,4 +1,4 @@
-"""Histories that break a promise, told by hand, each with its invariant: the crash tests' checker must find it."""
+"""Hand-made histories that break a promise, each with its invariant: the crash tests' checker must find it."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,7 +10,7 @@ from tests.support.honest_histories import FIRST, SECOND_LEASE
 
 
 def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
-    """The invariant, how it is broken, and the story."""
+    """Return the invariant, how it is broken, and the history."""
     yield "I1", "acknowledged and gone", HandMadeHistory().add()
     yield "I1", "known to exist, and gone", HandMadeHistory().add(outcome="unknown").add(status="exists")
     yield "I1", "leased, then gone", HandMadeHistory().add().lease(FIRST)

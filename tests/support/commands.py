@@ -1,4 +1,4 @@
-"""Runs the `towline` command: in this process, or as a program of its own."""
+"""Run the `towline` command in this process or as a program."""
 
 import json
 import os
@@ -18,7 +18,7 @@ SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command answered."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -26,17 +26,17 @@ class CommandResult:
 
     @property
     def json(self) -> object:
-        """stdout as one JSON value."""
+        """Parse stdout as one JSON value."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[object]:
-        """stdout as a JSON value a line."""
+        """Parse each line of stdout as a JSON value."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 class Commands:
-    """Commands in one folder, in this process."""
+    """Runs commands in one folder, in this process."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class Commands:
 def run_program(
     *arguments: str, folder: Path, stdin: bytes = b"", environment: Mapping[str, str] | None = None
 ) -> CommandResult:
-    """A command as a process of its own."""
+    """Run a command as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         cwd=folder,
@@ -66,6 +66,6 @@ def run_program(
 
 
 def program_environment() -> dict[str, str]:
-    """An environment without settings of whoever runs the tests, in which this tree is found."""
+    """Return an environment without the user's settings, in which this source tree is importable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
     return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}

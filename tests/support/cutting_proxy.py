@@ -1,4 +1,4 @@
-"""A proxy that breaks connections on purpose: what a client sees when a server or a network dies under it."""
+"""Proxies that break connections on purpose: one for HTTP servers, one for any TCP protocol."""
 
 import socket
 import threading
@@ -10,12 +10,13 @@ from typing import Literal
 from tests.support.servers import RunningServer
 
 Fate = Literal["pass", "lose answer", "drop", "restart"]
-"""`lose answer`: the server gets the request, the client no answer. `drop`: nobody gets anything.
-`restart`: as `lose answer`, and from then on requests go to the other server."""
+"""`lose answer`: the server gets the request, but the client no answer. `drop`: the request is not forwarded.
+`restart`: as `lose answer`, and all later requests go to the other server.
+"""
 
 
 class CuttingProxy:
-    """Forwards a request at a time; each takes the next fate, and passes when none is left."""
+    """Forwards one HTTP request at a time; each takes the next fate, or passes when none is left."""
 
     def __init__(self, server: RunningServer, *, other: RunningServer | None = None) -> None:
         self._target = server.port
@@ -34,7 +35,7 @@ class CuttingProxy:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         for connection in list(self._connections):
-            with suppress(OSError):  # its thread has just closed it
+            with suppress(OSError):  # already closed by its thread
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
@@ -76,7 +77,7 @@ class CuttingProxy:
 
 @contextmanager
 def a_proxy(server: RunningServer, *, other: RunningServer | None = None) -> Iterator[CuttingProxy]:
-    """A proxy in front of a server; `other` takes over at a `restart`."""
+    """Run a proxy in front of a server; `other` takes over at a `restart`."""
     proxy = CuttingProxy(server, other=other)
     proxy.start()
     try:
@@ -106,18 +107,21 @@ def _read_message(connection: socket.socket) -> bytes:
 
 
 TcpFate = Literal["pass", "drop", "lose answer", "stall"]
-"""`drop`: the message does not arrive, and both ends find the connection closed. `lose answer`: it arrives, and the
-connection is closed when its answer comes. `stall`: it arrives, nothing comes back, and the connection stays open."""
+"""`drop`: the message is not forwarded, and both ends are closed. `lose answer`: it is forwarded, and the
+connection is closed when its answer comes. `stall`: it is forwarded, but no answer, and the connection stays open.
+"""
 
 PIECE_BYTES = 256 << 10
 CONNECT_SECONDS = 5.0
 
 
 class CuttingTcpProxy:
-    """Listens on loopback and forwards to `host:port`; `choose` draws the fate of every message. Threads inside.
+    """Forwards TCP from loopback to `host:port`, of any protocol; `choose` draws each message's fate.
+
+    What a client sends in one piece counts as a message, and what comes back next as its answer.
 
     Attributes:
-        cuts: messages that did not pass, so far.
+        cuts: messages that were not forwarded or not answered, so far.
         messages: what clients sent since the last `cut_next`, or ever.
     """
 
@@ -135,30 +139,30 @@ class CuttingTcpProxy:
         threading.Thread(target=self._accept, name="wire", daemon=True).start()
 
     def cut_next(self, fate: TcpFate, *, after: int = 0) -> None:
-        """Let this befall the message that comes after so many others, counted from now on over all connections."""
+        """Apply this fate to the message that follows `after` others, counted from now over all connections."""
         with self._lock:
             self._planned = (after, fate)
             self.messages = 0
 
     @property
     def is_armed(self) -> bool:
-        """Whether a planned fate still waits for its message."""
+        """Return whether a planned fate has not been applied yet."""
         return self._planned is not None
 
     def disarm(self) -> None:
-        """Forget the planned fate."""
+        """Drop the planned fate."""
         with self._lock:
             self._planned = None
 
     def sever(self) -> None:
-        """Cut every connection there is; new ones are served."""
+        """Close every open connection; new ones are accepted."""
         with self._lock:
             pairs = list(self._pairs)
         for pair in pairs:
             pair.cut()
 
     def close(self) -> None:
-        """Cut everything, and listen no more."""
+        """Close every connection and stop listening."""
         self._is_over = True
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
@@ -193,7 +197,7 @@ class CuttingTcpProxy:
             if fate == "drop":
                 break
             if fate != "pass":
-                pair.doom = fate  # before it is sent: its answer may come at once
+                pair.doom = fate  # before sending: the answer may come at once
             if not _write(pair.server, piece):
                 break
         pair.cut()
@@ -221,7 +225,7 @@ class CuttingTcpProxy:
 
 
 class _Pair:
-    """One client's connection and the one that was opened for it."""
+    """A client's connection and the one opened to the server for it."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
@@ -229,13 +233,13 @@ class _Pair:
         self.doom: TcpFate = "pass"
 
     def cut(self) -> None:
-        """End both connections; whoever reads from them is woken."""
+        """Shut down both connections, which wakes their readers."""
         for end in (self.client, self.server):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close both sockets."""
         self.client.close()
         self.server.close()
 
@@ -257,7 +261,7 @@ def _write(end: socket.socket, piece: bytes) -> bool:
 
 @contextmanager
 def a_tcp_proxy(host: str, port: int, *, choose: Callable[[], TcpFate] = lambda: "pass") -> Iterator[CuttingTcpProxy]:
-    """A wire to `host:port`, which is cut for good in the end."""
+    """Run a proxy to `host:port`, closed at the end."""
     wire = CuttingTcpProxy(host, port, choose=choose)
     try:
         yield wire

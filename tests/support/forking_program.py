@@ -1,6 +1,6 @@
-"""A program that forks with a queue open, as prefork servers and `multiprocessing` do: `python -m ... STORY URL`.
+"""A program that forks with an open queue, like prefork servers and `multiprocessing`: `python -m ... STORY URL`.
 
-Prints, as JSON, what was acknowledged. A child that fails, or hangs and is ended, makes the program fail.
+It prints what was acknowledged, as JSON. A child that fails or hangs makes the program fail.
 """
 
 import json
@@ -22,7 +22,7 @@ Results = dict[str, object]
 
 
 def fork(story: Callable[[], object]) -> "Child":
-    """Run `story` in a child; what it returns is what `Child.result` returns."""
+    """Run `story` in a child process; `Child.result` returns its result."""
     reader, writer = os.pipe()
     process = os.fork()
     if process:
@@ -38,14 +38,14 @@ def fork(story: Callable[[], object]) -> "Child":
 
 
 class Child:
-    """A process that was forked."""
+    """A forked child process."""
 
     def __init__(self, process: int, reader: int) -> None:
         self._process = process
         self._reader = reader
 
     def result(self) -> object:
-        """What its story returned, once it has ended. Raises what went wrong."""
+        """Return the story's result once the child has ended. Raises its error."""
         with os.fdopen(self._reader, "rb") as answers:
             data = answers.read()
         os.waitpid(self._process, 0)
@@ -56,7 +56,7 @@ class Child:
 
 
 def add(queue: Queue, name: str, count: int) -> list[str]:
-    """Add as many, one by one; their payloads."""
+    """Add `count` tasks one by one and return their payloads."""
     made = [f"{name}-{number}" for number in range(count)]
     for payload in made:
         queue.add([NewTask(payload.encode())])
@@ -68,7 +68,7 @@ def _all(children: list[Child]) -> list[str]:
 
 
 def siblings(queue: Queue) -> Results:
-    """Children and parent add at the same time."""
+    """Let children and parent add at the same time."""
     added = add(queue, "before", 1)
     children = [fork(lambda child=child: add(queue, f"child{child}", 25)) for child in range(4)]
     added += add(queue, "parent", 25)
@@ -84,7 +84,7 @@ def _add_one(number: int) -> str:
 
 
 def pool(queue: Queue) -> Results:
-    """`multiprocessing.Pool` of a producer."""
+    """Use `multiprocessing.Pool` in a producer."""
     added = add(queue, "before", 1)
     _POOLED.append(queue)
     with multiprocessing.get_context("fork").Pool(3) as workers:
@@ -93,7 +93,7 @@ def pool(queue: Queue) -> Results:
 
 
 def grandchildren(queue: Queue) -> Results:
-    """A fork of a fork, of a child that has used the queue and of one that has not."""
+    """Fork from a forked child that has used the queue, and from one that has not."""
 
     def child(name: str, count: int) -> list[str]:
         added = add(queue, name, count)
@@ -107,7 +107,7 @@ def grandchildren(queue: Queue) -> Results:
 
 
 def busy(queue: Queue) -> Results:
-    """Other threads of the parent are in the middle of calls: adds, looks, and a lease that waits."""
+    """Fork while other threads of the parent are in calls: adds, reads, and a waiting lease."""
     stop = threading.Event()
     added = add(queue, "before", 1)
     failed: list[str] = []
@@ -144,7 +144,7 @@ def busy(queue: Queue) -> Results:
 
 
 def verbs(queue: Queue) -> Results:
-    """Every verb of a worker in the child; a lease of the parent stays its own."""
+    """Use every verb of a worker in the child; a lease of the parent stays its own."""
     names = [f"task{number}" for number in range(4)]
     queue.add([NewTask(name=name) for name in names])
     (held,) = queue.lease(1, worker="parent", seconds=60)
@@ -164,7 +164,7 @@ def verbs(queue: Queue) -> Results:
 
 
 def woken(queue: Queue) -> Results:
-    """Who waits in the child is woken by the parent, and the other way round, each within a second."""
+    """Check that a waiter in the child is woken by the parent, and the other way round, within a second."""
     queue.lease(1, worker="parent", wait_seconds=0.05)
     waits_in_child = fork(lambda: [lease.payload.decode() for lease in queue.lease(1, worker="c", wait_seconds=20)])
     added = add(queue, "from-parent", 1)
@@ -175,7 +175,7 @@ def woken(queue: Queue) -> Results:
 
 
 def orphan(queue: Queue) -> Results:
-    """The parent closes its queue, and others open and close theirs, while the child goes on."""
+    """Close the parent's queue, and open and close others, while the child goes on."""
     added = add(queue, "before", 1)
     to_child, from_parent = os.pipe()
 
@@ -197,7 +197,7 @@ def orphan(queue: Queue) -> Results:
 
 
 def closed(queue: Queue) -> Results:
-    """A queue that was closed before the fork is closed in the child."""
+    """Check that a queue closed before the fork is closed in the child."""
     queue.close()
 
     def child() -> str:
@@ -211,7 +211,7 @@ def closed(queue: Queue) -> Results:
 
 
 def memory(queue: Queue) -> Results:
-    """A copy of memory reaches nobody."""
+    """Check that a forked copy of a memory store reaches no other process."""
 
     def child() -> list[str]:
         results = []

@@ -1,4 +1,4 @@
-"""Histories that keep every promise, told by hand: the crash tests' checker must believe each of them."""
+"""Hand-made histories that keep every promise: the crash tests' checker must accept each of them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,7 +12,7 @@ SECOND_LEASE = a_lease(since=4.05, number=2)
 
 
 def honest() -> Iterator[tuple[str, HandMadeHistory]]:
-    """What happens, and the story."""
+    """Return what happens, and the history."""
     yield "added, kept", HandMadeHistory().add().keeps(a_stored())
     yield "killed in the add, not kept", HandMadeHistory().add(outcome="unknown")
     yield "killed in the add, kept", HandMadeHistory().add(outcome="unknown").keeps(a_stored())

@@ -1,6 +1,6 @@
-"""Hosts on one machine: network namespaces on a bridge of their own, whose links are cut and mended. Needs root.
+"""Several hosts on one machine: network namespaces on a private bridge whose links can be cut. Needs root.
 
-Our own network is not touched: the bridge lies in a namespace, too.
+This machine's network is not touched: the bridge is in a namespace, too.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ NETWORK = "10.77.0"
 
 
 class NamespacesUnavailableError(Exception):
-    """Network namespaces can't be made here; the message says why, fit for a skip."""
+    """Network namespaces can't be made here; the message says why, as a reason for skipping."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetnsHost:
-    """One host: the namespace it is, and its address on the common network."""
+    """One host: its namespace, and its address on the common network."""
 
     namespace: str
     address: str
@@ -31,21 +31,21 @@ class NetnsHost:
     _port: str
 
     def cut(self) -> None:
-        """From now on nothing arrives, and nobody is told."""
+        """Cut its link: packets are lost without notice."""
         _ip("-n", self._hub, "link", "set", self._port, "down")
 
     def mend(self) -> None:
-        """As before the cut."""
+        """Restore its link."""
         _ip("-n", self._hub, "link", "set", self._port, "up")
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command as it is run on this host."""
+        """Return the command that runs `command` on this host."""
         return ["ip", "netns", "exec", self.namespace, *command]
 
 
 @contextmanager
 def hosts(*names: str) -> Iterator[list[NetnsHost]]:
-    """Hosts that reach each other; they are gone in the end, and what still runs on them has no network.
+    """Make hosts that reach each other, removed at the end; processes left on them lose their network.
 
     Raises `NamespacesUnavailableError`.
     """
@@ -93,7 +93,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def on_host(host: NetnsHost) -> Iterator[None]:
-    """Within, what this thread opens is on `host`."""
+    """Open this thread's new sockets on `host` while the context is open; they may be used anywhere."""
     ours = Path(f"/proc/self/task/{threading.get_native_id()}/ns/net")
     before = os.open(ours, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""A runtime without processes and a source without a queue, for tests of what stands between them."""
+"""A runtime without processes and a source without a queue, for tests of the code between them."""
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -15,7 +15,7 @@ from orchestrator.source import ReleasedTask, SampleQuery
 
 
 class FakeRuntime:
-    """A `Runtime` whose workers live until a test ends them. What was asked of it is in `calls`, in order."""
+    """A `Runtime` whose workers live until a test ends them. `calls` lists the calls it got, in order."""
 
     def __init__(self) -> None:
         self.live: dict[str, WorkerHandle] = {}
@@ -40,7 +40,7 @@ class FakeRuntime:
         signal: int | None = None,
         last_lines: Sequence[str] = (),
     ) -> None:
-        """The worker ends; the next `reap` tells of it."""
+        """End the worker; the next `reap` reports it."""
         handle = self.live.pop(worker)
         self._exits.append(
             Exit(worker, handle.pool, handle.ref, now, code=code, signal=signal, last_lines=tuple(last_lines))
@@ -96,11 +96,11 @@ class FakeRuntime:
 
 @dataclass
 class FakeSource:
-    """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
+    """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`; `held` has each worker's tasks.
 
-    What a worker has `given_back` itself goes with the seconds since. A worker is `seen` when a test says so, and asked
-    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that `worked_unseen` has ended
-    one. `is_down` makes every verb fail; `leader` other than None leads instead.
+    `given_back` has what workers released themselves, with the seconds since. A worker is `seen` when a test says so,
+    and sent its last request at `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that
+    `worked_unseen` has ended one. `is_down` makes every verb fail; `leader` other than None leads instead.
     """
 
     ready: int = 0

@@ -1,7 +1,7 @@
-"""Stories for the policy: a queue and its workers over some steps, whatever happens in them; each decision is told.
+"""Stories for the policy: a queue and its workers over some steps with any events; every decision is returned.
 
-What a sample tells is consistent: tasks are leased in order by workers that are up, and each has one end. The fleet
-follows the decisions, or half of them, or not at all; workers die, starts fail, looks at the queue are missed.
+Samples are consistent: workers that are up lease tasks in order, and each lease ends once. The fleet follows the
+decisions fully, half or not at all; workers die, starts fail, samples are missed.
 """
 
 import math
@@ -45,7 +45,7 @@ class OtherPool:
 
 @dataclass(frozen=True)
 class StoryStep:
-    """What happens until the next decision, in turns of the pool's; `old_slos`: tasks come that have waited so long."""
+    """Events until the next decision, in the pool's turns; `old_slos`: tasks arrive that have waited so long."""
 
     turns: float
     arrivals: int
@@ -65,7 +65,7 @@ class StoryStep:
 
 @dataclass(frozen=True)
 class PolicyStory:
-    """A pool, and what happens."""
+    """A pool and the events it meets."""
 
     spec: PoolSpec
     startup_seconds: float
@@ -74,7 +74,7 @@ class PolicyStory:
 
 @dataclass(frozen=True)
 class StoryDecision:
-    """One decision, and what it was made from. `oldest_seconds` is of the queue when it was looked at."""
+    """One decision and its inputs. `oldest_seconds` is of the queue when it was sampled."""
 
     sample: QueueSample
     fleet: Fleet
@@ -89,26 +89,26 @@ class StoryDecision:
 
     @property
     def is_late(self) -> bool:
-        """Whether a task has waited longer than the slo that could be leased, by a pool that is not shut."""
+        """Whether a leasable task has waited longer than the slo, in a pool that is not shut."""
         if self.sample.paused or not self.spec.workers.max:
             return False
         return self.oldest_seconds > self.spec.slo + 1e-6
 
     @property
     def tasks(self) -> int:
-        """Those that wait, and those that workers hold that stay."""
+        """The number of waiting tasks, and of those held by workers that stay."""
         staying = {worker.worker for worker in self.fleet.alive}
         return self.sample.ready + sum(lease.worker in staying for lease in self.sample.running)
 
     @property
     def elsewhere(self) -> int:
-        """Workers that other pools stand for."""
+        """The number of workers that other pools contribute."""
         slots = math.fsum(one.slots for one in self.conditions.helpers)
         return math.floor(slots / self.spec.concurrency + 1e-9)
 
     @property
     def slot_each(self) -> int:
-        """Workers with a slot for each task, less those of other pools."""
+        """The number of workers with a slot for each task, less those of other pools."""
         return math.ceil(self.tasks / self.spec.concurrency) - self.elsewhere
 
 
@@ -124,7 +124,7 @@ class _Lease:
 
 @dataclass
 class _World:
-    """The queue and the fleet as they are. Tasks are pairs: since when each is ready, and how often it was leased."""
+    """The queue and the fleet. Tasks are pairs: since when each is ready, and how often it was leased."""
 
     story: PolicyStory
     now: float = NOW
@@ -184,7 +184,7 @@ class _World:
         self.arrivals += len(due) + step.arrivals
 
     def _work(self, step: StoryStep, spec: PoolSpec) -> list[LeaseSample]:
-        """Who is up and stays leases in order, for as long as anything waits."""
+        """Let workers that are up and stay lease in order while anything waits."""
         finished = self._ended(step)
         busy = {worker.worker: 0 for worker in self.fleet.workers.values()}
         for lease in self.leases:
@@ -290,7 +290,7 @@ class _World:
         now = Monotonic(self.now)
         self.fleet, _ = exited(self.fleet, AnExit(name, now, code=code, signal=signal), now=now, held=len(held))
 
-    # -- what else bears on it ------------------------------------------------------------------------------------
+    # -- conditions ------------------------------------------------------------------------------------
 
     def _conditions(self, step: StoryStep, spec: PoolSpec) -> Conditions:
         if step.elsewhere is None:
@@ -308,7 +308,7 @@ class _World:
 
 
 def decisions_of(story: PolicyStory) -> Iterator[StoryDecision]:
-    """Every decision of a story."""
+    """Return every decision of a story."""
     scene = _World(story)
     for step in story.steps:
         yield scene.step(step)
@@ -394,4 +394,4 @@ stories = st.builds(
     st.sampled_from([0.0, 0.5, 3.0, 40.0]),
     st.lists(st.one_of(calm_steps, calm_steps, calm_steps, wild_steps), min_size=12, max_size=50),
 )
-"""A pool is left alone for most of the time, so that it comes to be large, and to know something."""
+"""Steps leave the pool alone most of the time, so that it grows large and learns."""

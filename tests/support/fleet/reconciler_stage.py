@@ -1,4 +1,4 @@
-"""A reconciler between fakes, turn by turn."""
+"""A reconciler between fakes, run turn by turn."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from tests.support.fleet.fleet_builders import a_pool
 
 @dataclass
 class ReconcilerStage:
-    """A reconciler between fakes, with a clock that a test moves."""
+    """A reconciler between fakes, with a manual clock."""
 
     files: StateDir
     logs: list[EventDict]
@@ -31,7 +31,7 @@ class ReconcilerStage:
         self.reconciler = self.made()
 
     def made(self, conditions: ConditionsTracker | None = None) -> Reconciler:
-        """A reconciler between the fakes, as a supervisor that starts would make it."""
+        """Return a reconciler between the fakes, as a starting supervisor makes it."""
         return Reconciler(
             source=self.source,
             runtime=self.runtime,
@@ -51,13 +51,13 @@ class ReconcilerStage:
         self.reconciler.set_pools({pool.name: pool for pool in pools}, learned=learned)
 
     def turn(self, *, after: float = 5.0) -> None:
-        """Let `after` seconds pass, collect who ended, and do the turns that are due."""
+        """Advance the clock by `after` seconds, reap, and run the turns that are due."""
         self.clock.advance(after)
         self.reconciler.reap()
         self.reconciler.turns()
 
     def with_workers(self, count: int, **settings: object) -> list[str]:
-        """A pool whose minimum of workers is up and idle."""
+        """Set a pool whose minimum of workers is up and idle."""
         self.set_pools(a_pool(least=count, spawn_parallelism=count, **settings))
         self.turn()
         names = list(self.runtime.live)

@@ -1,4 +1,4 @@
-"""What a running `towline up` answers to Prometheus: names of metrics, their labels, and the values of those."""
+"""The Prometheus metrics of a running `towline up`: names, labels and label values."""
 
 import subprocess
 import sys
@@ -32,7 +32,7 @@ _LAST_TO_COME: Final = "towline_pool_decisions_total"
 
 
 def scraped_from_a_running_fleet(folder: Path) -> METRICS:
-    """Every sample's name with its labels and their values, once a pool has decided."""
+    """Return every sample's name with its labels and their values, once a pool has decided."""
     (folder / "towline.yaml").write_text(_SETTINGS)
     (folder / "tasks.py").write_text(_TASKS)
     port = free_port()

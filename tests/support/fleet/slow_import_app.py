@@ -1,4 +1,4 @@
-"""The app of `working`, as of an application that takes a while to import."""
+"""The recording app, as an application that takes a while to import."""
 
 import time
 

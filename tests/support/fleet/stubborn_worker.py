@@ -1,4 +1,4 @@
-"""A worker of any kind: `python -m tests.support.fleet.stubborn_worker`. Asks on for leases when it is refused any."""
+"""A worker that keeps requesting leases when it is refused: `python -m tests.support.fleet.stubborn_worker`."""
 
 import os
 import time

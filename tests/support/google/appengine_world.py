@@ -36,7 +36,7 @@ class AppEngineWorld:
         return self.queue.add(Task(**({"payload": b"x", "method": "PULL"} | settings)))
 
     def leased(self) -> taskqueue.Task:
-        """A task that was added and leased."""
+        """Add and lease a task."""
         self.add()
         (task,) = self.queue.lease_tasks(60, 1)
         return task
@@ -44,7 +44,7 @@ class AppEngineWorld:
 
 @contextmanager
 def connected(options: ServeOptions | None = None, ticket: str | None = None) -> Iterator[AppEngineWorld]:
-    """A server, to which the client of this process is connected."""
+    """Run a server to which the client of this process is connected."""
     store = FailingStore()
     with a_server(store, options) as server:
         connect.connect_appengine(server.url, ticket=ticket)
@@ -52,6 +52,6 @@ def connected(options: ServeOptions | None = None, ticket: str | None = None) ->
 
 
 def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo, until the test's end, what the environment tells the client."""
+    """Remove the client's settings from the environment until the test's end."""
     for name in ("API_HOST", "API_PORT", "HTTP_X_APPENGINE_API_TICKET", "HTTP_HOST", "TOWLINE_WORKER"):
         monkeypatch.delenv(name, raising=False)

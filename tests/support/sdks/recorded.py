@@ -1,4 +1,4 @@
-"""What an SDK sent, and how it was answered: kept in a text file, read by Google's classes, compared, sent again."""
+"""Recorded calls of an SDK in a text file: read by Google's classes, compared, sent again."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ Told: TypeAlias = "Mapping[str, Told] | Sequence[Told] | str | bytes | int | flo
 
 JAVA = ROOT / "tests" / "support" / "sdks" / "java" / "recorded.txt"
 PRESENT_AFTER = Instant(1_500_000_000_000_000)
-"""Etas after it are of the time of the recording; those before it were chosen."""
+"""Etas after this are relative to the recording's time; earlier ones were chosen."""
 _ETAS = frozenset({"eta_usec", "updated_eta_usec", "oldest_eta_usec"})
 _CHOSEN = re.compile(rb"_[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """Bodies of one request to `/rpc_http` and of its answer."""
+    """The bodies of one request to `/rpc_http` and of its reply."""
 
     request: bytes
     answer: bytes
@@ -65,7 +65,7 @@ def _parsed(name: str, data: bytes) -> Message:
 
 
 def read(path: Path) -> list[RecordedCall]:
-    """The calls in a file: `>` before a request in hexadecimal, `<` before its answer, `#` before what they say."""
+    """Return the calls in a file: `>` marks a request in hexadecimal, `<` its reply, `#` their fields."""
     requests, answers = (
         [bytes.fromhex(line[2:]) for line in path.read_text().splitlines() if line.startswith(mark)] for mark in "><"
     )
@@ -73,7 +73,7 @@ def read(path: Path) -> list[RecordedCall]:
 
 
 def written(exchanges: Sequence[Exchange], *, title: str) -> str:
-    """The file of these exchanges, every field of theirs told in comments."""
+    """Return the file of these exchanges, with every field in comments."""
     lines = [f"# {title}"]
     for exchange in exchanges:
         call = RecordedCall(exchange.request, exchange.answer)
@@ -90,7 +90,7 @@ def written(exchanges: Sequence[Exchange], *, title: str) -> str:
 
 
 def fields_of(message: Message) -> Told:
-    """A message's fields; what differs from run to run, and what an error says in words, is left out."""
+    """Return a message's fields without those that differ between runs and without error texts."""
     return {field.name: _field_lines(field.name, value) for field, value in message.ListFields()}
 
 
@@ -113,7 +113,7 @@ def _field_lines(name: str, value: object) -> Told:
 
 
 def etas(message: Message) -> list[int]:
-    """Every eta in it that is of its own time, in the order of the fields."""
+    """Return every eta of the recording's own time, in the order of the fields."""
     found: list[int] = []
     for field, value in message.ListFields():
         if field.name in _ETAS:
@@ -126,7 +126,7 @@ def etas(message: Message) -> list[int]:
 
 
 def with_etas(request: bytes, instead: Mapping[int, int]) -> bytes:
-    """The same bytes, but for these etas, each of which takes as many bytes as the one it stands for."""
+    """Replace these etas in the bytes by others of the same encoded length."""
     for recorded, current in instead.items():
         old, new = _varint(recorded), _varint(current)
         assert len(old) == len(new)

@@ -1,4 +1,4 @@
-"""Stands between a client and the server, passes everything on, and keeps what was said."""
+"""A relay between a client and the server that records every exchange."""
 
 import socket
 import threading
@@ -14,7 +14,7 @@ CHUNK_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer, each its head and its body."""
+    """One request and its reply, each with head and body."""
 
     request_head: bytes
     request: bytes
@@ -24,7 +24,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class RecordingRelay:
-    """Where clients connect, and what went through so far."""
+    """The relay's address and the recorded exchanges."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class RecordingRelay:
 
 @contextmanager
 def relaying(served: SdkServer) -> Iterator[RecordingRelay]:
-    """Relay on a free port until the end; each connection in a thread of its own."""
+    """Run a relay on a free port, with a thread per connection."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
         relay = RecordingRelay("127.0.0.1", listener.getsockname()[1])
@@ -76,7 +76,7 @@ def _shut(one: socket.socket) -> None:
 
 
 def read_message(connection: socket.socket) -> tuple[bytes, bytes]:
-    """The head of the next message, its empty line included, and as much of a body as it announces.
+    """Return the head of the next message, with its empty line, and the body it announces.
 
     Raises `ConnectionError` at the end of the connection.
     """

@@ -1,4 +1,4 @@
-"""A state machine on a store and on the reference side by side: every outcome, count and sample is to be the same."""
+"""A state machine that runs a store and the reference side by side: all outcomes, counts and samples must be equal."""
 
 import tempfile
 from collections.abc import Callable
@@ -58,7 +58,7 @@ specs = some.builds(
 
 
 class StoreModel(RuleBasedStateMachine):
-    """Drives both stores with one clock; tokens of all leases ever granted are tried again."""
+    """Drives both stores with one clock; the tokens of all leases ever granted are tried again."""
 
     def __init__(self, open_empty: Callable[[Path], list[Store]]) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class StoreModel(RuleBasedStateMachine):
         self.stores = open_empty(Path(self.folder.name))
         self.store = self.stores[0]
         self.tokens: list[str] = []
-        self.known_workers: tuple[str, ...] = WORKERS  # a store may forget with a queue whom it met there
+        self.known_workers: tuple[str, ...] = WORKERS  # with a queue a store may forget its workers
         self.cursors = {store: dict.fromkeys(QUEUES, 0) for store in ("reference", "store")}
         self.steps = 0
 
@@ -80,7 +80,7 @@ class StoreModel(RuleBasedStateMachine):
         assert [each.problems for each in found] == [()] * len(found)
 
     def both(self, verb: Callable[[Transaction], object], *, how: Literal["write", "read"] = "write") -> object:
-        """Run a verb on both; the outcomes, or the errors' classes, must be equal."""
+        """Run a verb on both stores; the outcomes, or the errors' classes, must be equal."""
         outcomes = []
         for store in (self.reference, self.store):
             with store.begin() if how == "write" else store.read() as transaction:
@@ -98,7 +98,7 @@ class StoreModel(RuleBasedStateMachine):
         self.tokens += [held.token for held in getattr(granted, "leases", ())]
 
     def the_next_process_goes_on(self) -> None:
-        """Where several have the store open."""
+        """Continue in the next process, if several have the store open."""
         self.store = self.stores[(self.stores.index(self.store) + 1) % len(self.stores)]
 
     @precondition(lambda self: len(self.stores) > 1)
@@ -318,7 +318,7 @@ class StoreModel(RuleBasedStateMachine):
         limit=some.integers(1, 4),
     )
     def look(self, queue: str, tags: TagFilter, states: set[TaskState], limit: int) -> None:
-        """What a snapshot shows before anything is settled is what the reference shows once all is."""
+        """A snapshot before expired leases are settled must equal the reference's after settling."""
         now = self.clock.now()
 
         def verb(to: Transaction) -> object:
@@ -350,7 +350,7 @@ class StoreModel(RuleBasedStateMachine):
             except QueueError as error:
                 seen.append(type(error))
                 continue
-            cursors[queue] = found.cursor  # what it is made of is the store's own affair
+            cursors[queue] = found.cursor  # its contents are private to the store
             seen.append((found.finished, found.missed))
         assert seen[0] == seen[1]
 
@@ -362,7 +362,7 @@ class StoreModel(RuleBasedStateMachine):
             transaction.add("never", [NewTask(tag="never")], now=self.clock.now())
             transaction.lease("never", LeaseRequest(1, 1.0, TagFilter(), "w9"), now=self.clock.now())
             raise ZeroDivisionError
-        if self.store.is_remote:  # then an id that was given out in vain is not given again
+        if self.store.is_remote:  # ids used by the rolled-back add are not used again
             with self.reference.begin() as transaction:
                 transaction.put_queue(QueueSpec("never"), now=self.clock.now())
                 transaction.add("never", [NewTask()], now=self.clock.now())
@@ -370,7 +370,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_stored_twice(self) -> None:
-        """Not after every rule: a reader may put in order what the next verb should find as the last one left it."""
+        """Check this after some rules only: the check itself may expire leases that the next verb should find."""
         self.steps += 1
         if self.steps % 3:
             return

@@ -1,4 +1,4 @@
-"""Runs a Python program under strace, and tells in which order it wrote, had the disk keep a file, and answered."""
+"""Run a Python program under strace and return the order of its writes, syncs and replies."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ _ENDED = re.compile(r"^(?P<pid>\d+) +<\.\.\. (?P<call>\w+) resumed>")
 
 @dataclass(frozen=True, slots=True)
 class SyncEvent:
-    """A write to a file, a pipe or a socket with its text as strace shows it, or a sync that has ended well.
+    """A write to a file, pipe or socket with strace's text, or a successful sync.
 
     Args:
         began: the position among all events at which a sync began.
@@ -41,7 +41,7 @@ class SyncEvent:
 
 
 def strace() -> str:
-    """The path of strace; skips, by name, where it is absent or may not trace."""
+    """Return the path of strace; skip, by name, where it is absent or may not trace."""
     found = shutil.which("strace")
     if found is None or subprocess.run([found, "-qq", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("needs strace, and a host that lets it trace")
@@ -50,9 +50,9 @@ def strace() -> str:
 
 @contextmanager
 def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A Python program, `python ARGUMENTS`, in `folder`, ended by SIGTERM; its calls are traced to the file."""
+    """Run `python ARGUMENTS` in `folder`, ended by SIGTERM, with its calls traced to a file."""
     trace = folder / "trace.txt"
-    # -D: the tracer is the child, so that the process here is the program itself.
+    # -D: the tracer is the child, so that our child process is the program itself.
     command = [
         strace(),
         "-D",
@@ -85,7 +85,7 @@ def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
 
 
 def events(trace: Path) -> list[SyncEvent]:
-    """What a trace tells, in order."""
+    """Return the events of a trace in order."""
     found: list[SyncEvent] = []
     under_way: dict[str, tuple[str, int]] = {}
     for line in trace.read_text(errors="replace").splitlines():
@@ -104,7 +104,7 @@ def events(trace: Path) -> list[SyncEvent]:
 
 
 def unsynced(told: Sequence[SyncEvent], *, log: Path, marks: Sequence[str]) -> list[str]:
-    """The marks that were answered though no sync of the log lay between the write of the mark to it and the answer."""
+    """Return the marks whose reply was sent before a sync of the log that followed their write."""
     return [mark for mark in marks if not _is_kept(told, log=str(log), mark=mark)]
 
 
