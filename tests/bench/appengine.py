@@ -1,7 +1,7 @@
-"""What App Engine's door costs beside the native API, on the same server: `python3 -m tests.bench.appengine`.
+"""Compare the App Engine endpoint's cost with the native API's, on one server: `python3 -m tests.bench.appengine`.
 
-One connection, one call after another, as bytes that were made beforehand, so that a client's own work counts for
-neither. Rounds alternate; the figures are medians over all calls of a side. It measures and reports; it never fails.
+Calls run one after another on one connection, as prepared bytes, so that no client's work counts. Rounds alternate; the
+figures are medians over all calls of a side. It measures and reports; it never fails.
 """
 
 import argparse
@@ -31,12 +31,12 @@ BATCH = 100
 LEASE_SECONDS = 600.0
 
 Answered = Callable[[bytes], int]
-"""How many tasks an answer's body tells of; to be sure that both sides did the same."""
+"""Returns the number of tasks in an answer's body, to check that both sides did the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to make a call: its bytes, and what its answer should tell of."""
+    """One way to make a call: its bytes, and how to check its answer."""
 
     request: bytes
     tasks: Answered
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class EndpointComparison:
-    """The same call through both doors."""
+    """The same call through both endpoints."""
 
     name: str
     native: Side
@@ -71,7 +71,7 @@ def _answer(body: bytes) -> bytes:
 
 
 def comparisons() -> Sequence[EndpointComparison]:
-    """One task, and a hundred, added and leased."""
+    """Return the comparisons: one task and a hundred, added and leased."""
     found = []
     for count in (1, BATCH):
         name = "" if count == 1 else f" {count}"
@@ -116,14 +116,14 @@ def comparisons() -> Sequence[EndpointComparison]:
 
 
 class Connection:
-    """A kept connection to the server; calls are timed from the first byte sent to the last one read."""
+    """A kept-alive connection; a call's time runs from the first byte sent to the last one read."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def seconds(self, side: Side, *, tasks: int) -> float:
-        """Of one call. Raises `AssertionError` when its answer is not what was asked for."""
+        """Return the seconds of one call. Raises `AssertionError` when its answer is wrong."""
         began = time.perf_counter()
         self._socket.sendall(side.request)
         data = bytearray(self._socket.recv(1 << 20))
@@ -136,12 +136,12 @@ class Connection:
         return seconds
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._socket.close()
 
 
 def measure(address: tuple[str, int], *, rounds: int, calls: int) -> dict[str, dict[str, float]]:
-    """Medians in seconds of both sides, and their ratio, for every comparison."""
+    """Return both sides' medians in seconds, and their ratio, for every comparison."""
     connection = Connection(address)
     sample: dict[tuple[str, str], list[float]] = {}
     pairs = comparisons()

@@ -1,4 +1,4 @@
-"""Every system the benchmark knows, by the name `--only` takes. A driver is imported only when it is measured."""
+"""The benchmark's systems, by the names `--only` takes, and its sections. Drivers are imported only when measured."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ _FRAMEWORK: Final[Sections] = {"library": _VERBS, "path": _RUN}
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """Where a driver is, how this configuration of it is made, and what each section measures of it."""
+    """The driver, how this configuration of it is made, and what each section measures of it."""
 
     name: str
     module: str
@@ -33,11 +33,11 @@ class CatalogEntry:
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
 
     def kinds(self, sections: Sequence[str]) -> frozenset[Kind]:
-        """What these sections measure of it."""
+        """Return what these sections measure of it."""
         return frozenset(kind for section in sections for kind in self.sections.get(section, ()))
 
     def make(self) -> BenchDriver:
-        """The driver. Raises `EngineUnavailableError` when its package is not installed."""
+        """Return the driver. Raises `EngineUnavailableError` when its package is not installed."""
         try:
             module = importlib.import_module(f"tests.bench.drivers.{self.module}")
         except ModuleNotFoundError as error:
@@ -97,18 +97,18 @@ class SoloMeasurement(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SoloSection:
-    """A section without peers: the module of its name in `alone`, on these engines unless others are asked for."""
+    """A section without peers: the module of its name in `alone`, on these engines unless others are chosen."""
 
     name: str
     engines: tuple[Engine, ...] = ("sqlite",)
-    is_long: bool = False  # then it is run when asked for, and once
+    is_long: bool = False  # then it runs once, and only when named
 
     def owner(self, engine: Engine) -> str:
-        """Whose figures they are: the section's, and that of the engine where it is not SQLite."""
+        """Return the owner of the figures: the section, with the engine where it is not SQLite."""
         return self.name if engine == "sqlite" else f"{self.name}-{engine}"
 
     def measure(self, site: BenchSite, engine: Engine) -> Mapping[str, float]:
-        """One round. Raises `EngineUnavailableError` and `MeasurementFailedError`."""
+        """Run one round. Raises `EngineUnavailableError` and `MeasurementFailedError`."""
         module = importlib.import_module(f"tests.bench.alone.{self.name.replace('-', '_')}")
         return cast("SoloMeasurement", module.measure)(site, engine)
 

@@ -1,7 +1,4 @@
-"""What hundreds of containers cost a supervisor's runtime: threads, memory, descriptors, and how long its verbs take.
-
-`python3 -m tests.bench.containers [--count 200]` starts an engine of its own and sleeping containers on it.
-"""
+"""Measure what hundreds of containers cost a supervisor's runtime: threads, memory, descriptors, time of its verbs."""
 
 import argparse
 import statistics
@@ -24,7 +21,7 @@ PATIENCE_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ContainerFigures:
-    """Of so many containers. Times are in seconds; `threads` and `memory_bytes` are this process's."""
+    """The figures of one run. Times are in seconds; `threads` and `memory_bytes` are this process's."""
 
     count: int
     threads_before: int
@@ -40,7 +37,7 @@ class ContainerFigures:
     ended: int
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the figures as text."""
         grown = (self.memory_bytes - self.memory_before_bytes) / 2**20
         usual, slowest = self.spawn_seconds * 1000, self.slowest_spawn_seconds * 1000
         return [
@@ -53,7 +50,7 @@ class ContainerFigures:
 
 
 def measured(engine: PrivateDockerEngine, folder: Path, *, count: int) -> ContainerFigures:
-    """Start so many, look, restart the runtime, end them all."""
+    """Start `count` containers, sample them, restart the runtime, end them all."""
     process = psutil.Process()
     with docker_bench(engine, folder) as bench:
         threads_before, memory_before = threading.active_count(), process.memory_info().rss
@@ -87,7 +84,7 @@ def measured(engine: PrivateDockerEngine, folder: Path, *, count: int) -> Contai
 
 
 def _spawned(bench: DockerBench) -> float:
-    """How long it took to start one; while the engine can't keep up it is waited for, as a supervisor does."""
+    """Start one and return its time; wait while the engine can't keep up, as a supervisor does."""
     while True:
         began = CLOCK.monotonic()
         try:

@@ -1,4 +1,4 @@
-"""The measurements that every system gets: adding, draining, and the time from add to start of handler."""
+"""The measurements of every system: add rate, drain rate, and time from add to start of handler."""
 
 import gc
 import multiprocessing
@@ -40,13 +40,13 @@ POLL_SECONDS = 0.01
 
 
 class MeasurementFailedError(Exception):
-    """A system did not do what was asked in time; the message says how far it came."""
+    """A system did not finish in time; the message says how far it came."""
 
 
 def measure(driver: BenchDriver, kinds: Sequence[Kind], site: BenchSite) -> dict[Kind, float]:
-    """One round of one system: rates in tasks a second, latency as its median in seconds.
+    """Run one round of one system; return rates in tasks a second, latency as its median in seconds.
 
-    What a system does not offer is left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
+    Verbs a system does not offer are left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
     """
     figures: dict[Kind, float] = {}
     for kind in kinds:
@@ -112,7 +112,7 @@ def _drain_batch(driver: BenchDriver, site: BenchSite) -> float:
 
 
 def _latency(driver: BenchDriver, site: BenchSite) -> float:
-    """Add one task every 20 ms to workers that wait; the median from just before the add to the handler."""
+    """Add a task every 20 ms to waiting workers; return the median from just before the add to the handler."""
     if is_library(driver):
         raise NotOfferedError
     recording = site.new_directory("record") / "started"
@@ -141,7 +141,7 @@ _MEASUREMENTS: dict[Kind, Callable[[BenchDriver, BenchSite], float]] = {
 
 
 def _fill(driver: BenchDriver, tasks: int) -> None:
-    """Add at least `tasks`, in batches where there are batches."""
+    """Add at least `tasks`, in batches where possible."""
     payload = stamped_payload()
     with closing(driver.producer()) as producer:
         if driver.loads.add_batch:
@@ -160,7 +160,7 @@ def _add_one_by_one(producer: Producer, payload: bytes, tasks: int) -> None:
 
 
 def _drain_library(driver: Library, tasks: int, *, size: int) -> float:
-    """Two processes connect, start together, and delete until none is left."""
+    """Let two processes connect, start together, and delete until none is left."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     children = []
@@ -191,7 +191,7 @@ def _drain_library(driver: Library, tasks: int, *, size: int) -> float:
 
 
 def _consume(connect: Callable[[], Consumer], size: int, pipe: Connection) -> None:
-    """A consumer's process: its count of deleted tasks, and when it began and made its last delete."""
+    """Run a consumer's process; send its count of deleted tasks, and the times of its start and last delete."""
     with closing(connect()) as consumer:
         pipe.send((0, 0.0, 0.0))
         pipe.recv()
@@ -214,7 +214,7 @@ def _receive(pipe: Connection) -> tuple[int, float, float]:
 
 @contextmanager
 def _workers(driver: Framework, recording: Path) -> Iterator[Callable[[], None]]:
-    """Run the framework's workers; yields a check that raises when one of them has ended."""
+    """Run the framework's workers; yield a check that raises when one of them has ended."""
     log = recording.with_name("workers.log")
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -240,7 +240,7 @@ def _popen(command: Sequence[str], recording: Path, output: int) -> subprocess.P
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process we started to end, then end whatever is left of its group."""
+    """End a process that we started, then the rest of its group."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -251,7 +251,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_alive(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> Callable[[], None]:
-    """A check that raises, with the last lines of the log, when one of the processes has ended."""
+    """Return a check that raises, with the log's last lines, when one of the processes has ended."""
 
     def check() -> None:
         for process in processes:
@@ -263,7 +263,7 @@ def check_alive(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> Call
 
 
 def await_records(recording: Path, tasks: int, check: Callable[[], None]) -> None:
-    """Wait until so many handlers have started. Raises `MeasurementFailedError`, also when `check` does."""
+    """Wait until `tasks` handlers have started. Raises `MeasurementFailedError`, also when `check` does."""
     deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
     while recorded(recording) < tasks:
         check()

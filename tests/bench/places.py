@@ -1,4 +1,4 @@
-"""A new, empty store of ours on any engine, set as its peers on that engine are; nothing of it is left behind."""
+"""New, empty stores of ours on any engine, configured like their peers on that engine, removed at the end."""
 
 import logging
 import shutil
@@ -26,7 +26,7 @@ REDIS_DATABASES = 15  # beside 0, which is the peers', as a Redis has them that 
 
 @dataclass(frozen=True, slots=True)
 class BenchStore:
-    """Where a store is to be opened, and how."""
+    """A store's URL and durability."""
 
     url: str
     durability: Durability
@@ -35,7 +35,7 @@ class BenchStore:
 
 @contextmanager
 def new_place(site: BenchSite, engine: Engine, *, durability: Durability = "strict") -> Iterator[BenchStore]:
-    """Room for one store. On Redis, which syncs once a second for all sides, durability is relaxed."""
+    """Return a new store. On Redis, which syncs once a second for all sides, durability is relaxed."""
     if engine == "sqlite":
         directory = site.new_directory("towline")
         try:
@@ -51,21 +51,21 @@ def new_place(site: BenchSite, engine: Engine, *, durability: Durability = "stri
 
 
 def opened(place: BenchStore) -> Queue:
-    """Its queue, which is made when it is not there; a store says nothing of it, as a table is being printed."""
+    """Open its queue, made if needed; the store's log is silent while a table is printed."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     return open_queue(place.url, QUEUE, durability=place.durability)
 
 
 @contextmanager
 def new_database(site: BenchSite) -> Iterator[str]:
-    """A database in the common PostgreSQL, so that no table, statistic or bloat is another system's; its URL."""
+    """Make a database in the shared PostgreSQL, without other systems' tables, statistics or bloat; return its URL."""
     import psycopg
 
     server = site.postgresql()
     name = f"bench_{next(_NUMBERS)}"
     with closing(psycopg.connect(server, autocommit=True)) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
-        connection.execute("CHECKPOINT")  # what is measured does not pay for what came before
+        connection.execute("CHECKPOINT")  # earlier measurements must not slow down this one
     try:
         yield urlsplit(server)._replace(path=f"/{name}").geturl()
     finally:
@@ -75,7 +75,7 @@ def new_database(site: BenchSite) -> Iterator[str]:
 
 @contextmanager
 def _emptied(site: BenchSite) -> Iterator[str]:
-    """A database of its own in the common Redis; its URL."""
+    """Return the URL of an empty database in the shared Redis."""
     import redis
 
     number = next(_NUMBERS) % REDIS_DATABASES + 1
@@ -89,7 +89,7 @@ def _emptied(site: BenchSite) -> Iterator[str]:
 
 
 def sizes(place: BenchStore) -> dict[str, float]:
-    """Bytes on disk of all tables and of all indexes of a PostgreSQL place; of a Redis one, what it holds in memory."""
+    """Return the bytes of all tables and of all indexes of a PostgreSQL store, or of a Redis store in memory."""
     if place.engine == "postgresql":
         import psycopg
 

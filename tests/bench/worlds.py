@@ -1,8 +1,8 @@
-"""A pool in random worlds beside its peers: in which of them does it do far worse than one of them?
+"""Compare a pool with its peers in random worlds: in which is it far worse than one of them?
 
-    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and what they come to
+    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and a summary
 
-A line tells of the pool and of each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
+A line has for the pool and each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
 worlds with a regret (see `WorldResult.regrets`).
 """
 
@@ -23,7 +23,7 @@ def _geometric(numbers: Iterable[float]) -> float:
 
 
 def summary(found: Sequence[WorldResult]) -> str:
-    """What some worlds come to, in a few lines."""
+    """Return the summary of some worlds, in a few lines."""
     marked = [one for one in found if one.regrets]
     late, best_late = (
         _mean(one.pool.late_share for one in found),

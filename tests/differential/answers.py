@@ -1,4 +1,4 @@
-"""What a call is answered with, as values that can be compared: tasks by the names that Google's stub gave them."""
+"""The answers of calls as comparable values; tasks have the names that Google's stub gave them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The stub raised something that is no answer."""
+    """An exception in the stub instead of an answer."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class AddAnswer:
-    """A code per task, and whether a name was chosen; the names themselves differ."""
+    """A code per task, and whether its name was chosen by the queue; the names themselves differ."""
 
     results: tuple[tuple[int, bool], ...]
     chosen: tuple[bytes, ...] = field(compare=False)
@@ -66,7 +66,7 @@ class DeleteAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RecentFigures:
-    """What statistics tell beside the tasks: the stub draws it at random."""
+    """The statistics of recent time, which the stub draws at random."""
 
     last_minute: int
     last_hour: int
@@ -76,7 +76,7 @@ class RecentFigures:
 
 @dataclass(frozen=True, slots=True)
 class StatsAnswer:
-    """Tasks and lowest eta of each queue."""
+    """The number of tasks and the lowest eta of each queue."""
 
     queues: tuple[tuple[int, int], ...]
     recent: tuple[RecentFigures | None, ...] = field(compare=False)
@@ -84,7 +84,7 @@ class StatsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EmptyAnswer:
-    """An answer with nothing in it."""
+    """An answer without content."""
 
 
 Answer: TypeAlias = Refused | Crashed | AddAnswer | Leased | Modified | DeleteAnswer | StatsAnswer | EmptyAnswer

@@ -1,4 +1,4 @@
-"""A program on Google's stub and on our server, answer by answer."""
+"""Run a program on Google's stub and on our server, and compare each answer."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from tests.differential.trial import After, StubTrial, touched
 
 QUEUES: Mapping[str, int | None] = {PLAIN: None, BOUNDED: RETRY_LIMIT}
 RECENT_FIGURES = "figures of the last minute"
-"""The one difference that is no `Rule`: the stub draws these figures at random, so ours are checked by themselves."""
+"""The one difference without a `Rule`: the stub draws these figures at random, so ours are checked separately."""
 CHOSEN_NAMES = "names that are chosen"
 
 
@@ -37,7 +37,7 @@ class Difference:
 
 @dataclass(slots=True)
 class ComparisonTally:
-    """What was compared."""
+    """Counts of what was compared."""
 
     calls: Counter[str] = field(default_factory=Counter)
     same: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class ComparisonTally:
     rules: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: "ComparisonTally") -> None:
-        """Count another's as well."""
+        """Add another's counts."""
         self.calls += other.calls
         self.same += other.same
         self.kinds += other.kinds
@@ -70,7 +70,7 @@ def compare(program: Program, store: Store) -> tuple[ComparisonTally, Difference
 
 
 class StubComparison:
-    """Both sides, and what is known of them."""
+    """Both sides, and the facts about their tasks."""
 
     def __init__(self, stub: GoogleStub, server: OurServer, clock: ManualClock) -> None:
         self._stub = stub
@@ -81,19 +81,19 @@ class StubComparison:
         self.tally = ComparisonTally()
 
     def let_pass(self, microseconds: int) -> None:
-        """Move the clock of both."""
+        """Advance the clock of both."""
         self._server.note_leases()
         self._clock.advance(microseconds / MICROSECONDS)
 
     def let_pass_to(self, step: PassTo) -> None:
-        """Move it to the next eta of a queue, or a microsecond beside that."""
+        """Advance the clock to the next eta of a queue, or a microsecond beside that."""
         ahead = [task.eta_usec - self._clock.now() for task in self._stub.tasks(step.queue)]
         next_one = min((eta for eta in ahead if eta > 0), default=None)
         if next_one is not None:
             self.let_pass(max(0, next_one + step.beside))
 
     def call(self, number: int, call: Call) -> Difference | None:
-        """One call on both; the stub then holds what it should hold."""
+        """Make one call on both; then bring the stub to the state it should have."""
         method, request = self._writer.write(call)
         start = self._stub.copy(touched(call))
         google, _ = self._try(call, method, request, start, ())
@@ -135,7 +135,7 @@ class StubComparison:
     def _needed(
         self, call: Call, method: Method, request: Any, start: StubCopy, ours: Answer, concerned: Sequence[Rule]
     ) -> Sequence[Rule]:
-        """The fewest rules that explain an answer, of those that have to do with it."""
+        """Return the smallest set of rules concerned that explains an answer."""
         for count in range(len(concerned)):
             for rules in combinations(concerned, count):
                 if self._try(call, method, request, start, rules)[0] == ours:
@@ -151,7 +151,7 @@ class StubComparison:
         return Leased(tuple(replace(task, name=theirs.get(task.name, task.name)) for task in answer.tasks))
 
     def _are_recent(self, call: Call, answer: Answer) -> bool:
-        """Whether the figures that the stub draws at random are the true ones."""
+        """Return whether the figures that the stub draws at random are true in our answer."""
         if not isinstance(call, Stats) or not isinstance(answer, StatsAnswer):
             return True
         now = self._clock.now()

@@ -1,4 +1,4 @@
-"""A step as the protocol's message, with the names and etas that it picks."""
+"""Turn an operation into the protocol's message, with the names and etas it picks."""
 
 from typing import Any  # protobuf messages have no types
 
@@ -26,14 +26,14 @@ PULL, PUSH = 1, 0
 
 
 class Writer:
-    """Writes messages about what the stub holds now."""
+    """Writes messages about the stub's present contents."""
 
     def __init__(self, stub: GoogleStub, facts: TaskFacts) -> None:
         self._stub = stub
         self._facts = facts
 
     def write(self, call: Call) -> tuple[Method, Any]:
-        """The call in the stub's names."""
+        """Return the call in the stub's names."""
         if isinstance(call, Add):
             return answers.ADD, self._add(call)
         if isinstance(call, LeaseCall):
@@ -53,7 +53,7 @@ class Writer:
         return answers.PURGE, answers.PURGE.request(queue_name=call.queue.encode())
 
     def in_our_names(self, call: Call, request: Any) -> Any:
-        """The same message for our server."""
+        """Return the same message for our server."""
         made = type(request)()
         made.CopyFrom(request)
         if isinstance(call, (Delete, Modify)):
@@ -107,7 +107,7 @@ class Writer:
         return names[int(which.place * len(names))] if names else NOBODY
 
     def _given(self, queue: str, which: Which) -> bytes:
-        """A name to add a task by: none that a queue chose."""
+        """Return a name for an add: not one that a queue chose."""
         if isinstance(which, Given):
             return which.name
         names = [name for name, task in self._facts.known.get(queue, {}).items() if not task.is_chosen]

@@ -1,4 +1,4 @@
-"""Random programs: the same seed, the same program. Pure."""
+"""Random programs: a seed always gives the same program. Pure."""
 
 from collections.abc import Callable, Sequence
 from random import Random
@@ -40,7 +40,7 @@ WRONG_LEASES = (-1.0, -0.5, WEEK_SECONDS + 0.001, 1e9, float("nan"), float("inf"
 
 
 def a_program(seed: int, steps: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     random = Random(seed)
     weighted: Sequence[tuple[Callable[[Random], Step], float]] = (
         (_add, 22),

@@ -1,4 +1,4 @@
-"""Rules about what is refused: limits of the service that the stub leaves to the clients, or breaks on."""
+"""Rules about refusals: limits of the service that the stub leaves to the clients, or crashes on."""
 
 import re
 from collections.abc import Callable
@@ -22,11 +22,11 @@ _TASK_NAME = re.compile(rb"[a-zA-Z0-9_-]{1,500}")
 _CHOSEN_NAME = re.compile(rb"_[0-9]+")
 
 _BEFORE_ITS_TASK = (answers.UNKNOWN_QUEUE, answers.INVALID_QUEUE_NAME, answers.QUEUE_PAUSED)
-"""What a modification is refused with before its seconds are looked at."""
+"""Refusals of a modification before its seconds are checked."""
 
 
 def bounds_of_calls(trial: StubTrial) -> After | None:
-    """At most so many tasks, so many seconds, and a tag that is one."""
+    """Limit the number of tasks and seconds, and require a valid tag."""
     code = None
     if isinstance(trial.call, Add) and len(trial.request.add_request) > MAX_TASKS_PER_ADD:
         return lambda _answer: trial.undone(Refused(answers.TOO_MANY_TASKS))
@@ -60,7 +60,7 @@ def _is_wrong_tag(tag: bytes) -> bool:
 
 
 def names_of_queues(trial: StubTrial) -> After | None:
-    """A name that no queue can have is INVALID_QUEUE_NAME, but where an unknown queue is no error."""
+    """Refuse an impossible queue name as INVALID_QUEUE_NAME, except where an unknown queue is no error."""
     if isinstance(trial.call, (Stats, Delete)):
         return None
     if isinstance(trial.call, Add):
@@ -77,7 +77,7 @@ def names_of_queues(trial: StubTrial) -> After | None:
 
 
 def pull_only(trial: StubTrial) -> After | None:
-    """A push task is refused as a mistake of the whole call, once nothing else is wrong."""
+    """Refuse a push task as an error of the whole call, after all other checks."""
     if not isinstance(trial.call, Add) or all(task.mode == "pull" for task in trial.call.tasks):
         return None
 
@@ -90,7 +90,7 @@ def pull_only(trial: StubTrial) -> After | None:
 
 
 def names_that_queues_choose(trial: StubTrial) -> After | None:
-    """`_` and digits."""
+    """Refuse names of `_` and digits."""
     if isinstance(trial.call, Delete):
         names = list(trial.request.task_name)
         if not any(_CHOSEN_NAME.fullmatch(name) for name in names):
@@ -114,7 +114,7 @@ def _tombstoned(name: bytes, code: int) -> int:
 
 
 def far_etas(trial: StubTrial) -> After | None:
-    """An eta after the year 9999 is as wrong as one before 1970."""
+    """Refuse an eta after the year 9999 like one before 1970."""
     if not isinstance(trial.call, Add):
         return None
     far = [one for one in trial.request.add_request if one.eta_usec > LAST_ETA]
@@ -124,7 +124,7 @@ def far_etas(trial: StubTrial) -> After | None:
 
 
 def checks_of_clients(trial: StubTrial) -> After | None:
-    """What is wrong with a task though the stub would take it: then none is added, as for what the stub refuses."""
+    """Refuse the whole add for a task that only the clients check, like one that the stub refuses."""
     if not isinstance(trial.call, Add):
         return None
     codes = {}

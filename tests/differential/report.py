@@ -1,4 +1,4 @@
-"""What a differential run tells: a table per store, and each difference with the shortest program. Pure."""
+"""The report of a differential run: a table per store, and each difference with the shortest program. Pure."""
 
 from dataclasses import dataclass
 
@@ -23,7 +23,7 @@ class Found:
 
 
 def table(store: str, programs: int, tally: ComparisonTally, found: int) -> str:
-    """What was compared over one store."""
+    """Return the counts of one store."""
     total = tally.calls.total()
     lines = [
         f"{store}: {programs} programs, {total} answers compared, {found} unexplained differences",
@@ -40,7 +40,7 @@ def table(store: str, programs: int, tally: ComparisonTally, found: int) -> str:
 
 
 def story(found: Found) -> str:
-    """A difference, to be understood and run again."""
+    """Describe a difference so that it can be understood and run again."""
     difference = found.difference
     steps = "\n".join(f"  {number:>3} {step}" for number, step in enumerate(found.program))
     return "\n".join(

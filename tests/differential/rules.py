@@ -1,7 +1,7 @@
-"""Where our answers may differ from those of Google's stub: each rule says why, and makes the stub answer as we must.
+"""The allowed differences between our answers and those of Google's stub: each rule says why.
 
-A rule changes the call or what the stub holds before the stub is asked, or its answer after. The rest of the answer
-stays the stub's own, so that a rule allows one difference and no other.
+A rule changes the call or the stub's contents before the call, or its answer afterwards. The rest of the answer stays
+the stub's, so that a rule allows one difference and no other.
 """
 
 from collections.abc import Callable
@@ -23,13 +23,13 @@ from tests.differential.trial import After, StubTrial
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An allowed difference. `apply` answers None where the call is none of its business."""
+    """An allowed difference. `apply` returns None where it doesn't apply to the call."""
 
     name: str
     reason: str
     apply: Callable[[StubTrial], After | None]
     is_silent: bool = False
-    """Whether it changes what the stub holds without any trace in the answer."""
+    """Whether it changes the stub's contents without a trace in the answer."""
 
 
 def _same(answer: Answer) -> Answer:
@@ -77,7 +77,7 @@ def _new_ends(trial: StubTrial) -> After | None:
         if isinstance(answer, Modified):
             name = bytes(trial.request.task_name)
             if all(task.retry_count == 0 for task in trial.stub.tasks(trial.queue) if task.task_name == name):
-                return answer  # nobody ever held it
+                return answer  # it was never leased
         return trial.moved(answer, end_of)
 
     return after
@@ -274,4 +274,4 @@ RULES = (
         _filled,
     ),
 )
-"""In the order in which they change the call; what they make of the answer comes in the reverse order."""
+"""In the order in which they change the call; they change the answer in reverse order."""

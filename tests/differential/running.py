@@ -1,4 +1,4 @@
-"""Programs of many seeds over one store, each in a store of its own; what differs is shrunk."""
+"""Run programs of many seeds over one store, a new store for each; shrink those that differ."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ MAX_TRIES = 2000
 
 
 def shrunk(program: Program, differs: Callable[[Program], bool]) -> Program:
-    """Leave out what can be left out: halves first, single steps in the end.
+    """Return the shortest part of a program that still differs: leave out halves first, single operations last.
 
     Args:
         program: one that differs.
@@ -48,14 +48,14 @@ def shrunk(program: Program, differs: Callable[[Program], bool]) -> Program:
 StoreName: TypeAlias = Literal["memory", "sqlite", "postgresql", "redis"]
 STORES: tuple[StoreName, ...] = ("memory", "sqlite", "postgresql", "redis")
 EMBEDDED: tuple[StoreName, ...] = ("memory", "sqlite")
-"""Those that need no engine."""
+"""Stores that need no engine."""
 MOST_FOUND = 10
 """Differences after which a run ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOutcome:
-    """What all programs of a store came to."""
+    """The result of all programs on a store."""
 
     programs: int
     tally: ComparisonTally
@@ -89,7 +89,7 @@ def _differs(store: StoreName, program: Program) -> bool:
 
 @contextmanager
 def fresh(store: StoreName) -> Iterator[Store]:
-    """An empty store; whoever takes it closes it."""
+    """Return an empty store; the caller closes it."""
     if store == "memory":
         yield open_store("memory:")
         return

@@ -1,4 +1,4 @@
-"""Holds the histories of all callers and the final contents of the store against the design's invariants. Pure."""
+"""Check the histories of all callers and the final contents of the store against the design's invariants. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,26 +11,26 @@ from tests.faults.rules import RULES
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16")
 REPORTED_BY_DRIVERS = ("I18",)
-"""What no history shows: the processes of a stopped supervisor."""
+"""Invariants no history shows, reported by the drivers: the processes of a stopped supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: the invariant's number in the design, and what was seen."""
+    """A broken promise: the invariant's number in the design, and the evidence."""
 
     invariant: str
     what: str
 
 
 class ClockSteppedError(Exception):
-    """The wall clock was set during the run: instants of leases prove nothing; run again."""
+    """The wall clock was set during the run, so lease instants prove nothing; run again."""
 
 
 def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
-    """Every violation that the calls and the contents prove. Raises `ClockSteppedError`.
+    """Return every violation that the calls and the contents prove. Raises `ClockSteppedError`.
 
-    A call without an answer may have taken effect or not, at any time after its invocation: it accuses nobody, and
+    A call without an answer may have taken effect or not, at any time after its invocation: it proves no violation, and
     excuses whatever it can explain.
     """
     _check_clock(calls)
@@ -50,7 +50,7 @@ def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
 
 
 def count_by_invariant(violations: Iterable[Violation]) -> dict[str, int]:
-    """How many of each invariant, none left out."""
+    """Return the number of violations of every invariant."""
     counts = Counter(violation.invariant for violation in violations)
     return {invariant: counts[invariant] for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS)}
 
@@ -63,7 +63,7 @@ def _check_clock(calls: Sequence[HistoryCall]) -> None:
 
 
 def _hand_overs(lives: dict[str, Life]) -> Iterator[str]:
-    """`delete(task, then=[...])` is one step: what an unanswered one did to the task it did to `then`, too."""
+    """Check that `delete(task, then=[...])` is atomic: an unanswered one did both parts or neither."""
     for life in lives.values():
         deletions = [one for one in life.operations if one.verb == "delete" and one.effect != "refused"]
         named = any(effect != "refused" for _, effect in life.named_deletions)
@@ -88,7 +88,7 @@ def _mixed_groups(calls: Sequence[HistoryCall]) -> Iterator[str]:
 
 
 def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:
-    """I16: the store's own check, its counts against its tasks, and its totals against what was acknowledged."""
+    """I16: check the store's own check, its counts against its tasks, and its totals against acknowledged calls."""
     yield from contents.problems
     for queue, stats in contents.stats.items():
         counted: Counter[str] = Counter(task.state for task in contents.tasks if task.queue == queue)

@@ -1,4 +1,4 @@
-"""A disk that is full for a while, and one that can't sync: refused calls change nothing, and nothing told is lost."""
+"""A disk that is full for a while, and one that can't sync: failed calls change nothing, acknowledged ones are kept."""
 
 import contextlib
 import shutil
@@ -31,7 +31,7 @@ FOR_EVER = 1 << 30
 
 
 def failing_disks(budget: FaultBudget, folder: Path, *, points: int | None = None) -> FaultTally:
-    """A full disk and a failing sync by turns, at points drawn from the seed, until the budget or `points` is used."""
+    """Alternate a full disk and a failing sync, at seeded points, until the budget or `points` is used."""
     tally = FaultTally("disk")
     deadline = budget.started()
     number = 0
@@ -46,7 +46,7 @@ def failing_disks(budget: FaultBudget, folder: Path, *, points: int | None = Non
 
 
 def full_for_a_while(tally: FaultTally, home: Path, seed: str, deadline: Deadline) -> None:
-    """No write succeeds between two events; every refusal is `StoreFullError`, and after it everything works again."""
+    """Fail every write between two events; every failure is `StoreFullError`, and afterwards everything works."""
     random = Random(seed)
     first = random.randrange(1, LAST_EVENT)
     last = first + random.randrange(MAX_FULL_EVENTS)
@@ -79,7 +79,7 @@ def full_for_a_while(tally: FaultTally, home: Path, seed: str, deadline: Deadlin
 
 
 def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, last: int) -> LocalQueues:
-    """The store, opened and with its queues; on a disk that is full meanwhile, tried again once there is space."""
+    """Open the store and its queues; if the disk is full meanwhile, retry once there is space."""
     for attempt in ("full", "with space"):
         try:
             queues = LocalQueues(QueueService(SqliteStore(home / FILE_NAME, vfs=vfs.name, driver=quiet_driver())))
@@ -99,10 +99,10 @@ def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, l
 
 
 def unable_to_sync(tally: FaultTally, home: Path, seed: str, deadline: Deadline, *, heeding: bool = True) -> None:
-    """Some syncs fail, of the log or the file, then the power is cut.
+    """Fail some syncs of the log or the file, then cut the power.
 
-    Linux forgets what it could not write, so that a later sync that succeeds proves nothing: once a caller was
-    failed, the store acknowledges nothing until it is opened anew.
+    Linux drops what it could not write, so a later successful sync proves nothing: after a failed sync the store must
+    acknowledge nothing until it is opened again.
 
     Args:
         heeding: False hides the failure from the store, to prove that this driver notices.
@@ -155,7 +155,7 @@ def unable_to_sync(tally: FaultTally, home: Path, seed: str, deadline: Deadline,
 
 
 def _work_on(caller: StoreCaller, failing: threading.Event, deadline: Deadline) -> None:
-    """Call verbs until some time after the failure, whatever they raise of the store's unavailability."""
+    """Call verbs until some time after the failure, ignoring unavailability."""
     left = TURNS
     while left and not deadline.is_over:
         left -= failing.is_set()
@@ -168,7 +168,7 @@ def _work_on(caller: StoreCaller, failing: threading.Event, deadline: Deadline) 
 
 
 class HeedlessSyncer(PowerSyncer):
-    """What a store must not do: it goes on as if nothing had happened."""
+    """A faulty syncer: it goes on after a failure as if nothing had happened."""
 
     def sync(self) -> None:
         """See `Syncer.sync`."""
@@ -188,5 +188,5 @@ def _acknowledged_after_failure(calls: list[HistoryCall]) -> list[Violation]:
 
 
 def _changed_something(call: HistoryCall) -> bool:
-    """An answer that there is nothing to lease promises nothing."""
+    """Return whether the answer promises a change: "nothing to lease" does not."""
     return call.request.verb != "lease" or bool(call.answer.leases or call.request.ends)

@@ -1,6 +1,6 @@
-"""The app that workers run while they are killed: each handler writes down which lease it saw, and that it finished.
+"""The app of workers that are killed: each handler records the lease it saw, and that it finished.
 
-The rest of a worker's calls are the runner's own: its delete is written down as begun, its outcome nobody knows.
+The worker's other calls are the runner's own: its delete is recorded as begun, with unknown outcome.
 """
 
 import itertools
@@ -32,14 +32,14 @@ Notes = Callable[[Task], AbstractContextManager[None]]
 
 
 def recorded_handler(history: FileHistory, worker: str) -> Notes:
-    """Around a handler's work: the lease as it was seen before, the delete that is about to be asked for after."""
+    """Wrap a handler: record the lease before it, and the delete that follows it."""
     numbers = itertools.count(1)
 
     @contextmanager
     def notes(task: Task) -> Iterator[None]:
         number = next(numbers)
         now = read_clocks()
-        # The lease was asked for before it was granted: its own instant is as late as that can have been.
+        # The lease was requested before it was granted: its own instant is the latest possible time.
         granted = ClockReading(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
         request = RequestedCall("lease", task.queue, count=1, worker=worker)
         history.write(Invoked(2 * number, granted, request))
@@ -52,7 +52,7 @@ def recorded_handler(history: FileHistory, worker: str) -> Notes:
 
 
 def make_app(history: FileHistory, worker: str) -> App:
-    """An app that handles every tag of the queue "first"."""
+    """Return an app that handles every tag of the queue "first"."""
     app = App()
     notes = recorded_handler(history, worker)
     lengths = itertools.cycle(range(5))
@@ -66,6 +66,6 @@ def make_app(history: FileHistory, worker: str) -> App:
 
 
 def app_of_this_worker() -> App:
-    """The app of this worker process."""
+    """Return the app of this worker process."""
     worker = os.environ["TOWLINE_WORKER"]
     return make_app(FileHistory(Path(os.environ[HISTORY_VARIABLE]) / f"{worker}.jsonl"), worker)

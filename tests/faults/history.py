@@ -1,4 +1,4 @@
-"""What each caller request and was told, written down before and after every call so that a kill can't erase it."""
+"""Histories of callers: requests and answers, written before and after every call so that a kill can't erase them."""
 
 import os
 import threading
@@ -17,12 +17,12 @@ from tests.faults.skewed_clock import true_time_ns
 
 Verb = Literal["add", "lease", "renew", "release", "delete", "delete_by_name", "release_worker"]
 Outcome = Literal["ok", "fail", "unknown"]
-"""`fail`: the caller was told that nothing changed. `unknown`: killed before the answer, or the answer left it open."""
+"""`fail`: the caller learned that nothing changed. `unknown`: killed before the answer, or the answer left it open."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedAdd:
-    """One task of an add. `uid` is known before the call: its given name, or what its payload begins with."""
+    """One task of an add. `uid` is known before the call: its given name, or the start of its payload."""
 
     uid: str
     digest: str
@@ -35,7 +35,7 @@ class RequestedAdd:
 
 @dataclass(frozen=True, slots=True)
 class RequestedEnd:
-    """One token given to renew, release or delete, and what a delete adds in the same step."""
+    """One token given to renew, release or delete, and what a delete adds in the same transaction."""
 
     token: str
     then: tuple[RequestedAdd, ...] = ()
@@ -60,7 +60,7 @@ class RequestedCall:
 
     @property
     def filter(self) -> TagFilter:
-        """Which tasks a lease may take."""
+        """The tasks a lease may take."""
         return TagFilter(self.filter_kind, self.tags)
 
 
@@ -81,7 +81,7 @@ class ReturnedLease:
 
 @dataclass(frozen=True, slots=True)
 class ReturnedAdd:
-    """What an add said of one task. An empty `status`: it is in the queue, and nobody knows since when."""
+    """An add's answer for one task. Empty `status`: it is in the queue, since an unknown time."""
 
     name: str
     status: Literal["added", "exists", "tombstoned", ""]
@@ -89,7 +89,7 @@ class ReturnedAdd:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
+    """The result of a call; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
 
     added: tuple[ReturnedAdd, ...] = ()
     leases: tuple[ReturnedLease, ...] = ()
@@ -103,7 +103,7 @@ NO_ANSWER = Answer()
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """The wall clock in microseconds, comparable with instants of the queue, and CLOCK_MONOTONIC in nanoseconds."""
+    """The wall clock in microseconds, comparable with the queue's instants, and CLOCK_MONOTONIC in nanoseconds."""
 
     at: int
     ns: int
@@ -111,7 +111,7 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Invoked:
-    """Written before a call."""
+    """The line written before a call."""
 
     call: int
     moment: ClockReading
@@ -120,7 +120,7 @@ class Invoked:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Written after a call returned or raised."""
+    """The line written after a call returned or raised."""
 
     call: int
     moment: ClockReading
@@ -131,7 +131,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HistoryCall:
-    """An invocation and its answer, if any came; one that never came is `unknown`."""
+    """An invocation and its answer; without one its outcome is `unknown`."""
 
     request: RequestedCall
     invoked: ClockReading
@@ -143,17 +143,17 @@ class HistoryCall:
 
 
 class History(Protocol):
-    """Where a recording caller writes."""
+    """The target of a recording caller."""
 
     def write(self, line: Invoked | Answered) -> None:
-        """Keep the line, whatever happens to the process next."""
+        """Keep the line, even if the process is killed next."""
 
 
 _LINES: TypeAdapter[Invoked | Answered] = TypeAdapter(Invoked | Answered)
 
 
 class FileHistory:
-    """One process's file. Each line is one unbuffered append, so it outlives the process by SIGKILL."""
+    """One process's file. Each line is one unbuffered append, so it survives SIGKILL."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -172,7 +172,7 @@ class FileHistory:
 
 
 class MemoryHistory:
-    """One process's lines in memory, for faults that the process itself survives; usable from several threads."""
+    """One process's lines in memory, for faults that the process survives; thread-safe."""
 
     def __init__(self) -> None:
         self._lines: list[Invoked | Answered] = []
@@ -187,17 +187,17 @@ class MemoryHistory:
         return len(self._lines)
 
     def calls(self, *, first_lines: int | None = None) -> list[HistoryCall]:
-        """The calls; with `first_lines`, as they stood when the history was that long."""
+        """Return the calls; with `first_lines`, as of when the history was that long."""
         return pair(self._lines[:first_lines])
 
 
 def read_clocks() -> ClockReading:
-    """This moment on both clocks; the true one, also in a process whose wall clock is skewed on purpose."""
+    """Read both clocks; the true time, also in a process with a skewed wall clock."""
     return ClockReading(true_time_ns() // 1000, time.monotonic_ns())
 
 
 def read_histories(directory: Path) -> list[HistoryCall]:
-    """All calls of all processes that wrote into `directory`. A last line cut short by a kill counts as unwritten."""
+    """Return all calls of all processes that wrote into `directory`; a last line cut by a kill is ignored."""
     calls: list[HistoryCall] = []
     for path in sorted(directory.glob("*.jsonl")):
         calls.extend(pair(_lines_of(path), process=path.stem))
@@ -217,7 +217,7 @@ def _lines_of(path: Path) -> Iterator[Invoked | Answered]:
 
 
 def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[HistoryCall]:
-    """Put invocations and answers together, in order of invocation."""
+    """Match invocations with answers, in order of invocation."""
     calls: dict[int, HistoryCall] = {}
     for line in lines:
         if isinstance(line, Invoked):
@@ -231,19 +231,19 @@ def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Hist
 
 
 def digest_of(payload: bytes) -> str:
-    """Stands for the payload's bytes."""
+    """Return a digest of the payload."""
     return f"{len(payload)}:{blake2b(payload, digest_size=8).hexdigest()}"
 
 
 def uid_of(name: str | None, payload: bytes) -> str:
-    """What tells a task from all others: its given name, or, for one without, its payload up to the first `;`."""
+    """Return a task's unique id: its given name, or else its payload up to the first `;`."""
     if name is not None and not name.startswith("_"):
         return name
     return payload[:80].partition(b";")[0].decode("utf-8", "replace")
 
 
 def requested_adds(tasks: Sequence[NewTask], queue: str) -> tuple[RequestedAdd, ...]:
-    """New tasks as the history has them."""
+    """Return new tasks as the history records them."""
     return tuple(
         RequestedAdd(
             uid_of(task.name, task.payload),
@@ -259,7 +259,7 @@ def requested_adds(tasks: Sequence[NewTask], queue: str) -> tuple[RequestedAdd, 
 
 
 def returned_lease(lease: Lease) -> ReturnedLease:
-    """A lease as the history has it."""
+    """Return a lease as the history records it."""
     return ReturnedLease(
         uid_of(lease.name, lease.payload),
         lease.name,
@@ -277,7 +277,7 @@ NUMBERS_EACH = 1_000_000_000
 
 
 class NumberedHistory:
-    """Writes into another history, with the numbers of one caller moved out of the others' way."""
+    """Writes into another history, with one caller's call numbers shifted so that callers don't collide."""
 
     def __init__(self, history: History, caller: int) -> None:
         self._history = history

@@ -1,4 +1,4 @@
-"""What the client processes of `over_http` do until they are killed: call a server's verbs from several threads."""
+"""The client processes of `over_http`: call a server's verbs from several threads until killed."""
 
 import itertools
 import os
@@ -27,13 +27,13 @@ PATIENCE = (
 )
 
 Opener = Callable[..., Queues]
-"""Opens a server's queues as `open_queues` does; a mutant opens another client."""
+"""Opens a server's queues as `open_queues` does; a mutant opens a faulty client."""
 
 
 def call_over_http_until_killed(
     home: Path, name: str, seed: float, url: str, threads: int, open_it: Opener = open_queues
 ) -> None:
-    """Verbs without end through servers, in several threads that share a client."""
+    """Call verbs forever through servers, in several threads that share a client."""
     with keeping_traceback(home, name), FileHistory(home / f"{name}.jsonl") as history:
         random = Random(seed)
         queues = open_it(url, retries=random.choice(PATIENCE), timeout_seconds=random.choice(TIMEOUTS_SECONDS))
@@ -58,6 +58,6 @@ def _call_until_killed(home: Path, name: str, caller: HttpWorkloadCaller) -> Non
                 caller.turn()
             except StoreUnavailableError:
                 time.sleep(UNREACHABLE_PAUSE_SECONDS)
-    finally:  # reached by an error that no client should raise: it ends the process, so that the driver sees it
+    finally:  # an error that no client should raise ends the process, so that the driver sees it
         (home / f"{name}.died").write_text(traceback.format_exc())
         os._exit(3)

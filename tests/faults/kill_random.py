@@ -1,4 +1,4 @@
-"""SIGKILL at random: producers and workers on one file, each killed at any instant and replaced by a new identity."""
+"""SIGKILL at random: producers and workers on one file, killed at any time and replaced under a new identity."""
 
 import itertools
 import shutil
@@ -28,7 +28,7 @@ MAX_LIFE_SECONDS = 0.25
 
 
 def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
-    """Rounds on a fresh file each; at the end of a round everyone is killed, and the file is held to the histories."""
+    """Run rounds on fresh files; at the end of each, kill all callers and check the file against the histories."""
     tally = FaultTally("kill")
     deadline = budget.started()
     nursery = Nursery(__name__)
@@ -92,7 +92,7 @@ def _round(tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, see
 
 
 def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
-    """In the child: verbs without end."""
+    """In the child: call verbs forever."""
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / f"{name}.jsonl") as history, _opened(home) as queues:
         caller = StoreCaller(queues, history, name=name, random=Random(seed), role=role)
         while True:
@@ -101,7 +101,7 @@ def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
 
 @contextmanager
 def _prepared(home: Path, *, held_open: bool) -> Iterator[None]:
-    """Make the file; held open here, no killed process is ever the last to have it open."""
+    """Make the file; while it is held open here, no killed process is the last to have it open."""
     with ExitStack() as stack:
         with ExitStack() as making:
             create_queues((stack if held_open else making).enter_context(_opened(home)))

@@ -1,4 +1,4 @@
-"""SIGKILL of the server, the supervisor and its workers while callers go on over HTTP; then an orderly stop."""
+"""SIGKILL of the server, the supervisor and its workers while callers go on over HTTP; then a graceful stop."""
 
 import shutil
 import tempfile
@@ -25,7 +25,7 @@ UNREACHABLE_PAUSE_SECONDS = 0.02
 
 
 def kills_of_servers(budget: FaultBudget, folder: Path) -> FaultTally:
-    """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns.
+    """Alternate rounds of `towline up` with workers and of `towline serve` with callers that use every verb.
 
     In some rounds the callers share one client, in others each has its own.
     """
@@ -102,7 +102,7 @@ def _kill_on(tally: FaultTally, process: TowlineProcess, history: FileHistory, r
         if workers and random.random() < 0.6:
             victim = random.choice(workers)
             number += 1
-            # The supervisor will give back what it held, at any time from now on.
+            # The supervisor may release its leases at any time from now on.
             history.write(Invoked(number, read_clocks(), RequestedCall("release_worker", worker=victim.worker)))
             tally.kills += process.kill_worker(victim)
             continue
@@ -114,7 +114,7 @@ def _kill_on(tally: FaultTally, process: TowlineProcess, history: FileHistory, r
 
 
 def _wait_until_idle(queues: HttpQueues) -> None:
-    """Until the workers have nothing left to do but wait for delays; a backlog that remains is not lost, only late."""
+    """Wait until the workers only wait for delays; a remaining backlog is late, not lost."""
     deadline = Deadline(time.monotonic() + IDLE_SECONDS)
     while not deadline.is_over:
         with suppress(StoreError):

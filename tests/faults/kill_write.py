@@ -1,4 +1,4 @@
-"""SIGKILL at the n-th write or sync: a scripted life of a store, cut short at each point in turn."""
+"""SIGKILL at the n-th write or sync of a scripted life of a store, at each point in turn."""
 
 import itertools
 import shutil
@@ -67,7 +67,7 @@ def kills_at_writes(budget: FaultBudget, folder: Path, *, points: int | None = N
 
 
 def live(home: Path, seed: int, event: int) -> None:
-    """In the child: the scripted life, killed at `event`; at 0 it ends, and tells how many events it had."""
+    """In the child: run the script, killed at `event`; with 0 run to the end and return the number of events."""
     meter = Meter(kill_at(event))
     vfs = FaultVfs("counting", meter)
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / "caller.jsonl") as history:

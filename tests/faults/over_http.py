@@ -1,6 +1,6 @@
-"""The history of clients over HTTP, held to what they were told while proxies, kills and stops break their calls.
+"""Clients over HTTP are held to every answer while proxies, kills and stops disturb their calls.
 
-Client processes of several threads use the product's own client, through a proxy before each server and some of them
+Client processes with several threads use the product's own client, most through a proxy before each server, some
 directly. Servers, engines and clients are killed and stopped at random, for longer than leases last. In the end the
 store is drained, and every answer must have been true.
 """
@@ -58,14 +58,14 @@ from tests.support.stores.engines import EngineUnavailableError, free_port
 ROUND_OPERATIONS = 25_000
 ROUND_SECONDS = 60.0
 ROUGHLY_OPERATIONS = 100
-"""By so many, or a fifth, the lines are taken to count more than the operations, so that no round follows for few."""
+"""The estimate from lines may exceed the operations by so many, or a fifth; then no further round follows."""
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.25
 FIRST_WITHIN_SECONDS = 1.0
 PROOF = "violations.txt"
 PROGRESS_SECONDS = 10.0
 DIRECT_SHARE = 0.25
-"""Of the clients, which know the servers themselves: they see connections refused, and no proxy's tricks."""
+"""The share of clients that connect to the servers directly: they meet refused connections, but no proxy faults."""
 MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
     {
         "kill client": 1.5,
@@ -78,8 +78,9 @@ MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
         "stop engine": 6.0,
     }
 )
-"""Between two faults of a kind, which come at random; a stop may last longer than every lease. The first of each kind
-comes within a second, so that a short round has them all."""
+"""Mean seconds between two faults of a kind; a stop may outlast every lease. The first of each kind comes within a
+second, so that a short round has them all.
+"""
 STOP_SECONDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"stop client": (0.3, 2.5), "stop server": (0.3, 2.5), "stop engine": (0.2, 1.5), "refuse": (0.1, 0.6)}
 )
@@ -90,9 +91,9 @@ VERBS = ("add", "lease", "exchange", "renew", "release", "delete", "delete then"
 
 @dataclass(frozen=True, slots=True)
 class FaultConditions:
-    """What a run is made of, and how often what breaks; a mutant has another client or another server.
+    """A run's processes and fault rates; a mutant replaces the client or the server.
 
-    `shares`: of requests, by what befalls them. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
+    `shares`: of requests, by fault. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
     """
 
     servers: int = 1
@@ -107,7 +108,7 @@ class FaultConditions:
 
 
 def usual_servers(store: StoreName) -> int:
-    """How many servers share a store of the kind: SQLite belongs to one."""
+    """Return how many servers share a store of the kind: SQLite allows one."""
     return 1 if store == "sqlite" else 2
 
 
@@ -119,7 +120,7 @@ def over_http(
     conditions: FaultConditions | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> FaultTally:
-    """Rounds on a new store each; the first with a violation is the last, and leaves its histories behind."""
+    """Run rounds on a new store each; the first with a violation is the last, and keeps its histories."""
     how = conditions or FaultConditions(usual_servers(store))
     tally = FaultTally(f"http-{store}")
     counts: Counter[str] = Counter()
@@ -147,14 +148,14 @@ def over_http(
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A client or a server; `ports` are the servers' of a client, or the server's own."""
+    """A client or server; `ports` are those of a client's servers, or the server's own."""
 
     process: ForkServerProcess
     name: str
     is_over: bool = False
 
     def signal(self, number: int) -> None:
-        """Unless it is over."""
+        """Send a signal unless it has ended."""
         if not self.is_over and self.process.is_alive() and self.process.pid is not None:
             os.kill(self.process.pid, number)
 
@@ -181,7 +182,7 @@ class _Round:
     lines: int = 0
 
     def run(self, deadline: Deadline) -> None:
-        """From an empty store to the verdict."""
+        """Run the round, from an empty store to the verdict."""
         place = self.site.new_place(self.number)
         with ExitStack() as stack:
             queues = LocalQueues(QueueService(open_store(place.url)))
@@ -197,7 +198,7 @@ class _Round:
                 self.servers.append(self._serve(index, place))
             supervisor = HttpQueues(self._urls(self.ports), retries=Retries(tries=2), timeout_seconds=2.0)
             stack.callback(supervisor.close)
-            releasing = ThreadPoolExecutor(1, thread_name_prefix="release")  # it may wait for a server that is stopped
+            releasing = ThreadPoolExecutor(1, thread_name_prefix="release")  # it may wait for a stopped server
             stack.callback(releasing.shutdown, cancel_futures=True)
             numbers = itertools.count(1)
 
@@ -215,7 +216,7 @@ class _Round:
         for proxy in self.proxies:
             self.counts.update(proxy.met)
         if self.site.engine is not None:
-            self.site.engine.restart()  # nothing that a dead server sent is under way any more
+            self.site.engine.restart()  # no request of a dead server is in flight any more
         calls = read_histories(self.home)
         self._count(calls)
         open_it = partial(open_store, place.url)
@@ -230,7 +231,7 @@ class _Round:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _disturb(self, until: Deadline, break_it: Callable[[str], None]) -> None:
-        """One fault after another, each kind at its own pace, until the round has its operations."""
+        """Inject one fault after another, each kind at its own rate, until the round has its operations."""
         for kind in self.how.mean_seconds:
             if self.site.engine is not None or not kind.endswith("engine"):
                 self._plan(kind, break_it, self.random.uniform(0.0, FIRST_WITHIN_SECONDS))
@@ -261,9 +262,9 @@ class _Round:
         heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
 
     def _break(self, release: Callable[[str], object], place: FaultStore, kind: str) -> None:
-        """Let one fault happen now; what ends it again is planned.
+        """Inject one fault now and schedule its end.
 
-        `release` gives back what a dead worker holds, without waiting for it.
+        `release` releases a dead worker's leases without waiting for the result.
         """
         self.counts[kind] += 1
         lasts = self.random.uniform(*STOP_SECONDS[kind]) if kind in STOP_SECONDS else 0.0
@@ -340,7 +341,7 @@ class _Round:
             self.tally.found([Violation("I16", what)], f"round {self.number}")
 
     def _end_everybody(self) -> None:
-        """Clients first, then what the proxies hold, then the servers."""
+        """End the clients, then the proxies' held data, then the servers."""
         self.events.clear()
         if self.site.engine is not None:
             self.site.engine.thaw()
@@ -354,7 +355,7 @@ class _Round:
     # -- counts ---------------------------------------------------------------------------------------------------
 
     def _count_lines(self) -> int:
-        """About how many calls were answered so far: half the lines of the histories."""
+        """Estimate the answered calls: half the lines of the histories."""
         for path in self.home.glob("*.jsonl"):
             began = self.read.get(path, 0)
             if path.stat().st_size > began:
@@ -366,7 +367,7 @@ class _Round:
         return self.lines // 2
 
     def _count(self, calls: Sequence[HistoryCall]) -> None:
-        """Calls that reached nobody are no operations."""
+        """Count operations; calls that reached no server are none."""
         done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
         self.tally.operations += len(done)
         self.tally.unknown += sum(call.outcome == "unknown" for call in done)
@@ -375,7 +376,7 @@ class _Round:
 
 
 def verb_of(call: HistoryCall) -> str:
-    """The verb as a summary counts it."""
+    """Return the verb as a summary counts it."""
     request = call.request
     if request.verb == "lease" and request.ends:
         return "exchange"
@@ -385,7 +386,7 @@ def verb_of(call: HistoryCall) -> str:
 
 
 def verdict_of(call: HistoryCall) -> str:
-    """What the caller was told: done, not done (at least one token was refused), or unknown."""
+    """Return the caller's result: done, not done (at least one token was refused), or unknown."""
     return "not done" if call.error == "LeaseLostError" and call.outcome == "ok" else VERDICTS[call.outcome]
 
 
@@ -406,5 +407,5 @@ def _summary(tally: FaultTally, counts: Mapping[str, int], servers: int) -> str:
 
 
 def progress(line: str) -> None:
-    """Tell a person at the terminal, or whoever reads the log, how far it is."""
+    """Print the progress."""
     print(line, file=sys.stderr, flush=True)

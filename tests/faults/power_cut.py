@@ -1,4 +1,4 @@
-"""Power cuts under several threads: each leaves a mixture of what was not synced, on which the store must reopen."""
+"""Power cuts under several threads: the store must reopen on any mixture of unsynced data."""
 
 import itertools
 import shutil
@@ -31,7 +31,7 @@ MAX_ROUND_SECONDS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The disk at one moment, and how much of the history had been written by then."""
+    """The disk at one moment, and the length of the history by then."""
 
     event: int
     wreck: Wreck
@@ -42,7 +42,7 @@ def power_cuts(budget: FaultBudget, folder: Path, *, cuts: int | None = None, sy
     """Cut the power again and again until the budget or the number of cuts is used up.
 
     Args:
-        syncing: False takes the store's syncs away, to prove that this driver notices.
+        syncing: False removes the store's syncs, to prove that this driver notices.
     """
     tally = FaultTally("power")
     deadline = budget.started()
@@ -77,7 +77,7 @@ def _round(tally: FaultTally, deadline: Deadline, folder: Path, *, seed: str, cu
 def _run_until_cut(
     live: Path, history: MemoryHistory, random: Random, *, cuts: int, syncing: bool, deadline: Deadline
 ) -> list[Cut]:
-    """Let callers work until enough cuts were taken; the power is never really off, so all cuts cost one run."""
+    """Let callers work until enough cuts were taken; the power is never really off, so one run yields all cuts."""
     due = _cut_events(random, cuts)
     taken: list[Cut] = []
     enough = threading.Event()
@@ -126,7 +126,7 @@ def _work(caller: StoreCaller, enough: threading.Event, until: Deadline) -> None
 
 
 def _cut_events(random: Random, cuts: int) -> set[int]:
-    """A third of them while the file and its log are made and filled for the first time."""
+    """Return the events to cut at; a third of them while the file and its log are first filled."""
     early = random.sample(range(1, CREATION_EVENTS), min(cuts // 3, CREATION_EVENTS - 1))
     gaps = [random.randrange(1, 2 * MEAN_EVENTS_BETWEEN_CUTS) for _ in range(cuts - len(early))]
     return {*early, *(CREATION_EVENTS + event for event in itertools.accumulate(gaps))}

@@ -1,4 +1,4 @@
-"""A Queue's verbs with every call written down before it is made and after it is answered."""
+"""A Queue's verbs with every call recorded before it is made and after it is answered."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ OutcomeOf = Callable[[QueueError, RequestedCall], Outcome]
 
 
 def exact_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
-    """What the error's class says, for every verb: only `OutcomeUnknownError` leaves it open."""
+    """Return the outcome by the error's class: only `OutcomeUnknownError` leaves it open."""
     if isinstance(error, OutcomeUnknownError):
         return "unknown"
     nothing_changed = isinstance(error, StoreUnavailableError | StoreReadOnlyError) or not isinstance(error, StoreError)
@@ -43,10 +43,10 @@ def exact_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
 
 
 def forgiving_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
-    """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
+    """Return the outcome by the error's class: refusals and unavailable or full stores changed nothing.
 
-    An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
-    settle is several steps: that leaves it open, too.
+    An exchange is left open: a retired worker's lease is refused after its deletions took effect, and one that met
+    expired leases takes several transactions.
     """
     if isinstance(error, StoreReadOnlyError):
         return "fail"
@@ -57,7 +57,7 @@ def forgiving_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
 
 
 class RecordedQueue:
-    """The verbs of one queue as the workloads call them; errors are recorded, then raised as they are."""
+    """The verbs of one queue as the workloads call them; errors are recorded, then raised."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RecordedQueue:
         outcome_of: OutcomeOf = forgiving_outcome_of,
     ) -> None:
         """Args:
-        outcome_of: what is made of an error; the default forgives an exchange that does not know what it did.
+        outcome_of: maps an error to an outcome; the default leaves an exchange's open.
         """
         self._queue = queue
         self._outcome_of = outcome_of
@@ -91,7 +91,7 @@ class RecordedQueue:
         deletions: Sequence[Deletion] = (),
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """A lease, or an exchange when there are `deletions`; see `Queue.exchange`."""
+        """Lease, or exchange when there are `deletions`; see `Queue.exchange`."""
         request = RequestedCall(
             "lease",
             self.name,
@@ -170,7 +170,7 @@ class RecordedQueue:
 def release_worker(
     queues: Queues, worker: str, *, history: History, numbers: "itertools.count[int]"
 ) -> list[FinishedLease]:
-    """Give back what a dead worker holds, written down. See `Queues.release_worker`."""
+    """Release a dead worker's leases, recorded. See `Queues.release_worker`."""
     request = RequestedCall("release_worker", worker=worker)
     return recorded(history, next(numbers), request, lambda: queues.release_worker(worker), lambda _: Answer())
 
@@ -189,7 +189,7 @@ def recorded(
     try:
         result = call()
     except LeaseLostError as error:
-        # The tokens that it does not name took effect, those it names did not: also when the call had to be sent again.
+        # Tokens that the error doesn't name took effect, even when the call was repeated.
         history.write(Answered(number, read_clocks(), "ok", type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:

@@ -1,4 +1,4 @@
-"""After the fault: open the store as usual, work a little, and hold everything against the history."""
+"""After the fault: open the store as usual, work a little, and check everything against the history."""
 
 import itertools
 import time
@@ -28,7 +28,7 @@ ALL_STATES = frozenset(TaskState)
 
 
 def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
-    """Every task of every queue, the statistics of the same instant, and what the store's check complains of."""
+    """Read every task of every queue, the statistics of the same instant, and the complaints of the store's check."""
     problems = store.check().problems
     now = store.clock.now()
     with store.read() as transaction:
@@ -78,19 +78,19 @@ DRAINED_AT_ONCE = 200
 
 
 def reopen_and_check(path: Path, calls: Sequence[HistoryCall]) -> list[Violation]:
-    """The same for a file."""
+    """Do the same for a file."""
     return open_and_check(lambda: SqliteStore(path), calls)
 
 
 def open_and_check(
     open_it: Callable[[], Store], calls: Sequence[HistoryCall], *, clock_error: int = 0, over_http: bool = False
 ) -> list[Violation]:
-    """Every violation that the calls and what is left prove; a store that does not open or work is I16.
+    """Return every violation that the calls and the contents prove; a store that doesn't open or work is I16.
 
     Args:
         clock_error: see `Contents.clock_error`.
-        over_http: the calls are those of clients over HTTP alone. Lease and delete all that is left but for the dead,
-            instead of leasing some; and see `Contents.adds_repeat`.
+        over_http: all calls came over HTTP. Lease and delete all tasks but dead ones, instead of leasing some; and see
+            `Contents.adds_repeat`.
     """
     try:
         store = open_it()
@@ -116,7 +116,7 @@ def open_and_check(
 
 
 def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
-    """Lease and delete until nothing is left that time will make leasable."""
+    """Lease and delete until nothing is left that becomes leasable with time."""
     until = Deadline(time.monotonic() + DRAIN_SECONDS)
     while not until.is_over:
         leases = recorded.lease(DRAINED_AT_ONCE, seconds=60.0, worker="drain")
@@ -132,7 +132,7 @@ def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
 
 @contextmanager
 def checkpoint_every(pages: int) -> Iterator[None]:
-    """Let stores of this process fold their log in after so few pages, so that a short run has many checkpoints."""
+    """Checkpoint this process's stores after so few pages, so that a short run has many checkpoints."""
     usual = sqlite_store.CHECKPOINT_PAGES
     sqlite_store.CHECKPOINT_PAGES = pages
     try:

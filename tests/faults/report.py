@@ -1,4 +1,4 @@
-"""The crash tests' result for people and for programs."""
+"""The crash tests' results as table and JSON, and excerpts of histories that prove a violation. Pure."""
 
 import json
 from collections import Counter
@@ -14,7 +14,7 @@ COLUMNS = ("operations", "unknown", "kills", "engine_kills", "cuts", "disk_error
 
 
 def as_table(tallies: Sequence[FaultTally], seed: int) -> str:
-    """Counts by scenario, then violations by invariant and scenario, then the first violations in words."""
+    """Return counts by scenario, violations by invariant and scenario, and the first violations in words."""
     names = [tally.scenario for tally in tallies]
     lines = [_row("", [column.replace("_", " ") for column in COLUMNS])]
     lines += [_row(tally.scenario, [str(count) for count in _counts(tally)]) for tally in tallies]
@@ -40,7 +40,7 @@ def as_table(tallies: Sequence[FaultTally], seed: int) -> str:
 
 
 def as_json(tallies: Sequence[FaultTally], seed: int) -> str:
-    """The same as one object in one line."""
+    """Return the same as one line of JSON."""
     violations: list[Violation] = list(chain.from_iterable(tally.violations for tally in tallies))
     totals: Counter[str] = Counter()
     for tally in tallies:
@@ -78,7 +78,7 @@ NOT_ANSWERED = "no answer"
 
 
 def excerpts(calls: Sequence[HistoryCall], violations: Sequence[Violation]) -> Iterator[str]:
-    """For each violation that names a task, itself and the calls that concern the task, in order of invocation."""
+    """Return, for each violation that names a task, the violation and that task's calls, in order of invocation."""
     uids = {adding.uid for call in calls for adding in call.request.adds}
     uids |= {adding.uid for call in calls for end in call.request.ends for adding in end.then}
     named = [(violation, word.rstrip(":")) for violation in violations for word in violation.what.split()[:4]]
@@ -91,7 +91,7 @@ def excerpts(calls: Sequence[HistoryCall], violations: Sequence[Violation]) -> I
 
 
 def story_of(calls: Sequence[HistoryCall], uid: str) -> Iterator[str]:
-    """Every call that added, leased or ended the task; times in seconds since the first call."""
+    """Return every call that added, leased or ended the task; times in seconds since the first call."""
     began = min((call.invoked.at for call in calls), default=0)
     tokens = {lease.token for call in calls for lease in call.answer.leases if lease.uid == uid}
     for call in sorted(calls, key=lambda one: one.invoked.ns):

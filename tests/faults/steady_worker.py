@@ -1,4 +1,4 @@
-"""The app of workers whose servers and links fail: a handler works for as long as it was told, and writes that down."""
+"""The app of workers whose servers and networks fail: a handler works for a set time and records it."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Hand-made histories for the checker's own tests: what callers request and were told, one call a second."""
+"""Hand-made histories for the checker's own tests: requests and answers, one call a second."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ def at(seconds: float) -> ClockReading:
 
 @dataclass
 class HandMadeHistory:
-    """A history being told, one call a second unless said otherwise."""
+    """A history under construction, one call a second unless stated."""
 
     calls: list[HistoryCall] = field(default_factory=list)
     stored: list[TaskInStore] = field(default_factory=list)
@@ -48,7 +48,7 @@ class HandMadeHistory:
         lasts: float = 0.1,
         gave_up: float | None = None,
     ) -> "HandMadeHistory":
-        """`gave_up`: after so many seconds a call of unknown outcome raised; None: it was killed."""
+        """Add a call. `gave_up`: after so many seconds a call of unknown outcome raised; None: it was killed."""
         self.seconds += 1
         lasts = lasts if gave_up is None else gave_up
         answered = at(self.seconds + lasts) if outcome != "unknown" or gave_up is not None else None

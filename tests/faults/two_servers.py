@@ -1,7 +1,7 @@
-"""Two servers on two hosts, forty workers on a third: one server killed, then links cut, while tasks keep coming.
+"""Two servers on two hosts, forty workers on a third: a server is killed, then networks are cut, while tasks arrive.
 
-Hosts are network namespaces (`tests.support.netns`). Each worker process has ten slots, each with a connection of its
-own: four processes hold forty tasks at a time without being forty interpreters on one machine.
+Hosts are network namespaces (`tests.support.netns`). Each worker process has ten slots with a connection each: four
+processes hold forty tasks at a time.
 """
 
 import os
@@ -60,7 +60,7 @@ BRIEF = FaultCourse(warm_up=1.0, server_down=0.5, cut=3.0, after=2.0, cuts_off=(
 
 
 def two_servers(store: str, budget: FaultBudget, folder: Path, *, course: FaultCourse = FULL) -> FaultTally:
-    """One run, as long as its course, whatever the budget."""
+    """Run once for the length of the course, whatever the budget."""
     tally = FaultTally(f"servers-{store}")
     try:
         with ExitStack() as stack:
@@ -134,7 +134,7 @@ def _run(
 def _break_everything(
     tally: FaultTally, servers: list[ServerOnHost], store_host: NetnsHost, second_host: NetnsHost, course: FaultCourse
 ) -> Iterator[Fault]:
-    """One fault after another; each is repaired, and followed by time to recover."""
+    """Inject one fault after another; repair each and leave time to recover."""
     began = read_clocks()
     servers[0].kill()
     tally.kills += 1
@@ -154,7 +154,7 @@ def _break_everything(
 
 
 def _urls(servers: list[ServerOnHost], index: int, number: int) -> str:
-    """Every other worker process knows its own server only; the rest may turn to the other one."""
+    """Return a worker's servers: every other worker knows only its own, the rest can switch to the other one."""
     known = servers[index:] + servers[:index]
     return ",".join(server.url for server in known[: 1 + number % 2])
 
@@ -182,7 +182,7 @@ def _a_worker(
 def _a_process(
     host: NetnsHost, arguments: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python program on a host, killed in the end if it still runs."""
+    """Run a Python program on a host; kill it at the end if it still runs."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             host.command([sys.executable, *arguments]),

@@ -1,7 +1,7 @@
-"""`python3 -m tests.soak NAME`: one long run, told in figures; 0 when all of them are as they must be, else 1.
+"""`python3 -m tests.soak NAME`: one long run; prints its figures and exits with 0 when all are as they must be.
 
-A run is a function from its own arguments to an exit code. Add yours to `RUNS`; import what it needs inside it, as
-not every host has what every run needs.
+A run is a function from its own arguments to an exit code. Add yours to `RUNS`; import what it needs inside it, as not
+every host has what every run needs.
 """
 
 import sys

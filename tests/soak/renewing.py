@@ -1,4 +1,4 @@
-"""`python3 -m tests.soak renewals`: `towline up` is started anew in its own place under load, over and over."""
+"""`python3 -m tests.soak renewals`: renew `towline up` in its own process under load, over and over."""
 
 import argparse
 import signal
@@ -12,13 +12,13 @@ from tests.soak.towline_up import SteadyLoad, TaskOutcome, TowlineUp
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.7
-"""Of what the workers can do."""
+"""Load as a share of the workers' capacity."""
 RENEWAL_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class RenewalResult:
-    """So many times another program took the place of the one before: `is_same_crew` tells of the workers."""
+    """The number of renewals; `is_same_crew`: whether the workers stayed the same."""
 
     times: int
     least_ready: int
@@ -28,7 +28,7 @@ class RenewalResult:
 
 
 def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> RenewalResult:
-    """Renew a supervisor and its server so many times while workers work and tasks come."""
+    """Renew a supervisor and its server `times` times while workers work and tasks arrive."""
     crew = TowlineUp(folder)
     crew.write(workers=workers, colour="red")
     pid = crew.start()
@@ -56,7 +56,7 @@ def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when nobody noticed."""
+    """Run it and print the figures; return 0 when neither tasks nor workers were affected."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak renewals", description=__doc__)
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args(arguments)

@@ -136,7 +136,7 @@ class CuttingTcpProxy:
         self.port: int = self._listening.getsockname()[1]
         self._pairs: set[_Pair] = set()
         self._is_over = False
-        threading.Thread(target=self._accept, name="wire", daemon=True).start()
+        threading.Thread(target=self._accept, name="tcp-proxy", daemon=True).start()
 
     def cut_next(self, fate: TcpFate, *, after: int = 0) -> None:
         """Apply this fate to the message that follows `after` others, counted from now over all connections."""
@@ -188,8 +188,8 @@ class CuttingTcpProxy:
                 self._pairs.add(pair)
             if self._is_over:
                 pair.cut()
-            threading.Thread(target=self._carry_messages, args=(pair,), name="wire out", daemon=True).start()
-            threading.Thread(target=self._carry_answers, args=(pair,), name="wire back", daemon=True).start()
+            threading.Thread(target=self._carry_messages, args=(pair,), name="tcp-proxy out", daemon=True).start()
+            threading.Thread(target=self._carry_answers, args=(pair,), name="tcp-proxy back", daemon=True).start()
 
     def _carry_messages(self, pair: "_Pair") -> None:
         while piece := _read(pair.client):
@@ -262,8 +262,8 @@ def _write(end: socket.socket, piece: bytes) -> bool:
 @contextmanager
 def a_tcp_proxy(host: str, port: int, *, choose: Callable[[], TcpFate] = lambda: "pass") -> Iterator[CuttingTcpProxy]:
     """Run a proxy to `host:port`, closed at the end."""
-    wire = CuttingTcpProxy(host, port, choose=choose)
+    proxy = CuttingTcpProxy(host, port, choose=choose)
     try:
-        yield wire
+        yield proxy
     finally:
-        wire.close()
+        proxy.close()

@@ -1,6 +1,6 @@
-"""What many tasks coming and going leave behind: sizes and latencies, minute by minute, at a steady depth.
+"""Measure what steady churn leaves behind: sizes and latencies, minute by minute, at constant depth.
 
-Two processes add and exchange at a pace that leaves the engine time to clean up, which it does as it ships.
+Two processes add and exchange slowly enough that the engine, with its default settings, can clean up.
 """
 
 import multiprocessing
@@ -32,12 +32,12 @@ Meanwhile = Callable[[BenchStore], AbstractContextManager[None]]
 
 
 def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
-    """Each minute's figures as `minute_<n>_...`; of the second and of the last also without the number."""
+    """Return each minute's figures as `minute_<n>_...`; those of the second and last also without the number."""
     return churn(site, engine)
 
 
 def churn(site: BenchSite, engine: Engine, *, in_last_third: Meanwhile = lambda _: nullcontext()) -> dict[str, float]:
-    """The same, with something else going on in the last third of the minutes."""
+    """Do the same with another activity in the last third of the minutes."""
     minutes = max(site.churn_minutes, 3)
     with new_place(site, engine) as place:
         _fill(place, DEPTH // site.divide_loads_by)
@@ -59,7 +59,7 @@ def _fill(place: BenchStore, tasks: int) -> None:
 
 
 class _Churners:
-    """Two processes that add ten tasks and exchange ten, over and over, and tell once a minute how long each took."""
+    """Two processes that repeatedly add ten tasks and exchange ten, and report once a minute how long each took."""
 
     def __init__(self, place: BenchStore) -> None:
         self._place = place
@@ -85,7 +85,7 @@ class _Churners:
             pipe.close()
 
     def minute(self, site: BenchSite) -> dict[str, float]:
-        """Let them run for a minute (a tenth of it in a quick run); seconds and bytes."""
+        """Run them for a minute (a tenth of it in a quick run); return seconds and bytes."""
         seconds = MINUTE_SECONDS / site.divide_loads_by
         for pipe in self._pipes:
             pipe.send(seconds)

@@ -1,6 +1,6 @@
-"""The same churn while, in its last third, somebody keeps a transaction open: no row that dies can be cleaned up then.
+"""Measure churn while a transaction is open in its last third, so that dead rows can't be cleaned up.
 
-What that does is told, not bounded: it is the engine's nature, and the remedy is to end that transaction.
+The result is reported without a bar: the engine works so, and the remedy is to end that transaction.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from tests.bench.site import BenchSite
 
 
 def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
-    """As `churn.measure`."""
+    """See `churn.measure`."""
     return churn(site, engine, in_last_third=_open_transaction)
 
 

@@ -1,4 +1,4 @@
-"""What Towline costs when there is nothing to do, and how soon a new worker has its first task."""
+"""Measure the cost of an idle Towline, and how soon a new worker has its first task."""
 
 import statistics
 import time
@@ -26,7 +26,7 @@ POOLS = ("parse", "render", "mail")
 
 
 def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
-    """Share of a core and bytes of an idle `towline up` with three empty pools; seconds from start to first lease."""
+    """Return core share and bytes of an idle `towline up` with three pools, and seconds from start to first lease."""
     return _up(site, engine) | _worker_start(site, engine)
 
 
@@ -52,7 +52,7 @@ def _up(site: BenchSite, engine: Engine) -> dict[str, float]:
 
 
 def _worker_start(site: BenchSite, engine: Engine) -> dict[str, float]:
-    """A task waits; from the start of the command to the start of its handler, which is just after the lease."""
+    """Return the time from a worker's start command to its first handler call, just after the lease."""
     taken = []
     with (
         new_place(site, engine) as place,

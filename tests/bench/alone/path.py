@@ -1,4 +1,4 @@
-"""What has no peer on the whole path: how adds of many connections share syncs, and a worker's round trips a task."""
+"""Measure the whole path: how adds of many connections share syncs, and a worker's round trips per task."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -20,7 +20,7 @@ TASKS = 3_000
 
 
 def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
-    """Adds a second over 1 and 64 connections, and requests a worker makes for each task it does."""
+    """Return adds a second over 1 and 64 connections, and a worker's requests per task."""
     with new_place(site, engine) as place, serving(site, place) as served:
         open_queue(served.url, QUEUE).close()
         figures = {
@@ -40,7 +40,7 @@ def _adds(served: ServedTowline, connections: int, site: BenchSite) -> float:
 
 
 def _round_trips(served: ServedTowline, site: BenchSite) -> float:
-    """One worker over a full queue; what it asks before its first task and after its last is left out."""
+    """Run one worker over a full queue; ignore requests before its first task and after its last."""
     tasks = max(TASKS // site.divide_loads_by // BATCH, 2) * BATCH
     recording = site.new_directory("record") / "started"
     with (

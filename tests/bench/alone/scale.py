@@ -1,7 +1,6 @@
-"""What more pending tasks, or more tags, cost: the same verbs on a small and a large store, taken in turns.
+"""Measure the cost of more pending tasks or tags: the same verbs on a small and a large store, by turns.
 
-Without syncs (`relaxed`), whose time would hide the rest; and the memory of a server on either store, where it holds
-the store itself.
+Without syncs (`relaxed`), whose time would hide the rest; and a server's memory on either store.
 """
 
 import statistics
@@ -26,7 +25,7 @@ TAG = "tag-0"
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """A store to fill: how many tasks over how many tags (0: untagged)."""
+    """A store's size: how many tasks over how many tags (0: untagged)."""
 
     name: str
     tasks: int
@@ -34,7 +33,7 @@ class Depth:
 
 
 def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
-    """Medians in seconds of `stats`, `add`, `lease` and `delete`, and resident bytes of a server, by store."""
+    """Return medians in seconds of `stats`, `add`, `lease` and `delete`, and a server's resident bytes, by store."""
     divisor = site.divide_loads_by
     figures: dict[str, float] = {}
     pairs = (
@@ -66,7 +65,7 @@ def _tag(depth: Depth, number: int) -> str | None:
 
 
 def _verbs(places: Mapping[Depth, BenchStore]) -> dict[str, float]:
-    """Both stores take turns, so that whatever else the machine does falls on both."""
+    """Measure both stores by turns, so that other load on the machine affects both."""
     taken: dict[str, list[float]] = {}
     queues = {depth: opened(place) for depth, place in places.items()}
     try:
@@ -81,7 +80,7 @@ def _verbs(places: Mapping[Depth, BenchStore]) -> dict[str, float]:
 
 
 def _sample(queue: Queue, tag: str | None) -> dict[str, float]:
-    """Each verb once; the store is as deep afterwards as before."""
+    """Call each verb once; the store's depth is unchanged afterwards."""
     tags = ANY if tag is None else TagFilter.of(tag)
     leases: list[Lease] = []
     return {
@@ -99,7 +98,7 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def _server_memory(site: BenchSite, place: BenchStore) -> float:
-    """Resident bytes of a server on that store once it has been used."""
+    """Return the resident bytes of a used server on that store."""
     with serving(site, place) as served, closing(open_queue(served.url, QUEUE)) as queue:
         for _ in range(SAMPLES):
             _sample(queue, None)

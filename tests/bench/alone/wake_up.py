@@ -1,4 +1,4 @@
-"""How soon added work reaches a worker that waits: added at one server, leased at the same or at another."""
+"""Measure how soon added work reaches a waiting worker: added at one server, leased at the same or another."""
 
 import multiprocessing
 import statistics
@@ -17,7 +17,7 @@ ANSWER_SECONDS = 30.0
 
 
 def wake_up_seconds(site: BenchSite, *, add_at: str, wait_at: str) -> float:
-    """The median from just before an add to the return of the waiting lease, one task every 20 ms."""
+    """Return the median time from just before an add to the return of the waiting lease, one task every 20 ms."""
     samples = max(LATENCY_SAMPLES // site.divide_loads_by, 20)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -47,7 +47,7 @@ def wake_up_seconds(site: BenchSite, *, add_at: str, wait_at: str) -> float:
 
 
 def _lease_as_they_come(url: str, tasks: int, pipe: Connection) -> None:
-    """A worker that waits: seconds from the stamp in each payload to the return of the lease."""
+    """Lease as a waiting worker; return seconds from each payload's time stamp to the lease's return."""
     taken: list[float] = []
     finished: list[Deletion] = []
     with closing(open_queue(url, QUEUE)) as queue:

@@ -1,4 +1,4 @@
-"""Dramatiq over Redis: `send` to add; two worker processes of eight threads each, as it ships.
+"""Dramatiq over Redis: `send` to add; two worker processes of eight threads each, the default.
 
 Run as a program it is one worker: `python -m tests.bench.drivers.dramatiq URL`.
 """

@@ -16,7 +16,7 @@ from tests.bench.site import BenchSite
 
 
 class HueyDriver:
-    """Defaults: SQLite syncs every commit, results are kept only when a task returns something."""
+    """Defaults: SQLite syncs every commit; results are kept only when a task returns something."""
 
     name = "Huey, SQLite"
     durable = "yes"

@@ -1,6 +1,6 @@
 """Towline as a library: programs that open the store themselves, without a server.
 
-A consumer's steady state is one step: delete what it holds and lease the next.
+A consumer's loop is one exchange: delete the held tasks and lease the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ class TowlineDriver:
 
 
 def durable(engine: Engine, durability: Durability) -> str:
-    """What an acknowledged add survives, for the table."""
+    """Return what an acknowledged add survives, for the table."""
     if durability == "strict":
         return "yes"
     return "to a second" if engine == "redis" else "not across a power cut"

@@ -13,7 +13,7 @@ from tests.bench.site import BenchSite
 
 
 class TowlineServedDriver:
-    """Strict syncs every acknowledged change; a worker holds one task at a time and fetches none ahead."""
+    """Strict syncs every acknowledged change; a worker holds one task at a time without prefetch."""
 
     loads = Loads(add=3_000, drain=8_000, add_batch=50_000)
 

@@ -11,7 +11,7 @@ from tests.bench.site import BenchSite
 
 
 class TowlineWorkDriver:
-    """One task a worker at a time and none fetched ahead, or `concurrency` async handlers a worker."""
+    """One task at a time without prefetch, or `concurrency` async handlers per worker."""
 
     def __init__(self, *, engine: Engine, durability: Durability, concurrency: int = 1) -> None:
         held = f", {concurrency} tasks a worker" if concurrency > 1 else ""

@@ -47,20 +47,20 @@ def a_postgres(folder: Path) -> Iterator[Engine]:
 @contextmanager
 def a_connection(url: str, *, max_connections: int = MAX_CONNECTIONS) -> Iterator[ConnectionPool]:
     """Open a connection, closed at the end."""
-    link = ConnectionPool(parse_address(url), max_connections=max_connections)
+    pool = ConnectionPool(parse_address(url), max_connections=max_connections)
     try:
-        yield link
+        yield pool
     finally:
-        link.close()
+        pool.close()
 
 
 @contextmanager
 def signals_on(url: str) -> Iterator[NotifySignals]:
     """Return the signals of one process with its own connection and clock."""
-    with a_connection(url) as link:
-        with link.lend():
+    with a_connection(url) as pool:
+        with pool.lend():
             pass
-        signals = NotifySignals(link)
+        signals = NotifySignals(pool)
         try:
             yield signals
         finally:
@@ -83,17 +83,17 @@ def port_of(url: str) -> int:
     return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
 
 
-def query_cell(link: ConnectionPool, query: str) -> object:
+def query_cell(pool: ConnectionPool, query: str) -> object:
     """Return the single cell that a query yields on a borrowed connection."""
-    with link.lend() as wire:
-        row = wire.connection.execute(query).fetchone()  # type: ignore[call-overload]
+    with pool.lend() as lent:
+        row = lent.connection.execute(query).fetchone()  # type: ignore[call-overload]
     assert row is not None
     return row[0]
 
 
-def backend(link: ConnectionPool) -> object:
+def backend(pool: ConnectionPool) -> object:
     """Return the pid of the server process behind the borrowed connection."""
-    return query_cell(link, "SELECT pg_backend_pid()")
+    return query_cell(pool, "SELECT pg_backend_pid()")
 
 
 def is_lock_awaited(url: str, *, locktype: str = "%") -> bool:

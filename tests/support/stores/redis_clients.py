@@ -65,24 +65,24 @@ def a_library() -> FunctionLibrary:
 @contextmanager
 def a_client(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
     """Open a client for a server with any settings."""
-    link = RedisClient(url, a_library(), durability=durability)
+    client = RedisClient(url, a_library(), durability=durability)
     try:
-        yield link
+        yield client
     finally:
-        link.close()
+        client.close()
 
 
 @contextmanager
 def signals_on(url: str) -> Iterator[RedisSignals]:
     """Return what one process uses to wake waiters of others on queues of that server."""
-    with a_client(url) as link, signals_over(link) as signals:
+    with a_client(url) as client, signals_over(client) as signals:
         yield signals
 
 
 @contextmanager
-def signals_over(link: RedisClient) -> Iterator[RedisSignals]:
+def signals_over(client: RedisClient) -> Iterator[RedisSignals]:
     """Return the same over an existing client."""
-    signals = RedisSignals(link, key_of)
+    signals = RedisSignals(client, key_of)
     try:
         yield signals
     finally:
@@ -104,14 +104,14 @@ def operator(engine: Engine, **options: str) -> "redis.Redis[bytes]":
     return redis.Redis(host=engine.host, port=engine.port, **options)
 
 
-def count(link: RedisClient, by: int = 1) -> object:
+def count(client: RedisClient, by: int = 1) -> object:
     """Make a change that shows if it took effect twice, and return the new sum."""
-    return link.call("count", [KEY], [by])
+    return client.call("count", [KEY], [by])
 
 
-def counted(link: RedisClient) -> int:
+def counted(client: RedisClient) -> int:
     """Return the sum."""
-    answer = link.look("read", [KEY])
+    answer = client.look("read", [KEY])
     return int(answer) if isinstance(answer, bytes) else 0
 
 

@@ -31,8 +31,8 @@ def with_repeated_calls(store: RedisStore) -> RedisStore:
 
     Leases are repeated only while they live, so those of 0 s are not.
     """
-    link = store._calls.link
-    send, numbers = link.call, count(1)
+    client = store._calls.link
+    send, numbers = client.call, count(1)
 
     def call(
         function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
@@ -43,7 +43,7 @@ def with_repeated_calls(store: RedisStore) -> RedisStore:
         assert again == first or _ends_at_once(args), f"{function} was answered otherwise the second time"
         return first
 
-    link.call = call  # type: ignore[method-assign]
+    client.call = call  # type: ignore[method-assign]
     return store
 
 
