@@ -1,4 +1,4 @@
-"""Commits of a store across a network: several under way in threads, while the loop gathers the next and answers.
+"""Commits of a store across a network, in threads, while the loop gathers the next ones and answers (ADR 9).
 
 The loop never waits here. A store that stalls costs memory and time within bounds: calls over them fail.
 """
@@ -91,7 +91,7 @@ class ThreadedCommitter:
         self._service = service
         self._after_commit = after_commit
         self._clock = service.clock
-        # Where the store commits each verb by itself nothing is shared: the operations are spread over the threads.
+        # Where the store commits each verb by itself (Redis) nothing is shared: spread them over the threads.
         self._spreads_operations = service.store.unit == "verb"
         self._threads = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-commit")
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
