@@ -143,7 +143,7 @@ class HandlerEventLoop:
                 self._lifecycle.forks.end_child(handler=", ".join(self.running()))
             except (SystemExit, KeyboardInterrupt) as error:
                 self._fail(error)
-            except BaseException as error:  # noqa: BLE001  the top of a thread: it can't run on, and must not die unseen
+            except BaseException as error:  # noqa: BLE001  the top of a thread: it must not end unnoticed
                 self._fail(error)
                 return
             else:

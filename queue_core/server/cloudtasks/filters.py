@@ -33,7 +33,7 @@ def lease_filter(text: str) -> TagFilter:
         return TagFilter.oldest()
     tag = _tag(match[2])
     if not tag:
-        raise invalid("tag= needs a tag: tasks without one can't be filtered for; leave the filter out for any task")
+        raise invalid("tag= needs a tag: untagged tasks can't be filtered; omit the filter for any task")
     limits.check_tag(tag)
     return TagFilter.of(tag)
 
@@ -43,7 +43,7 @@ def _tag(text: str) -> str:
     if quoted is not None:
         return _ESCAPE.sub(r"\1", quoted[1])
     if text.lstrip().startswith('"'):
-        raise invalid(f'a tag in quotes ends with one, and one in it is written \\": {text[:100]!r}')
+        raise invalid(f'a quoted tag must end with a quote; write a quote inside it as \\": {text[:100]!r}')
     return text.strip()
 
 

@@ -41,10 +41,10 @@ def values_of(name: str, message: Message) -> Values:
 def fill(message: Message, name: str, values: Mapping[str, object]) -> None:
     """Set the fields of an empty protobuf message; values without a field are ignored."""
     fields = MESSAGES[name]
-    known = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
+    descriptors = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
     for json_name, value in values.items():
-        if json_name in known:
-            _set(message, known[json_name], fields[json_name], value)
+        if json_name in descriptors:
+            _set(message, descriptors[json_name], fields[json_name], value)
 
 
 def _value(field: MessageField, value: object) -> object:
@@ -99,7 +99,7 @@ STOP_SECONDS = 0.5
 """Time for running calls to finish when the server stops."""
 
 _MESSAGES = (cloudtasks, queue, task)
-_OTHERS = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
+_SHARED_MODULES = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
 _ONLY_REST = frozenset({"BufferTask", "BatchCreateTasks", "BatchDeleteTasks", "GetCmekConfig", "UpdateCmekConfig"})
 _OF_LOCATIONS = frozenset({"GetLocation", "ListLocations"})
 
@@ -251,5 +251,5 @@ def _class_of(name: str) -> type[Message]:
         if hasattr(module, name):
             wrapped: type[Message] = getattr(module, name).pb()
             return wrapped
-    found: type[Message] = next(getattr(module, name) for module in _OTHERS if hasattr(module, name))
+    found: type[Message] = next(getattr(module, name) for module in _SHARED_MODULES if hasattr(module, name))
     return found

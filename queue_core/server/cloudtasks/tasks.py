@@ -74,7 +74,7 @@ def find_task(unit: UnitOfWork, name: TaskName, *, payload_bytes: int) -> Stored
 
 def not_found(name: TaskName) -> CloudTasksError:
     return CloudTasksError(
-        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never was"
+        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never existed"
     )
 
 
