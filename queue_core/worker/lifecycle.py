@@ -27,6 +27,7 @@ EXIT_MISCONFIGURED: Final = 78
 
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 2.0
+"""Longest pause between two tries to reach the queue: workers are back that soon after it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ class WorkerLifecycle:
             return None
 
     def check_user(self) -> None:
-        """End the worker when the user or group of the process has changed: it may no longer reach its files, its store
-        and its supervisor."""
+        """End the worker when the process's user or group has changed: its files and supervisor may be out of reach."""
         user = _user()
         if user == self._user:
             return

@@ -79,6 +79,7 @@ def not_found(name: TaskName) -> CloudTasksError:
 
 
 MAX_PAGE_TASKS = 1000
+"""Tasks of one page. Source: the API's documentation."""
 
 
 async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
