@@ -21,7 +21,7 @@ EXIT_OK: Final = 0
 EXIT_CHILD_FAILED: Final = 1
 EXIT_INTERNAL: Final = 70
 EXIT_UNREACHABLE: Final = 75
-EXIT_CHANGED: Final = 77
+EXIT_USER_CHANGED: Final = 77
 """Exit code after a handler changed the user or group of the process."""
 EXIT_MISCONFIGURED: Final = 78
 
@@ -115,7 +115,7 @@ class WorkerLifecycle:
             f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
             f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
         )
-        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_CHANGED))
+        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_USER_CHANGED))
 
     # -- recycling ------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from queue_core.server.cloudtasks.failures import CloudTasksError, invalid
 from queue_core.server.cloudtasks.messages import ENUMS, STATE
 from queue_core.task import ANY, TagFilter
 
-OLDEST_TAG = "oldest_tag()"
+OLDEST_TAG_FUNCTION = "oldest_tag()"
 _LEASE = re.compile(r"\s*(tag|tag_function)\s*=(.*)", re.DOTALL)
 _QUOTED = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -26,10 +26,10 @@ def lease_filter(text: str) -> TagFilter:
         return ANY
     match = _LEASE.fullmatch(text)
     if match is None:
-        raise invalid(f'filter must be tag=TAG, tag="TAG" or tag_function={OLDEST_TAG}: {text[:100]!r}')
+        raise invalid(f'filter must be tag=TAG, tag="TAG" or tag_function={OLDEST_TAG_FUNCTION}: {text[:100]!r}')
     if match[1] == "tag_function":
-        if match[2].strip() != OLDEST_TAG:
-            raise invalid(f"the only tag_function is {OLDEST_TAG}: {text[:100]!r}")
+        if match[2].strip() != OLDEST_TAG_FUNCTION:
+            raise invalid(f"the only tag_function is {OLDEST_TAG_FUNCTION}: {text[:100]!r}")
         return TagFilter.oldest()
     tag = _tag(match[2])
     if not tag:

@@ -25,7 +25,7 @@ from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasks
 from queue_core.server.options import GrpcOptions
 from queue_core.server.state import ServerState
 
-NANOSECONDS = 1000
+NANOSECONDS_PER_MICROSECOND = 1000
 
 
 def values_of(name: str, message: Message) -> Values:
@@ -61,7 +61,7 @@ def _one(field: MessageField, value: object) -> object:
             return {}
         case "timestamp" | "duration":
             # Nanoseconds have the sign of a duration's seconds, or none in a timestamp: truncate to microseconds.
-            return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS)  # type: ignore[attr-defined]
+            return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS_PER_MICROSECOND)  # type: ignore[attr-defined]
         case "mask":
             return tuple(value.paths)  # type: ignore[attr-defined]
     return value
@@ -82,7 +82,7 @@ def _set(message: Message, descriptor: FieldDescriptor, field: MessageField, val
     elif field.kind in ("timestamp", "duration"):
         assert isinstance(value, int)
         target.seconds, fraction = divmod(value, MICROSECONDS)
-        target.nanos = fraction * NANOSECONDS
+        target.nanos = fraction * NANOSECONDS_PER_MICROSECOND
     else:
         setattr(message, descriptor.name, value)
 
