@@ -13,7 +13,7 @@ from queue_core.worker.thread_executor import ExecutorContext
 MAX_TASKS_PER_FEED: Final = 100
 """Tasks that the feeder leases at a time, at most."""
 
-Part = Callable[[LeaseClient], None]
+ThreadBody = Callable[[LeaseClient], None]
 
 
 class AsyncExecutor:
@@ -33,8 +33,8 @@ class AsyncExecutor:
         self._live_threads = 2
         self._feeder_client: LeaseClient | None = None
         self._threads = [
-            Thread(target=self._run, args=(part,), name=f"towline-{name}", daemon=True)
-            for name, part in (("feeder", self._feed), ("finisher", self._finish))
+            Thread(target=self._run, args=(body,), name=f"towline-{name}", daemon=True)
+            for name, body in (("feeder", self._feed), ("finisher", self._finish))
         ]
 
     def start(self) -> None:
@@ -55,12 +55,12 @@ class AsyncExecutor:
         with self._changed:
             return self._live_threads
 
-    def _run(self, part: Part) -> None:
+    def _run(self, body: ThreadBody) -> None:
         lifecycle = self._context.lifecycle
         client: LeaseClient | None = None
         try:
             client = self._context.lease_client()
-            part(client)
+            body(client)
         except BaseException:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
             lifecycle.fail(thread="executor")
         finally:

@@ -15,7 +15,14 @@ from typing import Final
 
 from queue_core.clock import seconds_between
 from queue_core.worker import events
-from queue_core.worker.invocation import LINES_SHOWN, Invocation, InvocationFailed, Outcome, line_of, traceback_without
+from queue_core.worker.invocation import (
+    MAX_LINES_SHOWN,
+    Invocation,
+    InvocationFailed,
+    Outcome,
+    line_of,
+    traceback_without,
+)
 from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
 OnDone = Callable[[Invocation, Outcome], None]
@@ -30,7 +37,7 @@ MAX_SECONDS_PER_CHECK: Final = 2.0
 interpreter lock, SIGSTOP, a suspended host), the loop may not be to blame."""
 MAX_ESCAPES: Final = 100
 """Exceptions that may escape from the loop before its thread ends."""
-STACK_LINES: Final = 12
+MAX_STACK_ENTRIES: Final = 12
 """Entries of a blocked loop's stack that are logged."""
 
 _INVOCATION: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
@@ -143,7 +150,7 @@ class HandlerEventLoop:
                 self._lifecycle.forks.end_child(handler=", ".join(self.running()))
             except (SystemExit, KeyboardInterrupt) as error:
                 self._fail(error)
-            except BaseException as error:  # noqa: BLE001  the top of a thread: it can't run on, and must not die unseen
+            except BaseException as error:  # noqa: BLE001  the top of a thread: it must not end unnoticed
                 self._fail(error)
                 return
             else:
@@ -174,7 +181,7 @@ class HandlerEventLoop:
             event,
             reason=reason,
             handlers=sorted({one.handler.display_name for one in blamed}),
-            tasks=[task.name for one in blamed for task in one.tasks][:LINES_SHOWN],
+            tasks=[task.name for one in blamed for task in one.tasks][:MAX_LINES_SHOWN],
             traceback=traceback_text,
         )
         self._lifecycle.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
@@ -190,7 +197,7 @@ class HandlerEventLoop:
     def _stack(self) -> str:
         """Return the stack of the loop's thread: lines of code without values."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
-        return "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
+        return "".join(traceback.format_stack(frame)[-MAX_STACK_ENTRIES:]) if frame is not None else ""
 
     def _respond(self) -> None:
         self._has_responded = True
@@ -282,4 +289,4 @@ def _lines_of(task: "asyncio.Task[None]") -> str:
     while (frame := getattr(awaiting, "cr_frame", None)) is not None:
         lines.insert(0, line_of(frame))
         awaiting = getattr(awaiting, "cr_await", None)
-    return " < ".join(lines[:LINES_SHOWN])
+    return " < ".join(lines[:MAX_LINES_SHOWN])

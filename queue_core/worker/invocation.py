@@ -25,7 +25,7 @@ MAX_TRACEBACK_CHARACTERS: Final = 20_000
 """Longest traceback in the log; the first characters are cut."""
 SHORTEST_REDACTED_CHARACTERS: Final = 4
 """Payloads shorter than this are not redacted: they would match unrelated text."""
-LINES_SHOWN: Final = 5
+MAX_LINES_SHOWN: Final = 5
 """Lines of code, or tasks, that one log entry names at most."""
 
 new_deletion = fast_constructor(Deletion)
@@ -175,7 +175,7 @@ def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
 def _line_of_thread(thread_id: int) -> str:
     frame = sys._current_frames().get(thread_id)  # noqa: SLF001  the only way to see another thread's stack
     lines: list[str] = []
-    while frame is not None and len(lines) < LINES_SHOWN:
+    while frame is not None and len(lines) < MAX_LINES_SHOWN:
         lines.append(line_of(frame))
         frame = frame.f_back
     return " < ".join(lines)

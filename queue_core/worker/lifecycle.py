@@ -21,12 +21,13 @@ EXIT_OK: Final = 0
 EXIT_CHILD_FAILED: Final = 1
 EXIT_INTERNAL: Final = 70
 EXIT_UNREACHABLE: Final = 75
-EXIT_CHANGED: Final = 77
+EXIT_USER_CHANGED: Final = 77
 """Exit code after a handler changed the user or group of the process."""
 EXIT_MISCONFIGURED: Final = 78
 
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 2.0
+"""Longest pause between two tries to reach the queue: workers are back that soon after it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,7 @@ class WorkerLifecycle:
             return None
 
     def check_user(self) -> None:
-        """End the worker when the user or group of the process has changed: it may no longer reach its files, its store
-        and its supervisor."""
+        """End the worker when the process's user or group has changed: its files and supervisor may be out of reach."""
         user = _user()
         if user == self._user:
             return
@@ -115,7 +115,7 @@ class WorkerLifecycle:
             f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
             f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
         )
-        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_CHANGED))
+        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_USER_CHANGED))
 
     # -- recycling ------------------------------------------------------------------------------------------------
 

@@ -161,7 +161,11 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
             taken = restore()
             if taken and not is_logged:
                 is_logged = True
-                log.warning(events.SIGNALS_RESTORED, signals=taken, reason="a handler had set its own; logged once")
+                log.warning(
+                    events.SIGNALS_RESTORED,
+                    signals=taken,
+                    reason="a handler had replaced the worker's signal handlers; logged once",
+                )
 
         serve(after_invocation)
         watch.join()

@@ -20,7 +20,9 @@ RENEWED_AFTER: Final = 1 / 3
 RETRIED_AFTER: Final = 1 / 10
 """Fraction of a lease after which a renewal without a reply is retried."""
 LONGEST_RETRY_SECONDS: Final = 5.0
+"""Longest pause before a renewal without a reply is retried."""
 SHORTEST_LEASE_SECONDS: Final = 0.001
+"""Shortest length for which a lease is renewed."""
 UNKNOWN_LEASE_SECONDS: Final = 10.0
 """Seconds for which a lease of unknown length is renewed at once: this host's clock may differ from the store's."""
 

@@ -143,7 +143,5 @@ def _end_by(number: int) -> None:
 
 
 def _name_process() -> None:
-    try:
+    with contextlib.suppress(OSError):  # the process keeps another name; a supervisor then sees less of its memory
         Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
-    except OSError:
-        return  # the process keeps another name; a supervisor then sees less of its memory

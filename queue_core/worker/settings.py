@@ -43,6 +43,7 @@ Value = TypeVar("Value")
 MAX_CONCURRENCY: Final = 1000
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
 MAX_HOST_CHARACTERS: Final = 64
+"""Characters of the host's name in a worker's identity."""
 
 
 def _fresh_identity() -> str:

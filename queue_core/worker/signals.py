@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Final, Literal, Protocol
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-READ_BYTES: Final = 64
+MAX_SIGNALS_PER_READ: Final = 64
 
 
 class StoppableWorker(Protocol):
@@ -122,7 +122,7 @@ def give_children_signals(handlers: Mapping[signal.Signals, object]) -> None:
 
 def _read_wakeups(reading: int, stop_signals: StopSignals) -> None:
     with contextlib.suppress(OSError):
-        while numbers := os.read(reading, READ_BYTES):
+        while numbers := os.read(reading, MAX_SIGNALS_PER_READ):
             for number in numbers:
                 if number in STOP_SIGNALS:
                     stop_signals.count(number, by="descriptor")

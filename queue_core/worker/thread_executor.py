@@ -97,7 +97,7 @@ class ThreadExecutor:
         self._loop = loop
         self._count = count
         self._begun = Event()
-        self._after_invocation: Callable[[], None] = _nothing
+        self._after_invocation: Callable[[], None] = lambda: None
         self._clients: list[LeaseClient] = []
         self._ended: list[None] = []
         self._threads = [
@@ -187,7 +187,3 @@ class ThreadExecutor:
             outcome = invocation.raised(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)
             lifecycle.forks.end_child(handler=name, error=error)
             return outcome
-
-
-def _nothing() -> None:
-    """Do nothing after an invocation."""

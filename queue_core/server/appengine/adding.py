@@ -234,7 +234,7 @@ def _queue_refusal(unit: UnitOfWork, one: AddParams) -> ApplicationError | None:
 def _task(record: ProtoRecord, *, is_pull: bool, size_bytes: int) -> NewTask:
     """Return the task of a request. Raises `ApplicationError`."""
     if "crontimetable" in record:
-        raise ApplicationError(TaskQueueErrorCode.PERMISSION_DENIED, "tasks with a timetable are for cron itself")
+        raise ApplicationError(TaskQueueErrorCode.PERMISSION_DENIED, "tasks with a timetable are reserved for cron")
     most = MAX_PULL_TASK_BYTES if is_pull else MAX_PUSH_TASK_BYTES
     if size_bytes > most:
         raise ApplicationError(
@@ -242,7 +242,7 @@ def _task(record: ProtoRecord, *, is_pull: bool, size_bytes: int) -> NewTask:
             f"a task's request must be at most {most} bytes: {size_bytes}; keep the data elsewhere and add its address",
         )
     if is_pull and "body" not in record:
-        raise ApplicationError(TaskQueueErrorCode.INVALID_REQUEST, "a pull task needs a payload; an empty one will do")
+        raise ApplicationError(TaskQueueErrorCode.INVALID_REQUEST, "a pull task needs a payload, which may be empty")
     retry = record.record("retry_parameters")
     max_leases = None
     if retry is not None and "retry_limit" in retry:

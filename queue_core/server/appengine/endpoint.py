@@ -83,7 +83,7 @@ class AppEngineEndpoint:
             "FetchQueues": ("queues", queues.fetch_queues),
             "QueryTasks": ("peek", queues.query_tasks),
         }
-        self._multi_step: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
+        self._multi_commit: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
             "Delete": ("delete", self._delete),
             "PurgeQueue": ("purge", self._purge),
             "DeleteQueue": ("set-queue", self._delete_queue),
@@ -96,17 +96,17 @@ class AppEngineEndpoint:
             raise _too_large()
         if self._authorizer.accepts(authorization):
             return 0
-        held = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
-        if held <= SMALL_BYTES:
+        size_bytes = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
+        if size_bytes <= SMALL_BYTES:
             return 0
-        if self._unauthenticated_bytes + held > MAX_UNKNOWN_BYTES:
+        if self._unauthenticated_bytes + size_bytes > MAX_UNKNOWN_BYTES:
             raise RpcError(
                 RpcCode.OVER_QUOTA,
-                f"unauthenticated requests hold {self._unauthenticated_bytes} bytes, and {held} more exceed the limit "
-                f"of {MAX_UNKNOWN_BYTES}: try again, or send the token as `Authorization: Bearer`, too",
+                f"unauthenticated requests hold {self._unauthenticated_bytes} bytes, {size_bytes} more exceed the "
+                f"limit of {MAX_UNKNOWN_BYTES}: try again, or send the token as `Authorization: Bearer`, too",
             )
-        self._unauthenticated_bytes += held
-        return held
+        self._unauthenticated_bytes += size_bytes
+        return size_bytes
 
     def free(self, reserved_bytes: int) -> None:
         """See `FastEndpoint.free`."""
@@ -133,7 +133,7 @@ class AppEngineEndpoint:
         service, method = call.text("service_name"), call.text("method")
         payload = call.octets("request")
         if service != SERVICE:
-            raise RpcError(RpcCode.CALL_NOT_FOUND, f"this server is {SERVICE} alone, not {service[:100]}")
+            raise RpcError(RpcCode.CALL_NOT_FOUND, f"this server has only the service {SERVICE}, not {service[:100]}")
         if method == "QueryAndOwnTasks":
             self._authorize(request, call, "lease")
             return self._lease(request, payload)
@@ -149,8 +149,8 @@ class AppEngineEndpoint:
             verb, prepare = read
             self._authorize(request, call, verb)
             self._reply_when_done(request, self._read(prepare(payload)))
-        elif (multi_step := self._multi_step.get(method)) is not None:
-            verb, work = multi_step
+        elif (multi_commit := self._multi_commit.get(method)) is not None:
+            verb, work = multi_commit
             self._authorize(request, call, verb)
             self._reply_when_done(request, work(payload))
         else:

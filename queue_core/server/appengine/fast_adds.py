@@ -18,6 +18,7 @@ from queue_core.store import Added
 from queue_core.task import NewTask
 
 MAX_TASKS_PER_ADD = 100
+"""Tasks of one BulkAdd. Source: App Engine's limit."""
 STATUS = {
     "added": TaskQueueErrorCode.OK,
     "exists": TaskQueueErrorCode.TASK_ALREADY_EXISTS,

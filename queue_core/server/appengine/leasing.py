@@ -172,7 +172,7 @@ def deletions(payload: bytes) -> list[Operation[bytes]]:
     record = decode(messages.DELETE_REQUEST, payload)
     queue, names = queue_or_none(record.octets("queue_name")), record.all_octets("task_name")
     if queue is None:
-        return [lambda _turn: _results([TaskQueueErrorCode.UNKNOWN_QUEUE] * len(names))]
+        return [lambda _unit: _results([TaskQueueErrorCode.UNKNOWN_QUEUE] * len(names))]
     return [
         _deletion(queue, names[begin : begin + MAX_TOKENS_PER_CALL])
         for begin in range(0, max(1, len(names)), MAX_TOKENS_PER_CALL)

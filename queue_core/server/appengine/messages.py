@@ -3,6 +3,7 @@
 Source: the descriptors in Google's SDK for Python 3.1.0; the Java repository has the commented `.proto` files.
 """
 
+from functools import partial
 from typing import Final
 
 from queue_core.server.appengine.codes import TaskQueueErrorCode
@@ -19,28 +20,13 @@ _CODES: Final = frozenset(int(code) for code in TaskQueueErrorCode)
 _METHODS: Final = frozenset(range(1, 6))
 
 
-def _int32(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.INT32, label)
+def _field(kind: Kind, number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
+    return ProtoField(number, name, kind, label)
 
 
-def _int64(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.INT64, label)
-
-
-def _double(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.DOUBLE, label)
-
-
-def _bool(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.BOOL, label)
-
-
-def _bytes(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.BYTES, label)
-
-
-def _string(number: int, name: str, label: Label = Label.OPTIONAL) -> ProtoField:
-    return ProtoField(number, name, Kind.STRING, label)
+_int32, _int64, _double, _bool, _bytes, _string = (
+    partial(_field, kind) for kind in (Kind.INT32, Kind.INT64, Kind.DOUBLE, Kind.BOOL, Kind.BYTES, Kind.STRING)
+)
 
 
 def _enum(number: int, name: str, values: frozenset[int], label: Label = Label.OPTIONAL) -> ProtoField:

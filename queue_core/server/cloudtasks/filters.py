@@ -8,7 +8,7 @@ from queue_core.server.cloudtasks.failures import CloudTasksError, invalid
 from queue_core.server.cloudtasks.messages import ENUMS, STATE
 from queue_core.task import ANY, TagFilter
 
-OLDEST_TAG = "oldest_tag()"
+OLDEST_TAG_FUNCTION = "oldest_tag()"
 _LEASE = re.compile(r"\s*(tag|tag_function)\s*=(.*)", re.DOTALL)
 _QUOTED = re.compile(r'\s*"((?:[^"\\]|\\.)*)"\s*', re.DOTALL)
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
@@ -26,14 +26,14 @@ def lease_filter(text: str) -> TagFilter:
         return ANY
     match = _LEASE.fullmatch(text)
     if match is None:
-        raise invalid(f'filter must be tag=TAG, tag="TAG" or tag_function={OLDEST_TAG}: {text[:100]!r}')
+        raise invalid(f'filter must be tag=TAG, tag="TAG" or tag_function={OLDEST_TAG_FUNCTION}: {text[:100]!r}')
     if match[1] == "tag_function":
-        if match[2].strip() != OLDEST_TAG:
-            raise invalid(f"the only tag_function is {OLDEST_TAG}: {text[:100]!r}")
+        if match[2].strip() != OLDEST_TAG_FUNCTION:
+            raise invalid(f"the only tag_function is {OLDEST_TAG_FUNCTION}: {text[:100]!r}")
         return TagFilter.oldest()
     tag = _tag(match[2])
     if not tag:
-        raise invalid("tag= needs a tag: tasks without one can't be filtered for; leave the filter out for any task")
+        raise invalid("tag= needs a tag: untagged tasks can't be filtered; omit the filter for any task")
     limits.check_tag(tag)
     return TagFilter.of(tag)
 
@@ -43,7 +43,7 @@ def _tag(text: str) -> str:
     if quoted is not None:
         return _ESCAPE.sub(r"\1", quoted[1])
     if text.lstrip().startswith('"'):
-        raise invalid(f'a tag in quotes ends with one, and one in it is written \\": {text[:100]!r}')
+        raise invalid(f'a quoted tag must end with a quote; write a quote inside it as \\": {text[:100]!r}')
     return text.strip()
 
 

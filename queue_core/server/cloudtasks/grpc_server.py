@@ -25,7 +25,7 @@ from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasks
 from queue_core.server.options import GrpcOptions
 from queue_core.server.state import ServerState
 
-NANOSECONDS = 1000
+NANOSECONDS_PER_MICROSECOND = 1000
 
 
 def values_of(name: str, message: Message) -> Values:
@@ -41,10 +41,10 @@ def values_of(name: str, message: Message) -> Values:
 def fill(message: Message, name: str, values: Mapping[str, object]) -> None:
     """Set the fields of an empty protobuf message; values without a field are ignored."""
     fields = MESSAGES[name]
-    known = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
+    descriptors = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
     for json_name, value in values.items():
-        if json_name in known:
-            _set(message, known[json_name], fields[json_name], value)
+        if json_name in descriptors:
+            _set(message, descriptors[json_name], fields[json_name], value)
 
 
 def _value(field: MessageField, value: object) -> object:
@@ -61,7 +61,7 @@ def _one(field: MessageField, value: object) -> object:
             return {}
         case "timestamp" | "duration":
             # Nanoseconds have the sign of a duration's seconds, or none in a timestamp: truncate to microseconds.
-            return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS)  # type: ignore[attr-defined]
+            return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS_PER_MICROSECOND)  # type: ignore[attr-defined]
         case "mask":
             return tuple(value.paths)  # type: ignore[attr-defined]
     return value
@@ -82,7 +82,7 @@ def _set(message: Message, descriptor: FieldDescriptor, field: MessageField, val
     elif field.kind in ("timestamp", "duration"):
         assert isinstance(value, int)
         target.seconds, fraction = divmod(value, MICROSECONDS)
-        target.nanos = fraction * NANOSECONDS
+        target.nanos = fraction * NANOSECONDS_PER_MICROSECOND
     else:
         setattr(message, descriptor.name, value)
 
@@ -99,7 +99,7 @@ STOP_SECONDS = 0.5
 """Time for running calls to finish when the server stops."""
 
 _MESSAGES = (cloudtasks, queue, task)
-_OTHERS = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
+_SHARED_MODULES = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
 _ONLY_REST = frozenset({"BufferTask", "BatchCreateTasks", "BatchDeleteTasks", "GetCmekConfig", "UpdateCmekConfig"})
 _OF_LOCATIONS = frozenset({"GetLocation", "ListLocations"})
 
@@ -251,5 +251,5 @@ def _class_of(name: str) -> type[Message]:
         if hasattr(module, name):
             wrapped: type[Message] = getattr(module, name).pb()
             return wrapped
-    found: type[Message] = next(getattr(module, name) for module in _OTHERS if hasattr(module, name))
+    found: type[Message] = next(getattr(module, name) for module in _SHARED_MODULES if hasattr(module, name))
     return found

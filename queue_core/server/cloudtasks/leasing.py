@@ -89,7 +89,7 @@ async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
                 raise StoreUnavailableError("the store replies too late for a lease to be useful; try again")
         elif leased.leases or not leased.more_due:
             return tasks_values([task_values(_leased_task(lease), parent, view=view) for lease in leased.leases])
-    raise StoreUnavailableError("too many tasks are due at once; try again")
+    raise StoreUnavailableError("too many tasks expire at once; try again")
 
 
 def _leased_task(lease: Lease) -> StoredTask:
@@ -148,10 +148,10 @@ def _lease_named(call: CloudTasksCall) -> tuple[TaskName, Instant]:
 
 def _task_under_lease(unit: UnitOfWork, call: CloudTasksCall, access: Access, *, payload_bytes: int) -> StoredTask:
     """Return the task if the lease named by the call is still current. Raises `CloudTasksError`."""
-    name, held_until = _lease_named(call)
+    name, leased_until = _lease_named(call)
     call.authorize(unit, name.parent.queue, access)
     task = find_task(unit, name, payload_bytes=payload_bytes)
-    if task.state is not TaskState.LEASED or task.eta != held_until:
+    if task.state is not TaskState.LEASED or task.eta != leased_until:
         raise _lease_lost(name)
     return task
 

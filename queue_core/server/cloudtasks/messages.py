@@ -33,18 +33,9 @@ class MessageField:
 
 Fields = Mapping[str, MessageField]
 
-_TEXT, _BYTES, _INT32, _INT64 = (
-    MessageField("text"),
-    MessageField("bytes"),
-    MessageField("int32"),
-    MessageField("int64"),
-)
-_DOUBLE, _BOOL, _OPAQUE, _MASK = (
-    MessageField("double"),
-    MessageField("bool"),
-    MessageField("opaque"),
-    MessageField("mask"),
-)
+_TEXT, _BYTES, _BOOL = MessageField("text"), MessageField("bytes"), MessageField("bool")
+_INT32, _INT64, _DOUBLE = MessageField("int32"), MessageField("int64"), MessageField("double")
+_OPAQUE, _MASK = MessageField("opaque"), MessageField("mask")
 _TIMESTAMP, _DURATION = MessageField("timestamp"), MessageField("duration")
 _VIEW = MessageField("enum", VIEW)
 _TEXTS = MessageField("text", is_repeated=True)

@@ -226,9 +226,9 @@ def _stats(core: ServerState, unit: UnitOfWork, queue: str) -> Values:
         "concurrentDispatchesCount": stats.in_flight,
     }
     etas = [stats.oldest_ready_at, unit.transaction.next_eta(queue, now=unit.now)]
-    known = [eta for eta in etas if eta is not None]
-    if known and values["tasksCount"]:
-        values["oldestEstimatedArrivalTime"] = min(known)
+    present = [eta for eta in etas if eta is not None]
+    if present and values["tasksCount"]:
+        values["oldestEstimatedArrivalTime"] = min(present)
     return values
 
 

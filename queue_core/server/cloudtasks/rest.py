@@ -15,7 +15,7 @@ from queue_core.server.cloudtasks.methods import METHODS, CloudTasksMethod
 
 PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"
-OTHERS = ("v2", "v2beta3")
+PUSH_VERSIONS = ("v2", "v2beta3")
 """Versions of the API that have push queues only."""
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _QUEUE = rf"{_LOCATION}/queues/[^/:]+"
@@ -136,16 +136,16 @@ def _from_query(takes: str, query: Sequence[tuple[str, str]], *, given: Mapping[
     for name, text in query:
         if is_system(name):
             continue
-        known = name if name in fields else camel(name)
-        field = fields.get(known)
-        if field is None or name not in (known, snake(known)):
+        json_name = name if name in fields else camel(name)
+        field = fields.get(json_name)
+        if field is None or name not in (json_name, snake(json_name)):
             raise unknown_name(name)
         if field.kind == "message":
             raise invalid(f"{name} is a message: give it in the body")
-        if known in given:
+        if json_name in given:
             raise invalid(f"{name} is given in the body and in the query")
         value = from_text(field, text, place=name)
-        values[known] = (*_so_far(values, known), value) if field.is_repeated else value
+        values[json_name] = (*_so_far(values, json_name), value) if field.is_repeated else value
     return values
 
 

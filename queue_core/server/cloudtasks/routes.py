@@ -42,7 +42,10 @@ def routes(core: ServerState) -> Sequence[BaseRoute]:
     return [
         Route(f"{rest.PREFIX}{{path:path}}", view(_call_method), methods=_METHODS),
         Route(rest.UPLOAD, view(_upload), methods=["POST"]),
-        *(Route(f"/{other}/projects/{{path:path}}", view(_other_version), methods=_METHODS) for other in rest.OTHERS),
+        *(
+            Route(f"/{other}/projects/{{path:path}}", view(_other_version), methods=_METHODS)
+            for other in rest.PUSH_VERSIONS
+        ),
     ]
 
 

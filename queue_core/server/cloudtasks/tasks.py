@@ -74,11 +74,12 @@ def find_task(unit: UnitOfWork, name: TaskName, *, payload_bytes: int) -> Stored
 
 def not_found(name: TaskName) -> CloudTasksError:
     return CloudTasksError(
-        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never was"
+        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never existed"
     )
 
 
 MAX_PAGE_TASKS = 1000
+"""Tasks of one page. Source: the API's documentation."""
 
 
 async def create_task(core: ServerState, call: CloudTasksCall) -> Values:

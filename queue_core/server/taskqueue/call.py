@@ -11,6 +11,7 @@ from queue_core.server.taskqueue.responses import TaskqueueError, invalid
 
 FORM = "application/x-www-form-urlencoded"
 MAX_FORM_BYTES = 8192
+"""Bodies larger than this are not parsed as a form."""
 _INTEGER = re.compile(r"-?[0-9]{1,10}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 

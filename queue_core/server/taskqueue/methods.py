@@ -82,6 +82,7 @@ async def _lease(
 
 
 MAX_LISTED = 100
+"""Tasks of one list. Source: the API's reference."""
 _EXPIRED = "The task lease has expired"
 
 

@@ -5,6 +5,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from email.message import Message
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -133,16 +134,9 @@ log = structlog.get_logger()
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:
     """Return the routes of the API; unknown paths below them get errors of the API."""
-
-    async def one(request: TaskqueueRequest) -> TaskqueueResponse:
-        return await answer(core, request)
-
-    async def many(request: TaskqueueRequest) -> TaskqueueResponse:
-        return await answer_batch(core, request)
-
     return [
-        Route(PREFIX + "{path:path}", _view(core, one), methods=_ALL),
-        Route(f"/{discovery.BATCH_PATH}", _view(core, many), methods=_ALL),
+        Route(PREFIX + "{path:path}", _view(core, partial(answer, core)), methods=_ALL),
+        Route(f"/{discovery.BATCH_PATH}", _view(core, partial(answer_batch, core)), methods=_ALL),
         Route(discovery.DIRECTORY_PATH, _document_view(core, discovery.directory), methods=_ALL),
         Route(discovery.DOCUMENT_PATH, _document_view(core, discovery.document), methods=_ALL),
     ]

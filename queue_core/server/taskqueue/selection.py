@@ -16,6 +16,7 @@ Shape: TypeAlias = Mapping[str, "Shape"]
 
 EVERYTHING: Selection = {}
 MAX_CHARACTERS = 2000
+"""Longest `fields` parameter."""
 _WORDS = re.compile(r"[A-Za-z0-9_]+|[*,/()]|.", re.DOTALL)
 
 
