@@ -194,9 +194,9 @@ class SqliteSession:
     def tag_id(self, queue: QueueRow, tag: str | None) -> int:
         """Return the id of the tag's row (None: untagged), made when there is none."""
         key = (queue.id, tag or "")
-        known = self.catalog.tag_ids.get(key)
-        if known is not None:
-            return known
+        cached = self.catalog.tag_ids.get(key)
+        if cached is not None:
+            return cached
         found = self._find_tag(key)
         if found is None:
             self._new_tags += 1
@@ -213,8 +213,8 @@ class SqliteSession:
     def existing_tag_id(self, queue: QueueRow, tag: str | None) -> int | None:
         """Return the id of the tag's row, or None when the queue never had that tag."""
         key = (queue.id, tag or "")
-        known = self.catalog.tag_ids.get(key)
-        return known if known is not None else self._find_tag(key)
+        cached = self.catalog.tag_ids.get(key)
+        return cached if cached is not None else self._find_tag(key)
 
     def _find_tag(self, key: tuple[int, str]) -> int | None:
         found = self.connection.execute("SELECT id FROM counts WHERE queue = ? AND tag = ?", key).fetchone()
