@@ -244,7 +244,7 @@ def store_error(kind: str, error: Exception, path: str) -> StoreError:
     return StoreUnavailableError(f"{path} is unavailable: {error}")
 
 
-class Inherited:
+class InheritedConnections:
     """Connections that the child of a fork inherited: closed before this process opens another one (ADR 29).
 
     SQLite keeps, for the whole process and per file, a list of the locks it holds. A fork copies the list but not the
@@ -297,7 +297,7 @@ class Inherited:
                     connection.close()
 
 
-INHERITED = Inherited()
+INHERITED = InheritedConnections()
 
 
 def _leak(connection: SqliteConnection) -> None:

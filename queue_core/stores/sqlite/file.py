@@ -253,7 +253,7 @@ def _number(connection: SqliteConnection, sql: str) -> int:
     return int(row[0])
 
 
-class Identity:
+class FileIdentity:
     """Compares device and inode of the file, its log and the log's index with those that were opened.
 
     As long as the folder's modification time stays, which is read in 1.5 us, the files need no comparison.

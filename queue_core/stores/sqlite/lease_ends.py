@@ -11,6 +11,7 @@ from queue_core.fast_values import LazyList, builder, missing
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
+from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, new_lease, take
 from queue_core.stores.sqlite.rows import (
@@ -26,7 +27,6 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.stores.sqlite.statistics import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.task import StoredTask, TaskState, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 

@@ -10,6 +10,7 @@ from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList, builder
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
+from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
@@ -25,7 +26,6 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
-from queue_core.stores.sqlite.statistics import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
 from queue_core.task import Lease, TagFilter, lease_of
 from queue_core.validation import check_lease_time

@@ -16,8 +16,8 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
+from queue_core.stores.sqlite.counters import CounterChanges, Sample, sample_of, write_samples
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
-from queue_core.stores.sqlite.statistics import Counts, Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.validation import check_not_moved
 
@@ -117,7 +117,7 @@ class SqliteSession:
         self.connection = connection
         self.cursor = cursor or connection
         self.catalog = catalog
-        self.counts = Counts()
+        self.counts = CounterChanges()
         self.has_changes = False
         self._finished: dict[int, list[Sample]] = {}
         self.now = Instant(0)
@@ -322,7 +322,7 @@ def settings_of(spec: QueueSpec) -> str:
     return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(extra_settings_text(spec)))
 
 
-class Readers:
+class ReaderPool:
     """A pool of read connections, each with its catalog; `MAX_IDLE_READERS` stay open. Safe from any thread."""
 
     def __init__(self, driver: Driver, connect: Callable[[], SqliteConnection]) -> None:

@@ -264,7 +264,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-class Reserve:
+class DiskReserve:
     """Reserves disk space for the commits that finish tasks, so that a full disk refuses only adds. Thread-safe.
 
     A file beside the store's holds the space, and is truncated when the disk is full: first by the size of a full log,
