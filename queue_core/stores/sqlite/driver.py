@@ -288,8 +288,8 @@ class InheritedConnections:
         with self._lock:
             if driver.name in self._lost:
                 raise StoreUnavailableError(
-                    f"{path} can't be opened in this process: its parent had a store open when it forked, with a call "
-                    f"that did not end within {forking.PAUSE_SECONDS:.0f} s, or with a library that can't release it "
+                    f"{path} can't be opened in this process: its parent had a store open when it forked, and a call "
+                    f"did not end within {forking.PAUSE_SECONDS:.0f} s, or the library can't release connections "
                     f"({driver.name}); fork before the store is opened, or start a new program"
                 )
             for connection in self._kept.pop(driver.name, (driver, []))[1]:

@@ -139,12 +139,12 @@ class SqliteSession:
         catalog.answers_are_read = False
         row = self.connection.execute(_CATALOG_STATE).fetchone()
         assert row is not None, "the migration wrote it"
-        revision, catalog.counted_id, last_arrival = row
+        revision, catalog.counted_id, last_staged_id = row
         if revision != catalog.revision:
             catalog.forget()
             catalog.revision = revision
             catalog.is_limited = self.connection.execute("SELECT 1 FROM storage").fetchone() is not None
-        catalog.next_id = (last_arrival or catalog.counted_id) + 1
+        catalog.next_id = (last_staged_id or catalog.counted_id) + 1
         catalog.last_samples.clear()
 
     @property
