@@ -84,7 +84,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/wal.py",
         "        os.fdatasync(self._descriptor)\n",
         "        os.fstat(self._descriptor)\n",
-        ("tests/queue_core/test_sqlite_sync*.py",),
+        ("tests/queue_core/stores/sqlite/test_sync*.py",),
     ),
     Mutation(
         "sqlite-takes-a-sync-for-a-later-commit",
@@ -92,7 +92,7 @@ MUTATIONS: Final = (
         "queue_core/stores/sqlite/wal.py",
         "                covered = self._committed\n",
         "                covered = self._committed + 1\n",
-        ("tests/queue_core/test_sqlite_sync*.py",),
+        ("tests/queue_core/stores/sqlite/test_sync*.py",),
     ),
     Mutation(
         "sqlite-leases-beyond-the-horizon",
