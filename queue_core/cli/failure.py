@@ -13,7 +13,7 @@ import click
 from queue_core import errors
 from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.process.terminal import clean, clean_json, clean_lines
 
 
 class CommandError(Exception):

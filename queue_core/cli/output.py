@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 import click
 
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.process.terminal import clean, clean_json, clean_lines
 
 Align = Literal["left", "right"]
 

@@ -15,7 +15,7 @@ from queue_core.cli.credentials import read_secret
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.clock import SystemClock
-from queue_core.config.grpc import GrpcSettings
+from queue_core.config.listen import GrpcSettings
 from queue_core.config.settings import Override, QueueFile, ServerSettings
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError

@@ -51,7 +51,7 @@ def load_queue_file(path: Path, *, flags: tuple[Override, ...] = ()) -> tuple[Qu
     try:
         document = read_document(read_text(path), name=str(path), repeats="kept")
         refuse_empty(document)
-        settings, messages = parse_queue_file(overlay(document.data, overrides), also=FLEET_KEYS)
+        settings, messages = parse_queue_file(overlay(document.data, overrides), other_keys=FLEET_KEYS)
         if settings is None or messages or document.repeats:
             raise document_error(document, messages, overrides)
     except DocumentError as error:

@@ -68,7 +68,7 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 
     target = find_target(**where)
     try:
-        retries = Retries(silences=1)  # a person waits at a terminal
+        retries = Retries(timeouts=1)  # a person waits at a terminal
         queues = open_queues(target.url, token=target.token, durability=target.durability, retries=retries)
         try:
             _create_missing(queues, target.specs if makes_queues else ())

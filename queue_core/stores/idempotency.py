@@ -1,6 +1,6 @@
 """A client's call takes effect once, however often it is sent: its answer is stored with its change (ADR 28).
 
-Pure but for the transaction it is given. Stores that remember calls by themselves (`Transaction.of_call`) don't use it.
+Pure but for its transaction. Stores that deduplicate calls themselves (`Transaction.once_for_call`) don't use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ def once(
     Args:
         encode: returns an answer as bytes; None when nothing was changed, so that nothing needs to be stored.
 
-    Raises what `Transaction.answer_of`, `Transaction.note_answer` and `run` raise.
+    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise.
     """
     kept = transaction.answer_of(call, now=now)
     if kept is not None:
@@ -44,7 +44,7 @@ def once(
     outcome = run()
     answer = encode(outcome)
     if answer is not None:
-        transaction.note_answer(call, answer, now=now)
+        transaction.record_answer(call, answer, now=now)
     return outcome
 
 

@@ -55,7 +55,7 @@ def events(
             where=f"{target.shown} (from {target.origin})",
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
-    caller = HttpCaller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=10.0)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(timeouts=1), timeout_seconds=10.0)
     try:
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):

@@ -45,9 +45,9 @@ def probe(target: Target, path: str, *, what: str, missing: Literal["bad", "fine
 
     Raises `CommandError` when the server is not ready.
     """
-    caller = HttpCaller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=TIMEOUT_SECONDS)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(timeouts=1), timeout_seconds=TIMEOUT_SECONDS)
     try:
-        answer = caller.ask("GET", path, None, repeat="safe")
+        answer = caller.request("GET", path, None, repeat="safe")
         if missing == "fine" and answer.status == NOT_FOUND:
             return None
         return dict(read(answer))

@@ -11,7 +11,7 @@ from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.server.server import serve as run_server
 
 
@@ -44,7 +44,7 @@ def serve(
 
     Without a settings file it serves sqlite:///towline.db at 127.0.0.1:7878, with a queue called `default`.
     """
-    stay_first()
+    run_as_init()
     flags = flag_overrides(
         [
             (("store",), store),

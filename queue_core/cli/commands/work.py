@@ -11,7 +11,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
 from queue_core.cli.target import DEFAULT_URL, Target, find_target
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.worker.main import run_worker
 from queue_core.worker.settings import WorkerSettings
 
@@ -52,7 +52,7 @@ def work(
     A supervisor configures it by TOWLINE_... variables; by hand, use the options. Exit code 75: the queue was
     unreachable for too long; 78: the app can't be imported.
     """
-    stay_first()
+    run_as_init()
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     settings = WorkerSettings.from_environment(os.environ)
     settings = replace(

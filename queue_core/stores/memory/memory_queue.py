@@ -7,7 +7,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.limits import check_eta
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Added, HeldName, Page
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
@@ -49,7 +49,7 @@ class MemoryQueue:
 
     def _expire_used_up(self, task: StoredTask, *, now: Instant) -> None:
         """Delete the task if its last lease has expired: its name is then tombstoned."""
-        expired = semantics.settle(task, self.spec, now=now)
+        expired = semantics.expire(task, self.spec, now=now)
         if isinstance(expired, LeaseEnd) and expired.task is None:
             self.end(task, expired)
 
@@ -118,7 +118,7 @@ class MemoryQueue:
         )
         ended = []
         for task in due:
-            expired = semantics.settle(task, self.spec, now=now)
+            expired = semantics.expire(task, self.spec, now=now)
             if isinstance(expired, LeaseEnd):
                 ended.append(self.end(task, expired))
             else:
@@ -128,7 +128,7 @@ class MemoryQueue:
     def as_of(self, now: Instant) -> Iterator[StoredTask]:
         """Yield every task as it is at `now`, without changing any."""
         for task in list(self.tasks.values()):
-            expired = semantics.settle(task, self.spec, now=now)
+            expired = semantics.expire(task, self.spec, now=now)
             shown = expired.task if isinstance(expired, LeaseEnd) else expired
             if shown is not None:
                 yield shown
@@ -226,7 +226,7 @@ class MemoryQueue:
         """See `Transaction.waiting`."""
         self.expire(now=now)
         etas = [task.eta for task in self.ready(tags)]
-        return spread(etas[:MAX_WAITING_READ], ready=len(etas), newest=etas[-1]) if etas else ()
+        return sample_waiting(etas[:MAX_WAITING_READ], ready=len(etas), newest=etas[-1]) if etas else ()
 
     def upcoming(self, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
         """See `Transaction.upcoming`."""

@@ -124,9 +124,9 @@ class MemoryTransaction:
             return Granted((), tuple(expired))
         granted = []
         ready = contents.ready(request.tags)[: request.count]
-        if request.room is not None:
+        if request.allowance is not None:
             sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
-            ready = ready[: request.room.fitting(sizes)]
+            ready = ready[: request.allowance.fitting(sizes)]
         for task in ready:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
             contents.tasks[task.id] = leased
@@ -173,10 +173,10 @@ class MemoryTransaction:
         task = contents.current(release.token, now=now)
         if task is None:
             return None
-        ending = semantics.release_as_asked(
+        ending = semantics.release_as_requested(
             task,
             contents.spec,
-            asked_seconds=release.delay_seconds,
+            requested_seconds=release.delay_seconds,
             charge=release.charge,
             dead_reason=release.dead_reason,
             jitter=release.jitter,
@@ -272,7 +272,7 @@ class MemoryTransaction:
         contents.count(task.tag, "leased")
         return lease_of(leased)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
         return self._open(queue).expire(now=now), False
 
     # -- reads ------------------------------------------------------------------------------------------------------
@@ -365,13 +365,13 @@ class MemoryTransaction:
 
     # -- idempotency ------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self._answers.get(call.session))
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

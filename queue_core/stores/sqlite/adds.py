@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
@@ -39,7 +39,7 @@ _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL,
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
 
-_new_added = builder(Added)
+_new_added = fast_constructor(Added)
 
 
 def check_adds(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.task import TaskState
@@ -118,7 +118,7 @@ _LARGEST = (1 << _SHIFT) - 1
 Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str]
 """A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
 
-new_finished_lease = builder(FinishedLease)
+new_finished_lease = fast_constructor(FinishedLease)
 
 
 def write_samples(

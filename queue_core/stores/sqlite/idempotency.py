@@ -68,8 +68,8 @@ def _remember(catalog: CatalogCache, client: str, number: int) -> None:
         del calls[next(iter(calls))]
 
 
-def note_answer(session: SqliteSession, call: ClientCall, answer: bytes) -> None:
-    """See `Transaction.note_answer`. Transactions run one by one, so no other can have answered the call since."""
+def record_answer(session: SqliteSession, call: ClientCall, answer: bytes) -> None:
+    """See `Transaction.record_answer`. Transactions run one by one, so no other can have answered the call since."""
     session.has_changes = True
     session.answers[call.session] = _line_of(call.session, call.number, answer.decode())
     _remember(session.catalog, call.session, call.number)

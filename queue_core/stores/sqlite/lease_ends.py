@@ -7,7 +7,7 @@ from typing import cast
 from queue_core import semantics
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, builder, missing
+from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
@@ -39,8 +39,8 @@ _LIVE_LEASES = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND
 
 _NOTHING = Granted(())
 
-new_deleted = builder(Deleted)
-new_granted = builder(Granted)
+new_deleted = fast_constructor(Deleted)
+new_granted = fast_constructor(Granted)
 
 Fence = tuple[int, Instant]
 
@@ -105,10 +105,10 @@ def release(
 
 def _release(session: SqliteSession, queue: QueueRow, row: Row, request: Release, *, now: Instant) -> FinishedLease:
     task = task_of(session, queue, row)
-    ending = semantics.release_as_asked(
+    ending = semantics.release_as_requested(
         task,
         queue.spec,
-        asked_seconds=request.delay_seconds,
+        requested_seconds=request.delay_seconds,
         charge=request.charge,
         dead_reason=request.dead_reason,
         jitter=request.jitter,
@@ -158,8 +158,8 @@ def _delete_all(
         numbers[DELETED] += number
     samples = _deleted_samples(rows, session.tags_of(tag_ids), now=now)
     session.record_all(queue, samples)
-    lost = missing(found) if len(rows) < len(found) else ()
-    return LazyList(len(found), lambda: _outcomes_of(queue.spec.name, found, samples), missing=lost)
+    lost = none_indexes(found) if len(rows) < len(found) else ()
+    return LazyList(len(found), lambda: _outcomes_of(queue.spec.name, found, samples), none_indexes=lost)
 
 
 def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now: Instant) -> list[Sample]:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
-from queue_core.fast_values import LazyList, builder
+from queue_core.fast_values import LazyList, fast_constructor
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
@@ -51,7 +51,7 @@ _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TA
 """The largest `size_of` of a task whose payload is in its row, in bytes."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
-new_lease = builder(Lease)
+new_lease = fast_constructor(Lease)
 
 
 def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -63,18 +63,18 @@ def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Inst
     if not is_old_worker:
         remember_worker(session, request.worker, now=now)
     expiry = expire_due(session, queue, now=now)
-    unsettled = expiry.horizon is not None
+    more_due = expiry.horizon is not None
     if queue.spec.paused:
         return Granted((), expiry.expired)
     rows = _candidates(session, queue, request.tags, count=request.count)
     if expiry.horizon is not None:
         rows = [row for row in rows if (row[0], row[1]) < expiry.horizon]
-    if request.room is not None and len(rows) > request.room.least:
-        rows = _fitting(session, rows, request.room)
+    if request.allowance is not None and len(rows) > request.allowance.least:
+        rows = _fitting(session, rows, request.allowance)
     if not rows:
-        return Granted((), expiry.expired, unsettled)
+        return Granted((), expiry.expired, more_due)
     leases = take(session, queue, rows, seconds=seconds, worker=request.worker, now=now)
-    return Granted(leases, expiry.expired, unsettled)
+    return Granted(leases, expiry.expired, more_due)
 
 
 def lease_delayed(

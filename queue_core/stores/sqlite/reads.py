@@ -9,7 +9,7 @@ from itertools import islice
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, spread
+from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
@@ -135,7 +135,7 @@ def waiting(session: SqliteSession, name: str, tags: TagFilter, *, now: Instant)
     due = _due_etas(session, queue, tag_ids, now=now)
     etas = list(islice(merge(stored, due), MAX_WAITING_READ))
     newest = max([row[0] for row in lasts if row is not None] + due[-1:], default=now)
-    return spread(etas, ready=ready, newest=newest) if etas else ()
+    return sample_waiting(etas, ready=ready, newest=newest) if etas else ()
 
 
 def upcoming(
@@ -248,7 +248,7 @@ def peek(session: SqliteSession, name: str, request: PeekRequest) -> Page:
 
 
 def _after_expiry(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
-    expired = semantics.settle(task, queue.spec, now=now)
+    expired = semantics.expire(task, queue.spec, now=now)
     return expired.task if isinstance(expired, LeaseEnd) else expired
 
 

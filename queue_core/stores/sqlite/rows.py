@@ -281,7 +281,7 @@ def expire_used_up(session: SqliteSession, queue: QueueRow, name: str, *, now: I
         return False
     task_id = task_id_of(session.connection, queue, name)
     for row in [] if task_id is None else load(session.connection, queue, [task_id]):
-        ending = semantics.settle(task_of(session, queue, row), queue.spec, now=now)
+        ending = semantics.expire(task_of(session, queue, row), queue.spec, now=now)
         if isinstance(ending, LeaseEnd) and ending.task is None:
             end(session, queue, row, ending)
             return True
@@ -290,6 +290,6 @@ def expire_used_up(session: SqliteSession, queue: QueueRow, name: str, *, now: I
 
 def expire_lease(session: SqliteSession, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
     """End the expired lease of a row selected as `COLUMNS`."""
-    ending = semantics.settle(task_of(session, queue, row), queue.spec, now=now)
+    ending = semantics.expire(task_of(session, queue, row), queue.spec, now=now)
     assert isinstance(ending, LeaseEnd), "a due LEASED task ends its lease"
     return end(session, queue, row, ending)

@@ -105,7 +105,7 @@ class SqliteTransaction:
     ) -> tuple[Sequence[Deleted | None], Granted]:
         return lease_ends.exchange(self._at(now), queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         session = self._at(now)
         expiry = rows.expire_due(session, session.open_queue(queue), now=now, limit=limit)
         return list(expiry.expired), expiry.horizon is not None
@@ -204,14 +204,14 @@ class SqliteTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         transfer.set_moved(self._flushed, queue, to)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
         return idempotency.answer_of(self._session, call, now=now)
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        idempotency.note_answer(self._session, call, answer)
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        idempotency.record_answer(self._session, call, answer)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return idempotency.last_answer(self._session, session)

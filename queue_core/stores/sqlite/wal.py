@@ -319,7 +319,7 @@ class DiskReserve:
                 raise StoreFullError(
                     f"the disk of {self._store} is full: tasks are leased, released and deleted, but none are added "
                     f"until {format_bytes(RESERVE_BYTES)} are free; nothing was changed: free disk space and try again",
-                    is_alone=True,
+                    affects_only_caller=True,
                 )
 
     def _left(self) -> int:

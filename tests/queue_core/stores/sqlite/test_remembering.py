@@ -138,7 +138,7 @@ def call_of(store: Store, session: str, number: int) -> bool:
         call = ClientCall(session, number)
         if transaction.answer_of(call, now=at(0)) is not None:
             return False
-        transaction.note_answer(call, b"true", now=at(0))
+        transaction.record_answer(call, b"true", now=at(0))
         return True
 
 
@@ -154,7 +154,7 @@ def test_calls_of_others_are_learned_once_and_its_own_never(store: SqliteStore, 
         learned.append(last[0] - store._catalog.answers_read)
     assert learned == [0, 0, 0]
     with suppress(ZeroDivisionError), store.begin() as transaction:
-        transaction.note_answer(ClientCall("mine", 9), b"true", now=at(0))
+        transaction.record_answer(ClientCall("mine", 9), b"true", now=at(0))
         raise ZeroDivisionError
     assert call_of(other, "mine", 9)
     assert not call_of(store, "mine", 9)
