@@ -1,1 +1,1 @@
-"""Commands over queues: what a producer, a worker or an administrator types. Each is imported when it is run."""
+"""The commands over queues, for producers, workers and administrators. Each is imported when it is run."""

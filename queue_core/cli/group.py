@@ -177,12 +177,12 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "run-appengine": CommandEntry(
         "queue_core.cli.commands.run_appengine", RUN, "run a script for App Engine's SDK", "run_appengine"
     ),
-    "add": CommandEntry("queue_core.cli.commands.add", TASKS, "add tasks: arguments, a file, lines of stdin"),
+    "add": CommandEntry("queue_core.cli.commands.add", TASKS, "add tasks from arguments, a file or lines of stdin"),
     "lease": CommandEntry("queue_core.cli.commands.leases", TASKS, "lease tasks by hand, and print their tokens"),
     "renew": CommandEntry("queue_core.cli.commands.leases", TASKS, "move the end of a lease"),
     "release": CommandEntry("queue_core.cli.commands.leases", TASKS, "give a lease back"),
     "delete": CommandEntry("queue_core.cli.commands.leases", TASKS, "finish tasks by token, or delete them by name"),
-    "peek": CommandEntry("queue_core.cli.commands.admin", TASKS, "look at tasks without leasing them"),
+    "peek": CommandEntry("queue_core.cli.commands.admin", TASKS, "show tasks without leasing them"),
     "purge": CommandEntry("queue_core.cli.commands.admin", TASKS, "delete all tasks of a queue or tag"),
     "redrive": CommandEntry("queue_core.cli.commands.admin", TASKS, "make dead tasks ready again"),
     "pause": CommandEntry("queue_core.cli.commands.admin", TASKS, "grant no more leases on a queue"),

@@ -126,7 +126,7 @@ def setting_options(function: Function) -> Function:
         ("--log", click.Path(dir_okay=False), "File for the lifecycle log, one JSON object per line."),
         ("--lifecycle", click.Choice(["task", "batch", "off"]), "Log changes per task, per batch, or not."),
         ("--listen", None, "host:port, or unix:/path  [default: 127.0.0.1:7878]"),
-        ("--durability", click.Choice(["strict", "relaxed"]), "Added tasks survive a power cut, or only a crash."),
+        ("--durability", click.Choice(["strict", "relaxed"]), "strict: tasks survive a power cut; relaxed: a crash."),
         ("--store", None, "URL of the store  [default: sqlite:///towline.db]"),
     ):
         function = click.option(name, type=takes, help=text)(function)

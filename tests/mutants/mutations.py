@@ -170,7 +170,7 @@ MUTATIONS: Final = (
         "sqlite-retires-a-worker-that-holds-a-lease",
         "I17",
         "queue_core/stores/sqlite/workers.py",
-        'if held is None or busy == "finish":',
+        'if leased is None or busy == "finish":',
         "if True:",
         (OVERVIEW,),
         "not redis and not postgresql and not memory",

@@ -1,1 +1,1 @@
-"""One module for each command of the command line over queues."""
+"""The commands: one module for each, or for a few related ones."""

@@ -1,1 +1,1 @@
-"""The store in memory: the reference that all others are held to."""
+"""The in-memory store: the reference that the other stores are tested against."""

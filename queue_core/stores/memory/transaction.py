@@ -24,7 +24,7 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.memory.queue import MemoryQueue
+from queue_core.stores.memory.memory_queue import MemoryQueue
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
 from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
 

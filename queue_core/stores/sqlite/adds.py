@@ -13,10 +13,10 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
+from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.stores.sqlite.statistics import ADDED, DELAYED, READY
 from queue_core.task import NewTask
 
 MAX_STAGED = 48

@@ -232,17 +232,19 @@ def stdlib_driver() -> Driver:
 def store_error(kind: str, error: Exception, path: str) -> StoreError:
     """Return our error for a kind of failure of the file at `path`."""
     if kind == "full":
-        return StoreFullError(f"no room left for {path}; nothing was changed: free disk space and try again")
+        return StoreFullError(f"no disk space left for {path}; nothing was changed: free disk space and try again")
     if kind == "readonly":
         return StoreReadOnlyError(f"can't write {path} ({error}): make the file and its folder writable")
     if kind == "notadb":
         return StoreCorruptError(f"{path} is not an SQLite file; nothing was changed: name another file")
     if kind == "corrupt":
-        return StoreCorruptError(f"{path} is damaged ({error}): restore a copy, or move it away and start anew")
+        return StoreCorruptError(
+            f"{path} is damaged ({error}): restore a copy, or move it away and start with an empty store"
+        )
     return StoreUnavailableError(f"{path} is unavailable: {error}")
 
 
-class Inherited:
+class InheritedConnections:
     """Connections that the child of a fork inherited: closed before this process opens another one (ADR 29).
 
     SQLite keeps, for the whole process and per file, a list of the locks it holds. A fork copies the list but not the
@@ -272,7 +274,7 @@ class Inherited:
         _, kept = self._kept.setdefault(driver.name, (driver, []))
         for connection in connections:
             # Never deallocated, not even at the end of this process: that would close it.
-            _keep_for_ever(connection)
+            _leak(connection)
             kept.append(connection)
             if not is_whole or not driver.leave_log(connection):
                 self._lost.add(driver.name)
@@ -286,19 +288,19 @@ class Inherited:
         with self._lock:
             if driver.name in self._lost:
                 raise StoreUnavailableError(
-                    f"{path} can't be opened in this process: it was forked from one that had a store open, with a "
-                    f"call under way that did not end for {forking.PAUSE_SECONDS:.0f} s, or by a library that can't "
-                    f"let go of it ({driver.name}); fork before the store is opened, or start a new program"
+                    f"{path} can't be opened in this process: its parent had a store open when it forked, and a call "
+                    f"did not end within {forking.PAUSE_SECONDS:.0f} s, or the library can't release connections "
+                    f"({driver.name}); fork before the store is opened, or start a new program"
                 )
             for connection in self._kept.pop(driver.name, (driver, []))[1]:
                 with contextlib.suppress(driver.error):
                     connection.close()
 
 
-INHERITED = Inherited()
+INHERITED = InheritedConnections()
 
 
-def _keep_for_ever(connection: SqliteConnection) -> None:
+def _leak(connection: SqliteConnection) -> None:
     """Increment the reference count of `connection` for ever."""
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes

@@ -92,8 +92,8 @@ def check_path(path: Path) -> None:
         raise InvalidSettingError(f"{path} is not a regular file: name another")
     if found.st_nlink > 1:
         raise StoreUnsafeError(
-            f"{path} has {found.st_nlink} names (hard links), each of which would get a log of its own, and changes "
-            f"would be lost between them: find the others with `find / -xdev -samefile {path}`, and remove all but one"
+            f"{path} has {found.st_nlink} names (hard links); each would get its own log, and changes would be lost "
+            f"between them: find the others with `find / -xdev -samefile {path}`, and remove all but one"
         )
     if not mode & 0o222 or not os.access(path, os.W_OK):
         raise StoreReadOnlyError(
@@ -176,7 +176,7 @@ def _check_no_log(path: Path) -> None:
     if size := _size(log):
         raise StoreUnsafeError(
             f"{path} is {'empty' if path.exists() else 'missing'}, but its log {log} ({size} bytes) is there, and "
-            "would be thrown away: put the file back; or, to begin anew, move the log away"
+            "would be deleted: put the file back, or move the log away to start with an empty store"
         )
 
 
@@ -217,7 +217,7 @@ def _migrate(connection: SqliteConnection, path: Path, version: int) -> None:
         applied: dict[int, str] = {row[0]: row[1] for row in rows}
         for migration in known[:version]:
             if applied.get(migration.number) != migration.checksum:
-                raise StoreVersionError(f"{path}: migration {migration.name} is not the one this program has")
+                raise StoreVersionError(f"{path}: migration {migration.name} differs from this program's")
     if version == known[-1].number:
         return
     connection.execute("BEGIN IMMEDIATE")
@@ -253,7 +253,7 @@ def _number(connection: SqliteConnection, sql: str) -> int:
     return int(row[0])
 
 
-class Identity:
+class FileIdentity:
     """Compares device and inode of the file, its log and the log's index with those that were opened.
 
     As long as the folder's modification time stays, which is read in 1.5 us, the files need no comparison.

@@ -40,7 +40,7 @@ def answer_of(session: SqliteSession, call: ClientCall, *, now: Instant) -> byte
     if _is_forgotten(session.connection, since=after(now, -call.age_seconds)):
         raise OutcomeUnknownError(
             f"more than {KEPT_ROWS} changes were made since this call was first sent ({call.age_seconds} s ago): "
-            "whether it took effect is not known any more; look before repeating"
+            "it is no longer known whether it took effect; check before repeating it"
         )
     return None
 

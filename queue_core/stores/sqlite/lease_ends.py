@@ -11,6 +11,7 @@ from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
+from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, new_lease, take
 from queue_core.stores.sqlite.rows import (
@@ -26,7 +27,6 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.stores.sqlite.statistics import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.task import StoredTask, TaskState, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 
@@ -34,7 +34,7 @@ _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 _SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
-_HELD = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
+_LIVE_LEASES = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
 """Statements that select what a deletion needs of tasks under a live lease, whichever it is."""
 
 _NOTHING = Granted(())
@@ -142,7 +142,7 @@ def _delete_all(
     session: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant
 ) -> Sequence[Deleted | None]:
     session.has_changes = True
-    found = _match(_held(session, queue, fences, now=now), fences)
+    found = _match(_live_rows(session, queue, fences, now=now), fences)
     rows = [row for row in found if row is not None]
     if not rows:
         return [None] * len(found)
@@ -163,7 +163,7 @@ def _delete_all(
 
 
 def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now: Instant) -> list[Sample]:
-    """Return the samples of leases that end with their tasks' deletion, given as rows of `_HELD`."""
+    """Return the samples of leases that end with their tasks' deletion, given as rows of `_LIVE_LEASES`."""
     return [
         (
             f"_{task_id}" if given is None else given,
@@ -185,8 +185,8 @@ def _match(rows: Sequence[Row], fences: Sequence[Fence]) -> list[Row | None]:
     """Return for each fence its row; None if that lease is not current, and for the second of the same fence."""
     if [(row[0], row[4]) for row in rows] == fences:
         return list(rows)
-    held: dict[Fence, Row] = {(row[0], row[4]): row for row in rows}
-    return [held.pop(fence, None) for fence in fences]
+    live: dict[Fence, Row] = {(row[0], row[4]): row for row in rows}
+    return [live.pop(fence, None) for fence in fences]
 
 
 def _outcomes_of(queue: str, found: Sequence[Row | None], samples: Sequence[Sample]) -> list[Deleted | None]:
@@ -195,9 +195,9 @@ def _outcomes_of(queue: str, found: Sequence[Row | None], samples: Sequence[Samp
     return [None if row is None else new_deleted(finished_of(queue, next(of_rows))) for row in found]
 
 
-def _held(session: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
+def _live_rows(session: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
     form, cells = among(list(dict(fences)))
-    return session.cursor.execute(_HELD[form], (*cells, queue.id, now)).fetchall()
+    return session.cursor.execute(_LIVE_LEASES[form], (*cells, queue.id, now)).fetchall()
 
 
 def exchange(
@@ -245,7 +245,7 @@ def exchange_one(
 
 def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: Instant) -> Sequence[Deleted | None]:
     session.has_changes = True
-    rows = session.cursor.execute(_HELD["one"], (fence[0], queue.id, now)).fetchall()
+    rows = session.cursor.execute(_LIVE_LEASES["one"], (fence[0], queue.id, now)).fetchall()
     if not rows or rows[0][4] != fence[1]:
         return [None]
     task_id, tag_id, _, _, _, _, given, is_long = rows[0]

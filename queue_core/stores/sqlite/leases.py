@@ -10,6 +10,7 @@ from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList, fast_constructor
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
+from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
@@ -25,8 +26,7 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
-from queue_core.stores.sqlite.statistics import DELAYED, LEASED, LEASES, READY, tally
-from queue_core.stores.sqlite.workers import is_known, remember
+from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
 from queue_core.task import Lease, TagFilter, lease_of
 from queue_core.validation import check_lease_time
 
@@ -57,11 +57,11 @@ new_lease = fast_constructor(Lease)
 def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
     queue = session.open_queue(name)
-    known = is_known(session, request.worker)
+    is_old_worker = has_leased_before(session, request.worker)
     seconds = queue.spec.lease_seconds if request.seconds is None else request.seconds
     check_lease_time(queue.spec, seconds)
-    if not known:
-        remember(session, request.worker, now=now)
+    if not is_old_worker:
+        remember_worker(session, request.worker, now=now)
     expiry = expire_due(session, queue, now=now)
     more_due = expiry.horizon is not None
     if queue.spec.paused:
@@ -89,11 +89,11 @@ def lease_delayed(
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
     queue = session.open_queue(name)
-    known = is_known(session, worker)
+    is_old_worker = has_leased_before(session, worker)
     lease_seconds = queue.spec.lease_seconds if seconds is None else seconds
     check_lease_time(queue.spec, lease_seconds)
-    if not known:
-        remember(session, worker, now=now)
+    if not is_old_worker:
+        remember_worker(session, worker, now=now)
     row = next(iter(load(session.connection, queue, [task_id])), None)
     if row is None or not is_delayed_until(task_of(session, queue, row), expected, now=now):
         return None

@@ -12,9 +12,9 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
+from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.stores.sqlite.statistics import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.task import StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048

@@ -16,8 +16,8 @@ from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
+from queue_core.stores.sqlite.counters import CounterChanges, Sample, sample_of, write_samples
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
-from queue_core.stores.sqlite.statistics import Counts, Sample, sample_of, write_samples
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.validation import check_not_moved
 
@@ -117,7 +117,7 @@ class SqliteSession:
         self.connection = connection
         self.cursor = cursor or connection
         self.catalog = catalog
-        self.counts = Counts()
+        self.counts = CounterChanges()
         self.has_changes = False
         self._finished: dict[int, list[Sample]] = {}
         self.now = Instant(0)
@@ -139,12 +139,12 @@ class SqliteSession:
         catalog.answers_are_read = False
         row = self.connection.execute(_CATALOG_STATE).fetchone()
         assert row is not None, "the migration wrote it"
-        revision, catalog.counted_id, last_arrival = row
+        revision, catalog.counted_id, last_staged_id = row
         if revision != catalog.revision:
             catalog.forget()
             catalog.revision = revision
             catalog.is_limited = self.connection.execute("SELECT 1 FROM storage").fetchone() is not None
-        catalog.next_id = (last_arrival or catalog.counted_id) + 1
+        catalog.next_id = (last_staged_id or catalog.counted_id) + 1
         catalog.last_samples.clear()
 
     @property
@@ -194,9 +194,9 @@ class SqliteSession:
     def tag_id(self, queue: QueueRow, tag: str | None) -> int:
         """Return the id of the tag's row (None: untagged), made when there is none."""
         key = (queue.id, tag or "")
-        known = self.catalog.tag_ids.get(key)
-        if known is not None:
-            return known
+        cached = self.catalog.tag_ids.get(key)
+        if cached is not None:
+            return cached
         found = self._find_tag(key)
         if found is None:
             self._new_tags += 1
@@ -213,8 +213,8 @@ class SqliteSession:
     def existing_tag_id(self, queue: QueueRow, tag: str | None) -> int | None:
         """Return the id of the tag's row, or None when the queue never had that tag."""
         key = (queue.id, tag or "")
-        known = self.catalog.tag_ids.get(key)
-        return known if known is not None else self._find_tag(key)
+        cached = self.catalog.tag_ids.get(key)
+        return cached if cached is not None else self._find_tag(key)
 
     def _find_tag(self, key: tuple[int, str]) -> int | None:
         found = self.connection.execute("SELECT id FROM counts WHERE queue = ? AND tag = ?", key).fetchone()
@@ -322,7 +322,7 @@ def settings_of(spec: QueueSpec) -> str:
     return json.dumps({field: getattr(spec, field) for field in _ACTED_ON} | json.loads(extra_settings_text(spec)))
 
 
-class Readers:
+class ReaderPool:
     """A pool of read connections, each with its catalog; `MAX_IDLE_READERS` stay open. Safe from any thread."""
 
     def __init__(self, driver: Driver, connect: Callable[[], SqliteConnection]) -> None:

@@ -162,7 +162,7 @@ class SocketSignals:
         path = str(self._folder / file)
         if len(path.encode()) <= MAX_SOCKET_PATH_BYTES:
             return path
-        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:  # removed, and perhaps made anew
+        if self._descriptor is not None and not os.fstat(self._descriptor).st_nlink:  # removed, and perhaps made again
             os.close(self._descriptor)
             self._descriptor = None
         if self._descriptor is None:

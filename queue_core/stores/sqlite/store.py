@@ -17,7 +17,7 @@ from queue_core.stores.sqlite import adds
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import INHERITED, Driver, Progress, Row, SqliteConnection, best_driver
 from queue_core.stores.sqlite.file import (
-    Identity,
+    FileIdentity,
     check_path,
     connect,
     create_file,
@@ -26,10 +26,10 @@ from queue_core.stores.sqlite.file import (
     prepare,
     real_path,
 )
-from queue_core.stores.sqlite.session import CatalogCache, Readers, SqliteSession
+from queue_core.stores.sqlite.session import CatalogCache, ReaderPool, SqliteSession
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.transaction import SqliteTransaction
-from queue_core.stores.sqlite.wal import FileSyncer, GroupSync, OpenSyncer, Reserve, SyncAhead, WalPreallocator
+from queue_core.stores.sqlite.wal import DiskReserve, FileSyncer, GroupSync, OpenSyncer, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.write_lock import WriteLock
 
 CHECKPOINT_PAGES = 2000
@@ -87,7 +87,7 @@ class SqliteStore:
         self._open_syncer = open_syncer or FileSyncer
         self._clock = SystemClock()
         self._lock = WriteLock(self._path)
-        self._readers = Readers(self._driver, self._connect_reader)
+        self._readers = ReaderPool(self._driver, self._connect_reader)
         self._is_open = self._is_inherited = self._closed = False
         forking.renew_after_forks(self)
         with self._lock.threads:
@@ -101,9 +101,9 @@ class SqliteStore:
         inspect(self._driver, self._path, self._vfs)
         if not self._vfs:
             create_file(self._path)
-        self._identity = Identity(self._path, self._clock)
+        self._identity = FileIdentity(self._path, self._clock)
         self._lock.open()
-        self._reserve = Reserve(self._path, self._clock)
+        self._reserve = DiskReserve(self._path, self._clock)
         try:
             self._writer = self._prepare()
         except BaseException:

@@ -21,7 +21,7 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.sqlite import adds, admin, idempotency, lease_ends, leases, reads, rows, statistics, transfer
+from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, rows, transfer
 from queue_core.stores.sqlite import workers as worker_verbs
 from queue_core.stores.sqlite.admin import NameOutcome
 from queue_core.stores.sqlite.session import SqliteSession
@@ -168,7 +168,7 @@ class SqliteTransaction:
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         self._flushed.write_samples()
         row = self._flushed.queue(queue)
-        return statistics.read_samples(self._flushed.connection, queue, row.id, after=after, limit=limit)
+        return counters.read_samples(self._flushed.connection, queue, row.id, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)

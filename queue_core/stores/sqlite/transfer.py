@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.store import Added, HeldName
+from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.stores.sqlite.statistics import ADDED, GAUGE_OF_STATE
 from queue_core.task import StoredTask, TaskState
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"

@@ -150,8 +150,8 @@ class GroupSync:
             self._is_misplaced = False
         if self._failure is not None:
             raise StoreUnavailableError(
-                f"{self._path} could not be synced ({self._failure}): changes since are in doubt; "
-                "mend the disk and open the store again"
+                f"{self._path} could not be synced ({self._failure}): later changes may be lost; "
+                "repair the disk and open the store again"
             )
 
     def check_files(self, check: Callable[[], None]) -> None:
@@ -264,7 +264,7 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-class Reserve:
+class DiskReserve:
     """Reserves disk space for the commits that finish tasks, so that a full disk refuses only adds. Thread-safe.
 
     A file beside the store's holds the space, and is truncated when the disk is full: first by the size of a full log,

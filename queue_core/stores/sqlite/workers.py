@@ -14,29 +14,29 @@ from queue_core.stores.sqlite.session import MAX_CACHED_WORKERS, SqliteSession
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
 
-_HELD = (
+_LIVE_LEASES = (
     f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608
     " AND worker = ? ORDER BY id"
 )
 
 
-def is_known(session: SqliteSession, worker: str) -> bool:
+def has_leased_before(session: SqliteSession, worker: str) -> bool:
     """Whether a worker has called `lease` before; true for "", which is no worker. Raises `WorkerRetiredError`."""
-    known = session.catalog.workers
-    if not worker or worker in known:
+    cached = session.catalog.workers
+    if not worker or worker in cached:
         return True
     row = session.connection.execute("SELECT retired_at FROM workers WHERE worker = ?", (worker,)).fetchone()
     if row is None:
         return False
     if row[0] is not None:
         raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-    if len(known) >= MAX_CACHED_WORKERS:
-        known.clear()
-    known.add(worker)
+    if len(cached) >= MAX_CACHED_WORKERS:
+        cached.clear()
+    cached.add(worker)
     return True
 
 
-def remember(session: SqliteSession, worker: str, *, now: Instant) -> None:
+def remember_worker(session: SqliteSession, worker: str, *, now: Instant) -> None:
     """Store the instant of a worker's first lease call, and delete a few workers that were retired long ago."""
     session.has_changes = True
     session.connection.execute("INSERT INTO workers VALUES (?, ?, NULL)", (worker, now))
@@ -61,14 +61,14 @@ def seen(session: SqliteSession, workers: Sequence[str]) -> dict[str, Instant]:
 
 def retire(session: SqliteSession, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
-    held = session.connection.execute(
+    leased = session.connection.execute(
         "SELECT 1 FROM queues CROSS JOIN tasks INDEXED BY tasks_leased ON tasks.queue = queues.id AND state = 2"
         " AND eta > ? AND worker = ? LIMIT 1",
         (now, worker),
     ).fetchone()
-    if held is None or busy == "finish":
+    if leased is None or busy == "finish":
         _retire(session, worker, now=now)
-    return held is None
+    return leased is None
 
 
 def release(session: SqliteSession, worker: str, *, now: Instant) -> list[FinishedLease]:
@@ -78,7 +78,7 @@ def release(session: SqliteSession, worker: str, *, now: Instant) -> list[Finish
     for (name,) in session.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall():
         queue = session.queue(name)
         expire_due(session, queue, now=now)
-        for row in session.connection.execute(_HELD, (queue.id, now, worker)).fetchall():
+        for row in session.connection.execute(_LIVE_LEASES, (queue.id, now, worker)).fetchall():
             ending = semantics.release(task_of(session, queue, row), queue.spec, delay_seconds=None, now=now)
             released.append(end(session, queue, row, ending))
     return released

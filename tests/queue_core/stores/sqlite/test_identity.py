@@ -12,7 +12,7 @@ from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite.file import FOLDER_TIME_MICROSECONDS, Identity
+from queue_core.stores.sqlite.file import FOLDER_TIME_MICROSECONDS, FileIdentity
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.stores.task_builders import a_queue, add, lease, stats
@@ -106,10 +106,10 @@ def test_a_store_that_is_closed_leaves_the_log_of_the_file_that_replaced_its_own
     other.close()
 
 
-def opened_identity(folder: Path, clock: ManualClock) -> Identity:
+def opened_identity(folder: Path, clock: ManualClock) -> FileIdentity:
     for kind in ("", "-wal", "-shm"):
         (folder / f"queue.db{kind}").touch()
-    identity = Identity(folder / "queue.db", clock)
+    identity = FileIdentity(folder / "queue.db", clock)
     identity.opened()
     return identity
 

@@ -9,9 +9,9 @@ from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted
+from queue_core.stores.sqlite.counters import pack, sample_of, unpack
 from queue_core.stores.sqlite.lease_ends import fences_of
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
-from queue_core.stores.sqlite.statistics import pack, sample_of, unpack
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import Lease, NewTask, parse_token
 from tests.support.stores.task_builders import a_queue, add, at, lease

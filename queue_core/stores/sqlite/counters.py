@@ -52,7 +52,7 @@ def tally(tags: Sequence[int]) -> Iterable[tuple[int, int]]:
     return ((tags[0], len(tags)),) if tags.count(tags[0]) == len(tags) else Counter(tags).items()
 
 
-class Counts:
+class CounterChanges:
     """Changes of counters not written yet: a list of numbers for each tag. The changes of a queue are their sum."""
 
     __slots__ = ("_tags", "_wholes")

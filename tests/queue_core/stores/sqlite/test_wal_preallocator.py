@@ -1,4 +1,4 @@
-"""The log grows ahead of its commits, so that their syncs need not write its size; its zeros are nothing to anybody."""
+"""The log is preallocated, so that the sync of a commit need not write its size; SQLite ignores the zeros."""
 
 import shutil
 from contextlib import closing
