@@ -26,10 +26,10 @@ def a_view(*pools: Pool, phase: Phase = "leading", started_at: float = NOW - 360
     return view_of(pools or [a_managed_pool()], phase=phase, started_at=Monotonic(started_at))
 
 
-def a_pulse(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
+def a_heartbeat(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
     """A supervisor that is well and shows a view, and its clock."""
     clock = ManualMonotonicClock(monotonic=NOW)
-    pulse = Heartbeat(now=NOW)
-    pulse.show(view or a_view())
-    pulse.record_round(0.02, is_well=True)
-    return pulse, clock
+    heartbeat = Heartbeat(now=NOW)
+    heartbeat.show(view or a_view())
+    heartbeat.record_round(0.02, is_well=True)
+    return heartbeat, clock
