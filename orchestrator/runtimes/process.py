@@ -263,8 +263,7 @@ class ProcessRuntime:
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`. Memory is the worker's own, without its children; of a recycled worker, its handlers'
-        process'.
-        """
+        process'."""
         used = {}
         for worker, process in self._processes.items():
             try:

@@ -46,8 +46,7 @@ _Lease = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class _LastObservation:
     """The state after a pool's last observation: its cursor, its counts, and for each live lease how many were live
-    when it was first seen.
-    """
+    when it was first seen."""
 
     cursor: int
     stats: QueueStats

@@ -1,7 +1,8 @@
 """Journals for people: one line of JSON per decision or death, in files of bounded size."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -17,13 +18,35 @@ MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
 """Size at which a journal is rotated; two such files are kept."""
 
 
+class WriteErrors:
+    """Logs once that a path can't be written to, and once that it can be again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_failing = False
+
+    @contextmanager
+    def logged(self) -> Iterator[None]:
+        """Run the body, a write; its `OSError` is logged and not raised."""
+        try:
+            yield
+        except OSError as error:
+            if not self._is_failing:
+                log.warning(events.STATE_NOT_WRITTEN, path=str(self._path), error=error.strerror)
+            self._is_failing = True
+        else:
+            if self._is_failing:
+                log.info(events.STATE_RECOVERED, path=str(self._path))
+            self._is_failing = False
+
+
 class Journal:
     """A file of JSON lines. At `max_bytes` it replaces `NAME.1`, and a new one begins."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> None:
         self._path = path
         self._max_bytes = max_bytes
-        self._is_failing = False
+        self._errors = WriteErrors(path)
         self._is_torn: bool | None = None
 
     def append(self, record: Mapping[str, object]) -> None:
@@ -32,23 +55,16 @@ class Journal:
         A full disk costs lines, never a decision: it is logged once, until a line fits again.
         """
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
-        try:
+        is_torn, self._is_torn = self._is_torn, None
+        with self._errors.logged():
             with open(self._path, "a", encoding="utf-8", opener=opener) as file:
-                if self._is_torn is None:
-                    self._is_torn = _is_torn(self._path)
+                if is_torn is None:
+                    is_torn = _is_torn(self._path)
                 is_full = file.tell() >= self._max_bytes
-                file.write("\n" + line if self._is_torn else line)
-            self._is_torn = False
+                file.write("\n" + line if is_torn else line)
             if is_full:
                 self._path.replace(_older(self._path))
-        except OSError as error:
-            if not self._is_failing:
-                log.warning(events.STATE_NOT_WRITTEN, path=str(self._path), error=error.strerror)
-            self._is_failing, self._is_torn = True, None
-        else:
-            if self._is_failing:
-                log.info(events.STATE_RECOVERED, path=str(self._path))
-            self._is_failing = False
+            self._is_torn = False
 
 
 def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:

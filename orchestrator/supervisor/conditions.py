@@ -26,6 +26,7 @@ from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
 from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import WriteErrors
 
 log = structlog.get_logger()
 
@@ -268,7 +269,7 @@ class ConditionsTracker:
         self._clock = clock
         self._boot = boot()
         self._keep_at = Monotonic(clock.monotonic() + KEEP_SECONDS)
-        self._is_failing = False
+        self._write_errors = WriteErrors(files.path)
         self._errors: list[str] = []
         usages, budgets, at = self._restored()
         self.overrides = OverrideReader(files)
@@ -315,23 +316,9 @@ class ConditionsTracker:
         if now < self._keep_at and not at_once:
             return
         self._keep_at = Monotonic(now + KEEP_SECONDS)
-        try:
-            self._files.write_usage(
-                {
-                    "budgets": budget.budgets_to_json(
-                        self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3)
-                    ),
-                    "appetites": self.share.usages.to_json(),
-                }
-            )
-        except OSError as error:
-            if not self._is_failing:
-                log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)
-            self._is_failing = True
-        else:
-            if self._is_failing:
-                log.info(events.STATE_RECOVERED, path=str(self._files.path))
-            self._is_failing = False
+        budgets = budget.budgets_to_json(self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3))
+        with self._write_errors.logged():
+            self._files.write_usage({"budgets": budgets, "appetites": self.share.usages.to_json()})
 
     def _restored(self) -> tuple[WorkerUsages, Mapping[str, Budget], Monotonic]:
         """Return workers' usage, and the budgets with the instant they were stored at, from an earlier supervisor."""

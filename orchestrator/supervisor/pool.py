@@ -30,8 +30,7 @@ Direction = Literal["up", "down", "hold"]
 
 ConcernKind = Literal["late", "at_max", "no_starts"]
 """`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
-`no_starts`: its last start failed, or its runtime is unavailable.
-"""
+`no_starts`: its last start failed, or its runtime is unavailable."""
 
 KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
 RECENT_FAILURE_SECONDS: Final = 600.0

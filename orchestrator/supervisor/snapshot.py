@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import structlog
@@ -17,6 +17,7 @@ from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
 from orchestrator.samples import QueueSample
 from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import WriteErrors
 from orchestrator.supervisor.pool import Pool, concern_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
 
@@ -122,7 +123,7 @@ class SnapshotWriter:
         self._boot = boot()
         self._show_at = _AT_ONCE
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
-        self._is_failing = False
+        self._write_errors = WriteErrors(files.path)
         self._shown: tuple[str, Collection[object], Collection[object]] = ("", (), ())
         self.snapshot: Mapping[str, object] = {}
 
@@ -161,7 +162,8 @@ class SnapshotWriter:
     def keep_learned(self, pools: Collection[Pool]) -> None:
         """Write the learned state of each pool now."""
         learned = {pool.name: pool.state.to_json() for pool in pools if pool.spec}
-        self._write(lambda: self._files.write_learned(learned))
+        with self._write_errors.logged():
+            self._files.write_learned(learned)
 
     def learned(self) -> Mapping[str, object]:
         """Return what an earlier supervisor learned; nothing, with a warning, when that can't be read."""
@@ -201,20 +203,9 @@ class SnapshotWriter:
             "boot": self._boot,
             **snapshot_of(pools, wall=wall),
         }
-        self._write(lambda: self._files.write_snapshot(snapshot))
+        with self._write_errors.logged():
+            self._files.write_snapshot(snapshot)
         self.snapshot = snapshot
-
-    def _write(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except OSError as error:
-            if not self._is_failing:
-                log.warning(events.STATE_NOT_WRITTEN, path=str(self._files.path), error=error.strerror)
-            self._is_failing = True
-        else:
-            if self._is_failing:
-                log.info(events.STATE_RECOVERED, path=str(self._files.path))
-            self._is_failing = False
 
 
 def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:

@@ -6,9 +6,10 @@ Owns the sequence: adoption, signals, leader election, reload, stop. A turn itse
 import os
 import secrets
 import signal
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
+from orchestrator.errors import SourceUnavailableError
 from orchestrator.launch import Launch
 from orchestrator.log_once import LogOnce
 from orchestrator.runtime import Runtime
@@ -28,7 +30,6 @@ from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandle
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
 from orchestrator.supervisor.view import Heartbeat, Phase
-from orchestrator.supervisor.wakeups import ArrivalWatch
 from orchestrator.unix_signals import handling_signals
 
 log = structlog.get_logger()
@@ -37,6 +38,8 @@ PASS_SECONDS: Final = 1.0
 """The longest sleep between two passes: how late a changed file or lost leadership is noticed."""
 KILLED_SECONDS: Final = 10.0
 """How long a stop waits for killed workers: one in an uninterruptible wait must not block it for ever."""
+ARRIVAL_WAIT_SECONDS: Final = 1.0
+"""Length of one wait at the source: a stop may have to wait for this long."""
 
 _IDENTITY_ALPHABET: Final = "abcdefghijkmnpqrstuvwxyz23456789"
 _IDENTITY_CHARS: Final = 6
@@ -326,6 +329,67 @@ class Supervisor:
     def _log_error(self, error: Exception) -> None:
         if self._pass_errors.is_new(error):
             log.error(events.TURN_FAILED, exc_info=error)
+
+
+class ArrivalWatch:
+    """A thread that waits for tasks of pools without workers: zero workers must not mean a slow start."""
+
+    def __init__(self, source: WorkSource, *, on_arrival: Callable[[str], None]) -> None:
+        """`on_arrival` is called in the thread with a pool's name; that pool is then no longer waited for."""
+        self._source = source
+        self._on_arrival = on_arrival
+        self._changed = threading.Condition()
+        self._pools: tuple[PoolSpec, ...] = ()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="arrivals", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wait_for(self, pools: Sequence[PoolSpec]) -> None:
+        """Wait for these pools, which have neither a worker nor a ready task."""
+        with self._changed:
+            self._pools = tuple(pools)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread; return when it has ended, or after two waits if the source blocks it."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=2 * ARRIVAL_WAIT_SECONDS)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pools or self._is_stopping)
+                if self._is_stopping:
+                    return
+                pools = self._pools
+            try:
+                arrived = self._source.wait_for_arrival(pools, timeout_seconds=ARRIVAL_WAIT_SECONDS)
+            except SourceUnavailableError:  # the turns log it
+                self._pause()
+                continue
+            except Exception:
+                log.exception(events.TURN_FAILED, thread="arrivals")
+                self._pause()
+                continue
+            if arrived is not None:
+                self._wake_pool(arrived)
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping, timeout=ARRIVAL_WAIT_SECONDS)
+
+    def _wake_pool(self, arrived: str) -> None:
+        with self._changed:
+            waited_for = any(pool.name == arrived for pool in self._pools)
+            self._pools = tuple(pool for pool in self._pools if pool.name != arrived)
+        if waited_for:
+            self._on_arrival(arrived)
 
 
 def fresh_identity(pool: str) -> str:

@@ -81,7 +81,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             launch=Launch("memory:", folder, "lock", 60.0),
             identify=lambda pool: f"{pool}-{next(names)}",
         )
-        showcase = SnapshotWriter(files, clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
+        writer = SnapshotWriter(files, clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
         specs = [_pool(number) for number in range(pools)]
         reconciler.set_pools({spec.name: spec for spec in specs})
         took, shown = [], []
@@ -95,7 +95,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             reconciler.turns()
             took.append(time.process_time() - began)
             began = time.process_time()
-            showcase.update(reconciler.pools.values(), phase="leading")
+            writer.update(reconciler.pools.values(), phase="leading")
             shown.append(time.process_time() - began)
         profiler.disable()
         if profile:

@@ -99,14 +99,14 @@ def test_a_runtime_that_is_first_collects_orphans_behind_a_worker_that_ended(tmp
         from orchestrator.runtimes import procfs
         from orchestrator.runtimes.process import OtherProcesses
         assert os.getpid() == 1
-        bystanders = OtherProcesses(Path("state"), lock=None)
+        others = OtherProcesses(Path("state"), lock=None)
         worker = subprocess.Popen(["true"])
         while procfs.ended_children_of(1) != [worker.pid]:
             time.sleep(0.01)
         subprocess.run(["sh", "-c", "for i in 1 2 3; do (exit 3 &); done"])
         while len(procfs.ended_children_of(1)) < 4:
             time.sleep(0.01)
-        bystanders.collect(workers={worker.pid})
+        others.collect(workers={worker.pid})
         assert procfs.ended_children_of(1) == [worker.pid]
         assert worker.wait() == 0
     """)

@@ -17,7 +17,7 @@ HOURS = 3_600.0
 STEPS = [pytest.param(-26 * HOURS, id="back"), pytest.param(26 * HOURS, id="forth")]
 
 
-def a_showcase(folder: Path, clock: ManualMonotonicClock) -> SnapshotWriter:
+def a_writer(folder: Path, clock: ManualMonotonicClock) -> SnapshotWriter:
     return SnapshotWriter(StateDir(folder), clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
 
 
@@ -33,10 +33,10 @@ def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: flo
         "old", "draining", ref="pid:1@2/3", deadline_at=Monotonic(now + 20), spawned_at=now - 7, replaced_by="new"
     )
     (tmp_path / "state").mkdir()
-    a_showcase(tmp_path / "state", clock).update([managed(a_fleet(old), a_pool())], phase="leading")
+    a_writer(tmp_path / "state", clock).update([managed(a_fleet(old), a_pool())], phase="leading")
     clock.advance(5)
     clock.set_wall(step)
-    later = a_showcase(tmp_path / "state", clock)
+    later = a_writer(tmp_path / "state", clock)
     (handle,) = later.roster()
     assert handle.spawned_at == pytest.approx(now - 7, abs=0.2)
     (memory,) = later.memories().values()
@@ -46,13 +46,13 @@ def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: flo
 
 def test_after_a_reboot_the_wall_clock_is_all_there_is(tmp_path: Path) -> None:
     clock = ManualMonotonicClock()
-    showcase = a_showcase(tmp_path, clock)
-    showcase.update([managed(a_fleet(a_worker("left", ref="pid:1@2/3")), a_pool())], phase="leading")
+    writer = a_writer(tmp_path, clock)
+    writer.update([managed(a_fleet(a_worker("left", ref="pid:1@2/3")), a_pool())], phase="leading")
     shown = StateDir(tmp_path).read_snapshot() or {}
     assert wall_time_in(shown, boot=str(shown["boot"]))
     assert wall_time_in(shown, boot="another") is None
     assert wall_time_in({**shown, "boot": ""}, boot="") is None
-    assert showcase.memories() == {}
+    assert writer.memories() == {}
 
 
 def test_a_snapshot_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
@@ -67,6 +67,6 @@ def test_a_snapshot_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
         "replaced_by": None,
     }
     StateDir(tmp_path).write_snapshot({"version": 1, "workers": [worker, "nobody", {"worker": 7}]})
-    showcase = a_showcase(tmp_path, clock)
-    assert [handle.worker for handle in showcase.roster()] == ["resize-1"]
-    assert showcase.memories() == {"resize-1": RememberedWorker(None, Monotonic(clock.monotonic() + 9))}
+    writer = a_writer(tmp_path, clock)
+    assert [handle.worker for handle in writer.roster()] == ["resize-1"]
+    assert writer.memories() == {"resize-1": RememberedWorker(None, Monotonic(clock.monotonic() + 9))}

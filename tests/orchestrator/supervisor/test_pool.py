@@ -85,13 +85,13 @@ def test_a_pool_that_is_no_longer_in_the_settings_is_not_shown() -> None:
 
 
 def test_a_round_of_turns_falls_into_the_bucket_that_ends_at_or_after_it() -> None:
-    pulse = Heartbeat(now=NOW)
+    heartbeat = Heartbeat(now=NOW)
     for seconds in (DURATION_BUCKETS[0], DURATION_BUCKETS[0] + 1e-9, 1_000.0):
-        pulse.record_round(seconds, is_well=seconds < 1)
-    assert pulse.rounds.counts[:2] == (1, 1)
-    assert pulse.rounds.counts[-1] == 1
-    assert sum(pulse.rounds.counts) == 3
-    assert pulse.rounds.failed == 1
+        heartbeat.record_round(seconds, is_well=seconds < 1)
+    assert heartbeat.rounds.counts[:2] == (1, 1)
+    assert heartbeat.rounds.counts[-1] == 1
+    assert sum(heartbeat.rounds.counts) == 3
+    assert heartbeat.rounds.failed == 1
     assert TurnDurations() == Heartbeat(now=NOW).rounds
 
 

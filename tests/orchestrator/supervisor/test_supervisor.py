@@ -14,8 +14,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings, ReloadRequests
-from orchestrator.supervisor.supervisor import fresh_identity
-from orchestrator.supervisor.wakeups import ArrivalWatch
+from orchestrator.supervisor.supervisor import ArrivalWatch, fresh_identity
 from tests.support.eventually import eventually
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import NOW, a_pool

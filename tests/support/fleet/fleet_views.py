@@ -28,7 +28,7 @@ def a_view(*pools: Pool, phase: Phase = "leading", started_at: float = NOW - 360
 def a_heartbeat(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicClock]:
     """Return the heartbeat of a healthy supervisor with this view, and its clock."""
     clock = ManualMonotonicClock(monotonic=NOW)
-    pulse = Heartbeat(now=NOW)
-    pulse.show(view or a_view())
-    pulse.record_round(0.02, is_well=True)
-    return pulse, clock
+    heartbeat = Heartbeat(now=NOW)
+    heartbeat.show(view or a_view())
+    heartbeat.record_round(0.02, is_well=True)
+    return heartbeat, clock
