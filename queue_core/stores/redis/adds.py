@@ -23,7 +23,6 @@ More: fewer round trips to that node; less: fewer unused ids. Ids have 63 bits.
 """
 
 MAX_ATTEMPTS = 3
-_NO_IDS = ord("i")
 _ALONE, _BRING_NONE = b"", b"-"
 
 

@@ -330,7 +330,7 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
 ) -> None:
     place.added(NewTask(b"x"))
     (deletion,) = place.leased()
-    look = PostgresSession._look_for
+    look = PostgresSession._find_earlier
     first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
@@ -344,6 +344,6 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
             with place.store.begin("verb") as turn:
                 assert delete(turn, first.pop()) == [True]
 
-    monkeypatch.setattr(PostgresSession, "_look_for", look_then_let_the_first_end)
+    monkeypatch.setattr(PostgresSession, "_find_earlier", look_then_let_the_first_end)
     with place.store.begin("verb") as turn:
         assert delete(turn, ClientCall("s", 1, is_repeat=True)) == [True]
