@@ -1,12 +1,10 @@
-"""Sizes pools of worker processes or containers to the work that waits.
+"""Size pools of worker processes or containers to the work that waits.
 
-What is exported here is public, all else is private: to run a supervisor inside a program (`read_settings`,
-`open_supervisor`), and to ask the policy for a pool's size (`learn`, `context_of`,
-`decide`, `plan_actions`). A name is imported when it is
-first asked for.
+Only the names exported here are public. Run a supervisor inside a program with `read_settings` and `open_supervisor`;
+compute a pool's size with `learn`, `context_of`, `decide` and `plan_actions`. Names are imported on first use.
 """
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would be an import
+TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would slow every start
 
 if TYPE_CHECKING:
     from orchestrator.assembly import open_supervisor
@@ -42,7 +40,7 @@ else:
         "orchestrator.supervisor.supervisor": "Supervisor",
         "queue_core.config.yaml_document": "DocumentError",
     }
-    """The public names, by the module that has them."""
+    """The public names by the module that defines them."""
 
     def __getattr__(name):
         for module, names in _HOMES.items():

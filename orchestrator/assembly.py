@@ -1,4 +1,4 @@
-"""A supervisor put together from its settings: where it sees work, what runs its workers, where it keeps its state."""
+"""Build a supervisor from its settings: its work source, its runtimes and its state directory."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -27,7 +27,8 @@ from queue_core.http_api.caller import Retries
 
 RETRIES: Final = Retries(tries=2)
 TIMEOUT_SECONDS: Final = 5.0
-"""A supervisor looks at its workers between two calls, and at its lead, which ends by itself."""
+"""Timeout of one call to the queue. Keep it short: the supervisor checks its workers and renews its leadership between
+calls."""
 
 
 @contextmanager
@@ -41,19 +42,19 @@ def open_supervisor(
     watched: Path | None = None,
     pulse: Heartbeat | None = None,
 ) -> Iterator[Supervisor]:
-    """Open the supervisor of a project's pools; call its `run`, and from another thread `request_stop` to end it.
+    """Open the supervisor of a project's pools; call its `run`, and `request_stop` from another thread to end it.
 
-    It makes no queues: a server does, or `Queues.put_queue` for each of `project.queue_file.specs()`.
+    It creates no queues: a server does, or `Queues.put_queue` for each of `project.queue_file.specs()`.
 
     Args:
         url: the server or store that has the queues, for the supervisor and its workers; the server of the settings
             file by default.
-        token: what the supervisor presents at a server; it must be an admin's.
-        worker_token: what workers present; `token` by default.
-        loader: makes, of the queues, what reads the pools anew for a reload; without it there is none but
-            `Supervisor.request_reload(pools)`.
-        watched: the file whose change is a reload.
-        pulse: what other threads are shown.
+        token: the supervisor's token at the server, which must have the admin role.
+        worker_token: the workers' token; `token` by default.
+        loader: takes the queues and returns a function that reads the pools again for a reload; without it only
+            `Supervisor.request_reload(pools)` reloads.
+        watched: the file whose change triggers a reload.
+        pulse: receives the snapshots that other threads read.
     """
     url = url or project.queue_file.server.url(project.directory)
     files = state_of(project)
@@ -61,9 +62,9 @@ def open_supervisor(
         queues, waiting = _queues(url, token), _queues(url, token)
         stack.callback(waiting.close)
         stack.callback(queues.close)
-        heard = _heard(url, token, stack)
-        elsewhere = heard.all if heard.several else None
-        source = QueueSource(queues, waiting=waiting, heard=heard, elsewhere=elsewhere)
+        presence = _presence(url, token, stack)
+        elsewhere = presence.all if presence.several else None
+        source = QueueSource(queues, waiting=waiting, heard=presence, elsewhere=elsewhere)
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -82,7 +83,7 @@ def open_supervisor(
 
 
 def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> CompositeRuntime:
-    """Processes, and whatever else the pools ask for now or after a reload."""
+    """Return a runtime for every kind of worker that the pools name now or after a reload."""
     withheld = project.secret_variables(os.environ, url=url)
     processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld)
 
@@ -111,10 +112,10 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
     )
 
 
-def _heard(url: str, token: str | None, stack: ExitStack) -> ServersPresence:
-    """Who asks for leases; of a store that is opened directly nobody can tell."""
+def _presence(url: str, token: str | None, stack: ExitStack) -> ServersPresence:
+    """Return the worker presence that the servers report; a store that is opened directly reports none."""
     urls = url.split(",") if url.startswith(SERVER_SCHEMES) else []
-    servers = [HttpQueues(one.strip(), token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS) for one in urls]
+    servers = [HttpQueues(each.strip(), token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS) for each in urls]
     for server in servers:
         stack.callback(server.close)
     return ServersPresence(servers)

@@ -1,20 +1,20 @@
-"""The only place in the fleet that reads a clock. A `Monotonic` never goes back, so a clock step kills nobody."""
+"""Read the clocks; no other module of the fleet does. Decisions use `Monotonic`, so a clock step kills no worker."""
 
 import time
 from typing import NewType, Protocol
 
 Monotonic = NewType("Monotonic", float)
-"""Seconds since an arbitrary start, the same for every process of one boot of one host; never goes back."""
+"""Seconds since an arbitrary start, equal for all processes of one boot of one host; never goes back."""
 
 
 class MonotonicClock(Protocol):
-    """Where a shell module gets its `now`; pure modules take `now` as an argument."""
+    """The clock that shell modules read `now` from; pure modules take `now` as an argument."""
 
     def monotonic(self) -> Monotonic:
-        """Seconds that never go back (Linux CLOCK_MONOTONIC)."""
+        """Return seconds that never go back (Linux CLOCK_MONOTONIC)."""
 
     def wall_seconds(self) -> float:
-        """Seconds since the epoch, UTC; for people and for talking to the queue, never for a decision."""
+        """Return seconds since the epoch, UTC: for people and for calls to the queue, never for a decision."""
 
 
 class SystemMonotonicClock:
@@ -28,7 +28,7 @@ class SystemMonotonicClock:
 
 
 class ManualMonotonicClock:
-    """A clock that stands still until it is told to advance; for tests and virtual time."""
+    """A clock that stands still until `advance` is called; for tests and virtual time."""
 
     def __init__(self, *, monotonic: float = 1_000.0, wall_seconds: float = 1_700_000_000.0) -> None:
         self._monotonic = monotonic
@@ -41,12 +41,12 @@ class ManualMonotonicClock:
         return self._wall_seconds
 
     def advance(self, seconds: float) -> None:
-        """Move both clocks on by `seconds`, which must not be negative."""
+        """Move both clocks forward by `seconds`, which must not be negative."""
         if seconds < 0:
-            raise ValueError(f"a clock goes forward: {seconds} s")
+            raise ValueError(f"seconds must be 0 or more: {seconds}")
         self._monotonic += seconds
         self._wall_seconds += seconds
 
     def set_wall(self, seconds: float) -> None:
-        """Set the wall clock by so much, forwards or backwards, as an operator or a time server does."""
+        """Step the wall clock by `seconds`, forwards or backwards, as an operator or a time server does."""
         self._wall_seconds += seconds

@@ -1,13 +1,13 @@
 """The fleet's errors. The class says what the caller can do.
 
 OrchestratorError
-├── ConfigError              mend the file; carries every mistake, not the first
+├── ConfigError              correct the settings; it lists every problem, not only the first
 ├── SpawnError               a worker could not be started; back off, then try again
-│   └── RuntimeUnavailableError  the engine can't be asked, or is not ready; hold, and try again next turn
+│   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again next turn
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
 ├── NotLeaderError           another supervisor leads this store
-├── AlreadySupervisedError   another supervisor works with this state directory
-└── ReloadRefusedError       mend the file; the supervisor goes on with the settings it has
+├── AlreadySupervisedError   another supervisor uses this state directory
+└── ReloadRefusedError       correct the file; the supervisor keeps the settings it has
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class OrchestratorError(Exception):
-    """Every error that the fleet raises on purpose."""
+    """The base of every error that the fleet raises on purpose."""
 
 
 class ConfigError(OrchestratorError):
     """The settings cannot be used; `mistakes` has all of them."""
 
-    def __init__(self, mistakes: "Sequence[SettingProblem]") -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.mistakes))
+    def __init__(self, problems: "Sequence[SettingProblem]") -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(f"{'.'.join(map(str, m.path))}: {m.message}" for m in self.problems))
 
 
 class SpawnError(OrchestratorError):
@@ -34,7 +34,7 @@ class SpawnError(OrchestratorError):
 
 
 class RuntimeUnavailableError(SpawnError):
-    """The engine that runs workers did not answer, or is not ready: nothing is wrong with the pool."""
+    """The engine that runs workers did not answer or is not ready; the pool itself is fine."""
 
 
 class SourceUnavailableError(OrchestratorError):
@@ -50,7 +50,7 @@ class AlreadySupervisedError(OrchestratorError):
 
 
 class ReloadRefusedError(OrchestratorError):
-    """The settings file was read again and can't be used; `lines` tells every mistake with its place."""
+    """The settings file was read again and can't be used; `lines` has every problem with its place."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = tuple(lines)

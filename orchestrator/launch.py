@@ -1,4 +1,4 @@
-"""What a worker is told when it starts: who it is, what it works on, and how to know its supervisor. Pure."""
+"""The environment variables of a new worker: its identity, its work, and how it finds its supervisor. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from typing import Final
 from orchestrator.config.pools import PoolSpec
 
 BACKSTOP: Final = 1.25
-"""The supervisor recycles a worker at its pool's limits of memory and age, replacement first; the worker itself only
-this much later. Tasks it counts itself, exactly."""
+"""The factor on `recycle.memory` and `recycle.age` at which a worker ends itself, in case its supervisor has not
+replaced it at the limit. More than 1, so that the supervisor comes first and can start the replacement beforehand."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What all workers of one supervisor have in common.
+    """The settings that all workers of one supervisor share.
 
-    `url` is the server or store they lease from; `lock` the file a living supervisor holds locked. Both are absolute.
+    `url` is the server or store they lease from, `lock` the file that a living supervisor keeps locked; both absolute.
     """
 
     url: str
@@ -26,7 +26,7 @@ class Launch:
     token: str | None = None
 
     def environment(self, worker: str, pool: PoolSpec) -> Mapping[str, str]:
-        """The variables of one worker. An empty list of tags means any task."""
+        """Return the variables of one worker. An empty list of tags means any task."""
         environment = {
             "TOWLINE_WORKER": worker,
             "TOWLINE_POOL": pool.name,
@@ -50,12 +50,12 @@ class Launch:
 
 
 def _recycle(pool: PoolSpec) -> dict[str, float]:
-    limits = pool.recycle
-    told: dict[str, float] = {}
-    if limits.tasks is not None:
-        told["tasks"] = limits.tasks
-    if limits.memory is not None:
-        told["memory_bytes"] = int(limits.memory * BACKSTOP)
-    if limits.age is not None:
-        told["age_seconds"] = limits.age * BACKSTOP
-    return told
+    recycle = pool.recycle
+    limits: dict[str, float] = {}
+    if recycle.tasks is not None:
+        limits["tasks"] = recycle.tasks
+    if recycle.memory is not None:
+        limits["memory_bytes"] = int(recycle.memory * BACKSTOP)
+    if recycle.age is not None:
+        limits["age_seconds"] = recycle.age * BACKSTOP
+    return limits

@@ -1,21 +1,21 @@
-"""A failure that lasts is told once, and so is its end: a log that repeats itself every second hides what is new."""
+"""Log a lasting failure once, and its end once: a log that repeats itself every second hides what is new."""
 
 
 class LogOnce:
-    """What went wrong last with one thing that is tried again and again."""
+    """The last failure of one operation that is repeated every turn."""
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: tuple[object, ...] | None = None
 
-    def is_news(self, error: BaseException) -> bool:
-        """Whether this is another failure than the one before. What the kernel refuses counts by its number."""
+    def is_new(self, error: BaseException) -> bool:
+        """Record a failure; return whether it differs from the one before. An `OSError` is compared by its errno."""
         found = (type(error), error.errno if isinstance(error, OSError) and error.errno else str(error))
         before, self._known = self._known, found
         return found != before
 
-    def ends(self) -> bool:
-        """It went well now; whether it had gone wrong before."""
+    def recovers(self) -> bool:
+        """Record a success; return whether the operation had failed before."""
         had_failed, self._known = self._known is not None, None
         return had_failed

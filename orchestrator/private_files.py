@@ -1,4 +1,4 @@
-"""Make folders and files that their owner alone may read, whatever the umask: of workers, deaths, orders and tokens."""
+"""Create folders and files that only their owner may read, whatever the umask: some hold tokens."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,10 @@ FILE_MODE: Final = 0o600
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, with one mode for all: `mkdir(parents=True)` would give those
-    above the umask's. One that is there keeps its mode. Raises `OSError`."""
+    """Create a folder and its missing parents, all with `FOLDER_MODE`; an existing folder keeps its mode.
+
+    `mkdir(parents=True)` would create the parents with the umask's mode. Raises `OSError`.
+    """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -18,5 +20,5 @@ def make_folder(path: Path) -> None:
 
 
 def opener(path: str, flags: int) -> int:
-    """For `open`: a new file gets the mode, one that is there keeps its own."""
+    """Open a file for `open(..., opener=opener)`: a new file gets `FILE_MODE`, an existing one keeps its own."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)

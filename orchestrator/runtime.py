@@ -1,4 +1,4 @@
-"""What a runtime does for the supervisor: processes and containers alike. No verb waits."""
+"""The protocol of a runtime, which starts and ends workers: processes and containers alike. No verb waits."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from orchestrator.config.pools import PoolSpec
 class WorkerHandle:
     """One live worker as its runtime knows it.
 
-    `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and never names another;
-    `spec_digest` is the digest of the pool's settings it was spawned with, so that a reload can tell old from new;
-    `spawned_at` may lie before the supervisor's own start when the worker was adopted.
+    `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and is never reused;
+    `spec_digest` is the digest of the pool's settings it was spawned with, by which a reload finds outdated workers;
+    `spawned_at` lies before the supervisor's own start when the worker was adopted.
     """
 
     worker: str
@@ -26,13 +26,13 @@ class WorkerHandle:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A worker that ended. Exactly one of `code` and `signal` is known; neither for an adopted process.
+    """The exit of a worker. Exactly one of `code` and `signal` is known; neither for an adopted process.
 
-    `memory_limit_bytes` is what it was allowed and `memory_peak_bytes` the most it had, each where the runtime knows;
-    `reason` is what else the runtime knows of its end, in words ("removed by somebody else").
-    `is_stopped`: somebody else asked it to end, as `docker stop` does, or an engine that goes down.
-    `last_lines` are the last lines it wrote, without payloads, at most 20 lines of 500 characters. `stack` is where its
-    threads were before it was ended, innermost call first.
+    `memory_limit_bytes` and `memory_peak_bytes` are its limit and its highest use, each where the runtime knows it;
+    `reason` is the runtime's further explanation ("removed by somebody else").
+    `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down.
+    `last_lines` is the end of its output, without payloads: at most 20 lines of 500 characters. `stack` has the stacks
+    of its threads before it was killed, innermost call first.
     """
 
     worker: str
@@ -52,9 +52,9 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one worker costs the host now.
+    """The resources that one worker has used.
 
-    `waited_seconds` is how long its threads together were ready to run and no core was free, where the runtime knows.
+    `waited_seconds` is the time its threads in sum were ready to run while no core was free, where the runtime knows.
     """
 
     memory_bytes: int
@@ -64,7 +64,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class SpawnRequest:
-    """Everything a runtime needs to start one worker, chosen by the caller: a fresh identity each start."""
+    """The data a runtime needs to start one worker. The caller chooses a new identity for each start."""
 
     worker: str
     pool: PoolSpec
@@ -72,45 +72,45 @@ class SpawnRequest:
 
 
 class Runtime(Protocol):
-    """Starts, asks, ends and collects workers. Verbs return at once; draining spans turns, with a deadline."""
+    """Spawn, drain, kill and reap workers. Verbs return at once: draining spans turns and has a deadline."""
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """Start a worker. Raises `SpawnError` when it cannot even begin (no such command, no memory).
+        """Start a worker. Raises `SpawnError` when it can't even begin (no such command, no memory).
 
-        The handle's worker is the one asked for, or another fresh identity where the runtime names its workers itself.
+        The handle has the requested identity, or another new one where the runtime names its workers itself.
         """
 
     def drain(self, worker: str) -> None:
-        """Ask a worker to finish what it holds and exit (SIGTERM, or the pool's stop signal); unknown: no effect."""
+        """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""
 
     def kill(self, worker: str) -> None:
-        """End a worker and everything it started, now; unknown: no effect."""
+        """End a worker and every process it started, now; no effect if unknown."""
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
-        """Describe the condition of a worker that hangs, in words ("stopped (SIGSTOP)"); "" when nothing is.
+        """Describe the condition of a worker that hangs ("stopped (SIGSTOP)"); "" when nothing special is found.
 
-        Before it is marked that has no effect on it. Before it is ended it is asked to write its stack, where that can
-        be had, to be told with its exit; the signal for that may cut a call of its handler short.
+        With `before="mark"` the worker is not touched. With `before="end"` it is also asked to write its stack, which
+        its exit then contains; the signal for that may interrupt a system call of its handler.
         """
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """Collect every exit since the last call; each worker is told once."""
+        """Return every exit since the last call; each exit is returned once."""
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """Find the workers an earlier supervisor of the same state left running; they are known from now on.
+        """Find and take over the workers that an earlier supervisor of the same state directory left running.
 
-        `remembered` are those that it knew last. What is not returned of them has verifiably ended: its leases will be
-        given to others.
+        `remembered` are the workers it knew last. Those that are not returned have verifiably ended: their leases will
+        be released.
         """
 
     def usage(self) -> Mapping[str, Usage]:
-        """What each live worker uses; a worker that just ended is left out."""
+        """Return the usage of each live worker; a worker that just ended is left out."""
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
-        """Sleep until some worker exits, `wake` is called, or the time is up; True when an exit is to be reaped."""
+        """Sleep until a worker exits, `wake` is called or the time is up; return whether an exit can be reaped."""
 
     def wake(self) -> None:
         """End a `wait_for_exit` in another thread early."""
 
     def close(self) -> None:
-        """Let go of what was opened; workers are left as they are."""
+        """Close connections and files; workers keep running."""

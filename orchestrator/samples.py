@@ -1,4 +1,4 @@
-"""What was observed of one pool's work, and when. Values only: whoever fills them in is a source."""
+"""Samples of one pool's work: counts, waits and leases at an instant. Values only; a `WorkSource` fills them in."""
 
 from dataclasses import field
 from typing import Literal
@@ -11,9 +11,9 @@ Outcome = Literal["deleted", "released", "expired", "died"]
 
 @value
 class Waiting:
-    """One position of the ready queue, in lease order: the `position`-th task (from 1) has waited this long.
+    """One position of the ready queue: in lease order the `position`-th task (from 1) has waited `age_seconds`.
 
-    A task to come has a negative age: it becomes leasable in so many seconds.
+    A delayed task has a negative age: it becomes leasable in that many seconds.
     """
 
     position: int
@@ -22,7 +22,7 @@ class Waiting:
 
 @value
 class RunningLease:
-    """A lease that is held now. `at_a_time` counts the pool's leases when it began, itself included (0: not known)."""
+    """A lease that is held now. `at_a_time` counts the pool's leases when it began, itself included (0: unknown)."""
 
     worker: str
     held_seconds: float
@@ -34,10 +34,10 @@ class RunningLease:
 
 @value
 class LeaseSample:
-    """A lease that ended since the sample before this one.
+    """A lease that ended since the previous sample.
 
     `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease;
-    `at_a_time` counts the pool's leases when this one began, itself included (0: not known).
+    `at_a_time` counts the pool's leases when this one began, itself included (0: unknown).
     """
 
     worker: str
@@ -52,9 +52,10 @@ class LeaseSample:
 
 @value
 class PresentWorker:
-    """A worker that a server of the queue has heard of lately.
+    """A worker that recently called a server of the queue.
 
-    `silent_seconds` is 0 while it asks; `waits`: its calls wait for work; `hung_up`: it ended its last call early.
+    `silent_seconds` is 0 during a lease call; `waits`: its lease calls wait for work; `hung_up`: it ended its last call
+    early.
     """
 
     worker: str
@@ -65,13 +66,12 @@ class PresentWorker:
 
 @value
 class QueueSample:
-    """One look at the work of one pool (its queue, restricted to its tags).
+    """The work of one pool at an instant: its queue, restricted to its tags.
 
-    `arrivals` counts tasks that became leasable since the sample before; `waiting` holds up to 8 positions of
-    the ready queue, from the oldest to `ready` itself when anything waits; `first_seen_seconds_ago` tells,
-    per worker, how long ago it first asked for a lease (absent: it has not yet). `heard` tells of each worker that was
-    asked about when it last asked for a lease (absent: nobody can tell). `upcoming` tells of delayed tasks that were
-    never leased and become leasable soon: so many (`position`), the last few of them from then on.
+    `arrivals` counts tasks that became leasable since the previous sample; `waiting` has up to 8 positions of the ready
+    queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
+    was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
+    delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
     """
 
     at: Monotonic
@@ -85,10 +85,10 @@ class QueueSample:
     running: tuple[RunningLease, ...] = ()
     finished: tuple[LeaseSample, ...] = ()
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
-    heard: dict[str, PresentWorker] = field(default_factory=dict)
+    presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the oldest ready task has waited; 0 when there is none."""
+        """The wait of the oldest ready task; 0 when there is none."""
         return max((waiting.age_seconds for waiting in self.waiting), default=0.0)

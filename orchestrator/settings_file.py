@@ -1,4 +1,4 @@
-"""The whole settings file: the queue's half, the pools, and what must hold between them; every mistake at once."""
+"""Read the whole settings file: queues, pools, and the relations between them. All problems are reported at once."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from orchestrator.state.directory import StateDir
 from queue_core.config.listen import is_private
-from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes
+from queue_core.config.messages import SettingProblem, did_you_mean, home_problems
 from queue_core.config.settings import (
     Override,
     QueueFile,
@@ -36,12 +36,12 @@ FLEET_VARIABLES: Final = {
 }
 _FLEET_KEYS: Final = ("pools", "supervisor")
 _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
-"""Settings that are not for us to read."""
+"""Settings whose values are free text, so a leading ~ in them is not taken for a home folder."""
 _LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 
 
-class _Whole(QueueFile):
-    """The file as its JSON Schema describes it."""
+class _SettingsDocument(QueueFile):
+    """The model from which the file's JSON Schema is made."""
 
     pools: dict[str, PoolSpec] = {}  # noqa: RUF012  pydantic copies it
     supervisor: SupervisorSettings = SupervisorSettings()
@@ -49,10 +49,10 @@ class _Whole(QueueFile):
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A settings file that is right, with what the environment and the flags changed.
+    """A valid settings file, with the changes that environment variables and flags make.
 
-    `directory` is what relative paths in it start from. `origins` says where each setting that is not a default
-    was given: `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`.
+    Relative paths in it start from `directory`. `origins` says where each setting that is not a default was given:
+    `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`. `notes` are warnings for its owner.
     """
 
     queue_file: QueueFile
@@ -71,8 +71,8 @@ class Project:
         """Return the names of environment variables that hold secrets of the server and its store.
 
         Args:
-            environment: the supervisor's own; `TOWLINE_STORE` is a secret there only with a password in it.
-            url: what workers lease from. Of a PostgreSQL store that they open themselves they need `PGPASSWORD`.
+            environment: the supervisor's own; its `TOWLINE_STORE` is a secret only if it contains a password.
+            url: the server or store that workers lease from. `PGPASSWORD` is not withheld if that is PostgreSQL.
         """
         named = {
             text
@@ -87,12 +87,12 @@ class Project:
 
 
 def state_of(project: Project) -> StateDir:
-    """Return the supervisor's folder."""
+    """Return the supervisor's state directory."""
     return StateDir(project.directory / project.supervisor.state_dir)
 
 
 def _named_variables(settings: object) -> Iterator[str]:
-    """The variables that settings take a value from: those of every key `..._env`."""
+    """Yield the environment variables that the settings name: the value of every key `..._env`."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             if isinstance(value, str) and str(key).endswith("_env"):
@@ -105,12 +105,12 @@ def _named_variables(settings: object) -> Iterator[str]:
 
 
 def read_settings(file: str | Path = DEFAULT_FILE, *, environment: Mapping[str, str] | None = None) -> Project:
-    """Read a settings file, with what `TOWLINE_...` variables change in it.
+    """Read a settings file and apply the `TOWLINE_...` variables to it.
 
     Args:
-        environment: has those variables; the process's own by default.
+        environment: contains those variables; the process's own by default.
 
-    Raises `OSError`, `UnicodeDecodeError`, or `DocumentError` with every mistake.
+    Raises `OSError`, `UnicodeDecodeError`, or `DocumentError` with every problem.
     """
     path = Path(file)
     overrides = overrides_of(os.environ if environment is None else environment)
@@ -118,13 +118,13 @@ def read_settings(file: str | Path = DEFAULT_FILE, *, environment: Mapping[str, 
 
 
 def overrides_of(environment: Mapping[str, str]) -> list[Override]:
-    """Return the settings that `TOWLINE_...` variables give."""
+    """Return the overrides that `TOWLINE_...` variables make."""
     fleet = [Override(path, environment[name], name) for path, name in FLEET_VARIABLES.items() if environment.get(name)]
     return [*environment_overrides(environment), *fleet]
 
 
 def parse_at(text: str, path: Path, *, overrides: Sequence[Override]) -> Project:
-    """Return the project that the text of the file at `path` describes. Raises `DocumentError`."""
+    """Parse the text of the file at `path`. Raises `DocumentError`."""
     folder = path.parent.absolute()
     target = path.resolve().parent if path.is_symlink() else folder
     return parse(
@@ -139,37 +139,37 @@ def parse_at(text: str, path: Path, *, overrides: Sequence[Override]) -> Project
 def parse(
     text: str, *, name: str, directory: Path, target: Path | None = None, overrides: Sequence[Override] = ()
 ) -> Project:
-    """The project that `text` describes.
+    """Parse a settings file.
 
     Args:
-        directory: what relative paths start from.
-        target: the folder of the file itself, where `directory` has a link to it: handlers may lie there as well.
+        directory: the folder from which relative paths start.
+        target: the folder of the file itself if `directory` only has a link to it: handlers may lie there as well.
 
-    Raises `DocumentError` with a line per mistake: `towline.yaml:12:9: pools.resize.slo: ...`.
+    Raises `DocumentError` with a line per problem: `towline.yaml:12:9: pools.resize.slo: ...`.
     """
     document = read_document(text, name=name, repeats="kept")
     refuse_empty(document)
     data = overlay(document.data, overrides)
-    queue_file, mistakes = parse_queue_file(data, also=_FLEET_KEYS)
+    queue_file, problems = parse_queue_file(data, other_keys=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
     pools: dict[str, PoolSpec] = {}
     supervisor = SupervisorSettings()
     try:
         pools = parse_pools(mapping.get("pools", {}))
     except ConfigError as error:
-        mistakes += error.mistakes
+        problems += error.problems
     try:
         supervisor = parse_supervisor(_or_empty(mapping.get("supervisor")))
     except ConfigError as error:
-        mistakes += error.mistakes
-    mistakes += _relations(mapping)
+        problems += error.problems
+    problems += _relations(mapping)
     fleet = {key: mapping[key] for key in _FLEET_KEYS if key in mapping}
-    mistakes += home_mistakes(fleet, leave_out=_NOT_PATHS)
+    problems += home_problems(fleet, leave_out=_NOT_PATHS)
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
-        mistakes.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
-    if mistakes or document.repeats or queue_file is None:
-        raise document_error(document, mistakes, overrides)
+        problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+    if problems or document.repeats or queue_file is None:
+        raise document_error(document, problems, overrides)
     return Project(
         queue_file,
         {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
@@ -181,11 +181,11 @@ def parse(
 
 
 def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec:
-    """Workers start where the file is, wherever the supervisor was started: `tasks:app` lies beside the file.
+    """Make the pool's paths absolute, so that they do not depend on where the supervisor was started.
 
-    Where that is a link to the file, `tasks:app` is looked for beside the link, then beside the file.
-
-    A container starts where its image says; what it is given of the host lies beside the file.
+    Workers start in the file's folder, where `tasks:app` lies; if the file is a link, `tasks:app` is searched beside
+    the link first, then beside its target. A container starts in its image's folder; its volumes and secrets start from
+    the file's folder.
     """
     if pool.containers is None:
         placed = pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
@@ -194,8 +194,8 @@ def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec
 
 
 def json_schema() -> dict[str, object]:
-    """The JSON Schema (2020-12) of the file, for editors."""
-    schema = _Whole.model_json_schema()
+    """Return the JSON Schema (2020-12) of the file, for editors."""
+    schema = _SettingsDocument.model_json_schema()
     pool = schema["$defs"]["PoolSpec"]  # a pool is named by its key
     pool["properties"].pop("name")
     pool["required"].remove("name")
@@ -208,7 +208,7 @@ def json_schema() -> dict[str, object]:
 
 
 def effective(project: Project) -> list[tuple[str, object, str]]:
-    """Every setting in force: its path, its value as the file would write it, and where it was given."""
+    """Return every setting in force: its path, its value as the file would write it, and its origin."""
     rows: list[tuple[str, object, str]] = []
     for path, value in _leaves((), project.queue_file):
         rows.append((shown_path(path), value, project.origins.get(shown_path(path), "default")))
@@ -245,22 +245,22 @@ def _or_empty(value: object) -> object:
 
 
 def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
-    """What must hold between pools and queues, however the rest of the file looks."""
+    """Return the problems between pools and queues; it works on raw data, as the rest of the file may be invalid."""
     queues, pools = data.get("queues"), data.get("pools")
     known = [str(name) for name in queues] if isinstance(queues, Mapping) else []
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     for name, pool in pools.items() if isinstance(pools, Mapping) else ():
         queue = pool.get("queue") if isinstance(pool, Mapping) else None
         if isinstance(queue, str) and queue not in known:
             meant = did_you_mean(queue, known)
             fix = "" if meant else f"; write it there: `queues: {{{queue}: {{}}}}`"
             path = ("pools", str(name), "queue")
-            mistakes.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
-    return mistakes
+            problems.append(SettingProblem(path, f"there is no queue '{queue}' under queues{meant}{fix}"))
+    return problems
 
 
 def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:
-    """What is allowed, but may not be meant."""
+    """Return warnings about settings that are valid but may not be intended."""
     notes = []
     for name, queue in queue_file.queues.items():
         path = ("queues", name)
@@ -275,6 +275,6 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(("pools", name, "runtime"), found))
         lease = queue_file.queues[pool.queue].lease
         if pool.grace > lease:
-            told = f"is longer than the queue's lease, which is {format_seconds(lease)}"
-            notes.append(document.line_about(("pools", name, "grace"), f"{told}: only a renewed lease lasts that long"))
+            note = f"is longer than the queue's lease, which is {format_seconds(lease)}"
+            notes.append(document.line_about(("pools", name, "grace"), f"{note}: only a renewed lease lasts that long"))
     return notes

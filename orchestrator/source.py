@@ -1,4 +1,4 @@
-"""Where a supervisor sees work. The protocol speaks of workers and samples, never of a queue's own types."""
+"""The protocol of a work source: the queue as the supervisor sees it. It uses no types of queue_core."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Literal, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.samples import PresentWorker, QueueSample
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedTask:
-    """A task that was given back on behalf of a dead worker; its token is not told."""
+    """A task that was released on behalf of a dead worker; its token is left out."""
 
     queue: str
     task: str
@@ -25,7 +25,7 @@ class ReleasedTask:
 
 @dataclass(frozen=True, slots=True)
 class SampleQuery:
-    """What one look is to be of: see `WorkSource.sample`."""
+    """The arguments of one sample: see `WorkSource.sample`."""
 
     pool: PoolSpec
     workers: Collection[str]
@@ -33,63 +33,63 @@ class SampleQuery:
 
 
 class WorkSource(Protocol):
-    """The queue as the supervisor meets it. Every verb may raise `SourceUnavailableError`; none waits long."""
+    """The queue as the supervisor sees it. Every verb may raise `SourceUnavailableError`; none blocks for long."""
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
     ) -> QueueSample:
-        """Look once at the pool's work. Finished leases and arrivals are told once: since the sample before.
+        """Sample the pool's work. Finished leases and arrivals are those since the previous sample.
 
-        `workers` are the pool's live workers, whose `first_seen_seconds_ago` is wanted; `ahead_seconds` is how far
-        ahead its `upcoming` goes.
+        `workers` are the pool's live workers, for `first_seen_seconds_ago` and `presence`; `ahead_seconds` is how far
+        ahead `upcoming` looks.
         """
 
     def samples(
-        self, asked: Sequence[SampleQuery], *, now: Monotonic
+        self, queries: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        """Look once at the work of several pools, as cheaply as that can be done.
+        """Sample several pools in as few calls as possible; return the results by the pool's name.
 
-        By the pool's name. One that is left out is to be looked at by `sample`. Raises nothing.
+        A pool that is left out must be sampled with `sample`. Raises nothing.
         """
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
-        """Workers of the pool, by their names, that asked for leases lately, whoever started them."""
+        """Return the workers of the pool that called for leases recently, including those that others started."""
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """Fence a worker: from now on it gets no lease, and its waiting lease call ends. False when it holds a lease.
 
-        Then nothing is changed (`keep`), or it is fenced all the same, and keeps what it holds (`finish`).
+        A worker that holds a lease is left alone (`keep`), or fenced and allowed to finish its leases (`finish`).
         """
 
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
-        """What a worker gave back itself in the last seconds, as far as no sample has told of it."""
+        """Return the tasks that a worker itself released in the last seconds and that no sample has reported yet."""
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
-        """Give back every lease a dead worker holds, at once; returns what it was working on."""
+        """Release every lease of a dead worker at once; return its tasks."""
 
     def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
-        """Make leasable at once what a worker held that others stopped, without counting its leases.
+        """Release the tasks of a worker that was stopped from outside, without counting their leases.
 
-        Returns the tasks that were still its own.
+        Return those that were still leased by it.
         """
 
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
-        """What a dead worker holds of its pool's queue; of thousands that are held there, as far as it is known."""
+        """Return the tasks of its pool's queue that a dead worker holds; where thousands are held, those known."""
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
-        """Whether a worker has ended a lease of the pool's queue since the last sample of that pool."""
+        """Return whether a worker has ended a lease of the pool's queue since that pool's last sample."""
 
-    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
-        """Hold back, or make dead, what is to be so, and leave the rest held.
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+        """Hold tasks back or make them dead as the verdicts say; the others stay leased.
 
-        For each the mark of a task that is held back now; "" for others, and for one that had moved on by itself.
+        Return for each the mark of a task that is now held back; "" for others, and for one that is no longer leased.
         """
 
-    def recall(self, suspects: Sequence[Suspect]) -> None:
-        """Let anybody have tasks again that were held back; one that is not held back any more is left as it is."""
+    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
+        """Make tasks that were held back leasable by any worker again; one no longer held back is left as it is."""
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
-        """Sleep until a task becomes leasable in a pool (its name is returned) or the time is up (None)."""
+        """Sleep until a task becomes leasable in one of the pools and return its name; None when the time is up."""
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
-        """Take or keep the lead among supervisors on this store for `seconds`; False when another has it."""
+        """Become or stay the leader among the supervisors of this store for `seconds`; False when another leads."""

@@ -1,4 +1,4 @@
-"""What the supervisor does when it is signalled, for as long as it runs."""
+"""Handle signals to the supervisor while it runs, and ignore control signals while it starts."""
 
 import signal
 import threading
@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-ASKED_OF_US: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Their default is the end of the process: not what somebody wants who asks for a reload while we start."""
+CONTROL_SIGNALS: Final = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals with which an operator controls a supervisor. Their default action would end a process that is starting."""
 
 
 @contextmanager
 def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
-    """Call these from the signals' handlers inside the block; outside the main thread signals are left alone."""
+    """Call these handlers on their signals inside the block; outside the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -29,12 +29,12 @@ def handling_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[Non
             signal.signal(number, handler)
 
 
-def ignore_what_is_asked() -> None:
-    """Until `handling_signals`, and through an exec: what can't be heeded yet must not end us.
+def ignore_control_signals() -> None:
+    """Ignore control signals until `handling_signals`, also through an exec: they must not end a process that starts.
 
-    Outside the main thread signals are left alone.
+    Outside the main thread it does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         return
-    for number in ASKED_OF_US:
+    for number in CONTROL_SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""Values that are made by the thousand: frozen to the type checker, and as quick to make as anything that is not.
+"""A decorator for values that are created by the thousand: frozen to the type checker, quick to create (ADR 8).
 
-A frozen dataclass sets each field by a call of its own, and one decision makes some forty values: see doc/adr/0008.
+A frozen dataclass sets each field with a function call, and one decision creates some forty values.
 """
 
 from dataclasses import dataclass, field
@@ -11,5 +11,5 @@ Kind = TypeVar("Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(kind: type[Kind]) -> type[Kind]:
-    """A slotted dataclass that is compared and hashed by its fields; mypy refuses whoever would change one."""
+    """Make a slotted dataclass that is compared and hashed by its fields; mypy rejects code that changes a field."""
     return dataclass(slots=True, unsafe_hash=True)(kind)

@@ -1,1 +1,1 @@
-"""What the host has, what a worker takes of it, and how much of it each pool may have."""
+"""The host's capacity, the usage of one worker, and each pool's allocation."""

@@ -1,4 +1,4 @@
-"""How much memory and CPU this host, or the container we are in, has and has free. Only looks, decides nothing."""
+"""Measure the memory and CPU of this host or container, in all and free. It decides nothing."""
 
 import math
 import os
@@ -10,40 +10,41 @@ import psutil
 from orchestrator.capacity.allocation import HostCapacity
 from orchestrator.clock import Monotonic
 
-LOOK_SECONDS: Final = 1.0
+MEASURE_SECONDS: Final = 1.0
+"""The shortest interval between two measurements; earlier calls get the last one."""
 SETTLED_SECONDS: Final = 5.0
-"""CPU in use is a mean over about that long: a single look may fall between two tasks."""
+"""The time constant of the mean CPU in use: a single measurement may fall between two tasks."""
 
-UNKNOWN: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
-"""Nobody is held back by what can't be told."""
+UNKNOWN_HOST: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
+"""The capacity of a host that can't be measured: it limits no pool."""
 _UNLIMITED_BYTES: Final = 1 << 60  # version 1 says "no limit" with a number near 2**63
 
 
 class HostMeter:
-    """Looks at the host at most once a second. Belongs to one thread."""
+    """Measure the host at most once a second. Belongs to one thread."""
 
     def __init__(self, *, root: Path = Path("/")) -> None:
-        """`root` is where proc and sys are found."""
+        """Read `proc` and `sys` below `root`."""
         self._root = root
         self._groups = _Groups(root)
         self._host: HostCapacity | None = None
-        self._looked_at = Monotonic(float("-inf"))
-        self._by_host, self._by_group = _InUse(), _InUse()
+        self._measured_at = Monotonic(float("-inf"))
+        self._by_host, self._by_group = _CoresInUse(), _CoresInUse()
 
     def memory_limit_bytes(self) -> int | None:
-        """The tightest limit of the control groups around us; None without one."""
+        """Return the tightest memory limit of our control groups; None without one."""
         return min((int(limit) for limit, _ in self._groups.memory()), default=None)
 
-    def look(self, *, now: Monotonic) -> HostCapacity:
-        """What there is, and what is free: the tighter of the host's and of every control group around us."""
-        if self._host is not None and now < self._looked_at + LOOK_SECONDS:
+    def measure(self, *, now: Monotonic) -> HostCapacity:
+        """Return the capacity: the tighter of the host's and that of every control group around us."""
+        if self._host is not None and now < self._measured_at + MEASURE_SECONDS:
             return self._host
-        elapsed = now - self._looked_at
+        elapsed = now - self._measured_at
         try:
             memory, times = psutil.virtual_memory(), psutil.cpu_times()
-        except OSError:  # no descriptor left, say: what was known goes on
-            return self._host or UNKNOWN
-        self._looked_at = now
+        except OSError:  # such as no descriptor left: the last measurement stays
+            return self._host or UNKNOWN_HOST
+        self._measured_at = now
         total, free = float(memory.total), float(memory.available)
         for limit, used in self._groups.memory():
             total, free = min(total, limit), min(free, max(0.0, limit - used))
@@ -58,15 +59,15 @@ class HostMeter:
         return self._host
 
 
-class _InUse:
-    """Cores in use, from CPU seconds so far: a mean that forgets. None before there are two looks: nothing."""
+class _CoresInUse:
+    """The cores in use: a decaying mean from cumulative CPU seconds; 0 before there are two measurements."""
 
     def __init__(self) -> None:
         self._seconds: float | None = None
         self._cores: float | None = None
 
     def after(self, seconds: float, elapsed: float) -> float:
-        """Learn how many there are `elapsed` seconds after the look before."""
+        """Return the mean, `elapsed` seconds after the previous measurement."""
         before, self._seconds = self._seconds, seconds
         if before is not None and 0 < elapsed < math.inf:
             rate = max(0.0, seconds - before) / elapsed
@@ -76,13 +77,13 @@ class _InUse:
 
 
 def _busy(times: object) -> float:
-    """Seconds that all cores together have worked."""
+    """Return the busy seconds of all cores."""
     names = ("user", "system", "nice", "irq", "softirq", "steal")
     return math.fsum(getattr(times, name, 0.0) for name in names)
 
 
 class _Groups:
-    """The control groups that we are in, version 2 or 1, from the innermost to the root of what we can see."""
+    """The control groups of this process, version 2 or 1, from the innermost to the visible root."""
 
     def __init__(self, root: Path) -> None:
         mounts = root / "sys/fs/cgroup"
@@ -96,7 +97,7 @@ class _Groups:
             self._usage = _upwards(mounts / "cpuacct", paths.get("cpuacct", "/"))
 
     def memory(self) -> list[tuple[float, float]]:
-        """Of each group that is limited: the limit and what is used, in bytes, without what can be dropped at once."""
+        """Return the limit and the use of each limited group, in bytes, without cache that can be dropped at once."""
         limit_name = "memory.max" if self._v2 else "memory.limit_in_bytes"
         used_name = "memory.current" if self._v2 else "memory.usage_in_bytes"
         dropped = "inactive_file" if self._v2 else "total_inactive_file"
@@ -108,7 +109,7 @@ class _Groups:
         return limits
 
     def cores(self) -> float:
-        """The tightest quota, in cores; endless without one."""
+        """Return the tightest quota, in cores; infinite without one."""
         quotas = [math.inf]
         for group in self._cpu:
             if self._v2:
@@ -121,7 +122,7 @@ class _Groups:
         return min(quotas)
 
     def cpu_seconds(self) -> float:
-        """CPU seconds that our own group has used so far; 0 where that is not told."""
+        """Return the CPU seconds that our own group has used so far; 0 if unknown."""
         for group in self._usage:
             if self._v2:
                 used = _field(group / "cpu.stat", "usage_usec") / 1e6
@@ -133,7 +134,7 @@ class _Groups:
 
 
 def _own_groups(path: Path) -> list[tuple[str, str]]:
-    """Each controller's group; version 2 has one for all, named by nothing."""
+    """Return each controller's group; version 2 has one group for all, under the name ""."""
     groups = []
     for line in _text(path).splitlines():
         _, _, rest = line.partition(":")
@@ -143,8 +144,7 @@ def _own_groups(path: Path) -> list[tuple[str, str]]:
 
 
 def _upwards(mount: Path, group: str) -> list[Path]:
-    """The group's folder and those around it. In a container the group may be told as the host calls it: then the
-    mount itself is ours."""
+    """Return the group's folder and its parents. In a container the path may be the host's: then it is the mount."""
     own = mount / group.strip("/")
     if not own.is_dir():
         return [mount]

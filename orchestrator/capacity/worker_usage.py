@@ -1,4 +1,4 @@
-"""What workers of each pool take of a host, learned from measurements now and then. Pure but for being a table."""
+"""Learn the usage of one worker of each pool from measurements. Pure, but for the table it keeps."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping
@@ -17,7 +17,7 @@ _LEARN: Final = 0.3
 
 @value
 class _Measured:
-    """A worker had used so much at an instant, at which it was busy or not."""
+    """The usage of a worker at an instant, and whether it was busy then."""
 
     at: Monotonic
     used: Usage
@@ -26,19 +26,19 @@ class _Measured:
 
 @value
 class _Sum:
-    """Seconds of busy workers that were measured and not learned from yet, and what they wanted in them."""
+    """Measured seconds of busy workers that are not learned from yet, and the core-seconds they wanted."""
 
     seconds: float = 0.0
     core_seconds: float = 0.0
 
     @property
     def cores(self) -> float | None:
-        """Cores that one of them wanted; it is None where too little was measured."""
+        """The cores that one of them wanted; None while too little was measured."""
         return self.core_seconds / self.seconds if self.seconds >= MEASURED_SECONDS else None
 
 
 class WorkerUsages:
-    """What one worker of each pool takes; a pool of which nothing is known is like the others."""
+    """The usage of one worker of each pool; an unknown pool is taken to be like the others."""
 
     def __init__(self, known: Mapping[str, WorkerUsage] | None = None) -> None:
         self._known: dict[str, WorkerUsage] = dict(known or {})
@@ -46,7 +46,7 @@ class WorkerUsages:
         self._sums: dict[str, _Sum] = {}
 
     def of(self, pool: str) -> WorkerUsage:
-        """The pool's own if it is known; else it has the mean memory of all and no CPU while busy, or is a guess."""
+        """Return the pool's usage; if unknown, the mean memory and start of all pools, or a prior."""
         known = self._known.get(pool)
         if known is not None:
             return known
@@ -59,9 +59,9 @@ class WorkerUsages:
     def learn(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn from one measurement of all workers.
 
-        Memory is what nearly all workers that are up have, and is slow to fall; CPU is what those want that were busy
-        both at this measurement and at the one before, whether or not they got it. A start takes what a worker has used
-        when it is first seen to be up, and no more than the time that it took.
+        Memory is what nearly all started workers use, and falls slowly. CPU is what workers want that were busy at this
+        measurement and the previous one, whether or not they got it. A start costs the CPU that a worker has used when
+        it is first found started, at most the time its start took.
         """
         measured: dict[str, _Measured] = {}
         for fleet in fleets:
@@ -82,7 +82,7 @@ class WorkerUsages:
                     wanted = _cores_wanted(before.used, used, seconds)
                     total = _Sum(total.seconds + seconds, total.core_seconds + wanted * seconds)
                 if before is not None and used.cpu_seconds < before.used.cpu_seconds:
-                    used = before.used  # something that it started ended just then, and is counted the next time
+                    used = before.used  # a child process ended just then; its time is counted next time
                 measured[worker.worker] = _Measured(now, used, is_busy)
             if total.cores is None:
                 self._sums[fleet.pool] = total
@@ -93,12 +93,12 @@ class WorkerUsages:
         self._measured = measured
 
     def forget(self, pools: Collection[str]) -> None:
-        """Pools other than these are no more."""
+        """Forget all pools but these."""
         self._known = {name: one for name, one in self._known.items() if name in pools}
         self._sums = {name: one for name, one in self._sums.items() if name in pools}
 
     def to_json(self) -> dict[str, object]:
-        """As plain values."""
+        """Return the usages as plain values."""
         return {
             name: {
                 "memory_bytes": round(one.memory_bytes),
@@ -110,9 +110,9 @@ class WorkerUsages:
 
     @staticmethod
     def from_json(data: object) -> "WorkerUsages":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
-            raise ValueError(f"no appetites: {data!r}")  # noqa: TRY004  a caller meets one class of error
+            raise ValueError(f"not worker usages: {data!r}")  # noqa: TRY004  callers handle one class of error
         known = {}
         for name, one in data.items():
             match one:
@@ -123,7 +123,7 @@ class WorkerUsages:
                 }:
                     known[str(name)] = WorkerUsage(float(memory), cores, start)
                 case _:
-                    raise ValueError(f"no appetite: {one!r}")
+                    raise ValueError(f"not a worker usage: {one!r}")
         return WorkerUsages(known)
 
 
@@ -143,7 +143,7 @@ def _learned(known: float | None, seen: float | None) -> float | None:
 
 
 def _cores_wanted(before: Usage, after: Usage, seconds: float) -> float:
-    """The cores that a worker would take if it never waited for one, between two measurements.
+    """Return the cores that a worker would have used between two measurements had it never waited for one.
 
     One thread that ran for 5 ms, waited for 20 and slept for 95 would have run for 5 of 100. Many threads that wait at
     the same time would all have run.

@@ -5,11 +5,10 @@ from typing import Final
 
 import click
 
-from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
-from queue_core.cli.group import CommandEntry, LazyGroup
+from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
 from queue_core.process import logs
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.terminal import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\
@@ -43,24 +42,24 @@ _FLEET: Final = {
     "export": CommandEntry(
         "orchestrator.cli.commands.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"
     ),
-    "pools": CommandEntry("orchestrator.cli.commands.fleet", LOOK, "pools: workers, targets, and what waits"),
+    "pools": CommandEntry("orchestrator.cli.commands.fleet", INSPECT, "pools: workers, targets, and what waits"),
     "workers": CommandEntry(
-        "orchestrator.cli.commands.fleet", LOOK, "workers: state, leases, memory; and recent deaths"
+        "orchestrator.cli.commands.fleet", INSPECT, "workers: state, leases, memory; and recent deaths"
     ),
-    "why": CommandEntry("orchestrator.cli.commands.why", LOOK, "why a pool has the size it has"),
+    "why": CommandEntry("orchestrator.cli.commands.why", INSPECT, "why a pool has the size it has"),
     "why-died": CommandEntry(
-        "orchestrator.cli.commands.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"
+        "orchestrator.cli.commands.why_died", INSPECT, "how a worker ended, what became of its tasks", "why_died"
     ),
     "health": CommandEntry(
-        "orchestrator.cli.commands.health", LOOK, "whether server and supervisor answer and are well"
+        "orchestrator.cli.commands.health", INSPECT, "whether server and supervisor answer and are well"
     ),
-    "top": CommandEntry("orchestrator.cli.commands.top", LOOK, "pools, workers and waits, live"),
-    "plan": CommandEntry("orchestrator.cli.commands.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "top": CommandEntry("orchestrator.cli.commands.top", INSPECT, "pools, workers and waits, live"),
+    "plan": CommandEntry("orchestrator.cli.commands.plan", INSPECT, "what a supervisor would do now, without doing it"),
     "simulate": CommandEntry(
-        "orchestrator.cli.commands.simulate", LOOK, "what arrivals would cost, and how late they would be"
+        "orchestrator.cli.commands.simulate", INSPECT, "what arrivals would cost, and how late they would be"
     ),
     "backtest": CommandEntry(
-        "orchestrator.cli.commands.backtest", LOOK, "the same for what the queue's own log recorded"
+        "orchestrator.cli.commands.backtest", INSPECT, "the same for what the queue's own log recorded"
     ),
     "init": CommandEntry("orchestrator.cli.commands.init", _SETUP, "write a commented towline.yaml and an example"),
     "check": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "every mistake in the settings file"),
@@ -85,5 +84,5 @@ def command() -> LazyGroup:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns its exit code."""
     open_missing_streams()
-    with logs.beside_answers():
+    with logs.warnings_to_stderr():
         return run_command(command(), arguments)

@@ -10,10 +10,9 @@ from random import Random
 from typing import Final
 
 from orchestrator.settings_file import Project
+from orchestrator.simulation.workload import ServiceTimes, WorkloadError
 from orchestrator.simulation.workloads.arrival_file import read_arrivals
-from orchestrator.simulation.workloads.errors import WorkloadError
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle
-from orchestrator.simulation.workloads.service_times import ServiceTimes
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 

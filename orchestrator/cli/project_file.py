@@ -10,7 +10,7 @@ from orchestrator.settings_file import DEFAULT_FILE, Project, effective, overrid
 from orchestrator.supervisor.reload import ReloadedSettings
 from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
-from queue_core.cli.settings_file import bad_file, read_text
+from queue_core.cli.settings_file import read_text, settings_failure
 from queue_core.config.settings import Override
 from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
@@ -24,7 +24,7 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
     try:
         return parse_at(text, path, overrides=[*overrides_of(os.environ), *flags])
     except DocumentError as error:
-        raise bad_file(error, path) from None
+        raise settings_failure(error, path) from None
 
 
 def pools_loader(

@@ -12,7 +12,7 @@ from orchestrator.simulation.charts import svg_chart, terminal_chart
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import Progress, StudyRow
 from orchestrator.simulation.workload import SimulatedWorld, Workload
-from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+from queue_core.cli.output import columns, print_info, print_json, print_table, shown_seconds
 
 
 def progress_of(*, is_json: bool) -> Progress | None:
@@ -72,13 +72,13 @@ def show(
     if any(row.result.unfinished or row.result.dead for row in rows):
         for row in rows:
             if row.result.unfinished or row.result.dead:
-                say(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
+                print_info(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
     if has_chart:
         width = shutil.get_terminal_size((100, 24)).columns
         for line in terminal_chart(workload, rows, columns=width):
             click.echo(line)
     if svg is not None:
-        say(f"chart written to {svg}")
+        print_info(f"chart written to {svg}")
 
 
 def _about(workload: Workload, world: SimulatedWorld) -> str:

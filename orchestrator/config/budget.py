@@ -1,4 +1,4 @@
-"""How many worker-hours a day a pool may use: a bucket that fills all the time and that every worker empties. Pure."""
+"""The budget of a pool in worker-hours a day: a bucket that fills steadily and that every worker drains. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ Left = Literal["left", "spent", "overdrawn"]
 
 
 def parse_worker_hours(value: object) -> float:
-    """Worker-hours a day from "200h/day", or from a number. Raises `ValueError` for anything else."""
+    """Return worker-hours a day from "200h/day" or a number. Raises `ValueError` for anything else."""
     match = _FORM.fullmatch(value) if isinstance(value, str) else None
     if match is not None:
         return float(match[1])
@@ -28,7 +28,7 @@ def parse_worker_hours(value: object) -> float:
 
 
 def format_worker_hours(hours: float) -> str:
-    """As a file writes it: 200.0 is "200h/day"."""
+    """Return it as a file writes it: 200.0 is "200h/day"."""
     return f"{hours:g}h/day"
 
 
@@ -48,17 +48,17 @@ WorkerHours = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left, in worker-seconds: a day's worth at most, and at least the debt of one hour's worth.
+    """The worker-seconds that are left: at most a day's worth, and no less than an hour's worth of debt.
 
-    It is `spent` from when nothing is left until a quarter of an hour's worth is there again, and `overdrawn` from when
-    the debt is as large as it gets until nothing is owed.
+    It is `spent` from when nothing is left until 15 minutes' worth is available again, and `overdrawn` from when the
+    debt reaches its bound until it is paid.
     """
 
     worker_seconds: float
     state: Left = "left"
 
     def after(self, workers: int, *, elapsed_seconds: float, hours_per_day: float) -> "Budget":
-        """So many workers were there for so long."""
+        """Return the budget after `workers` were there for `elapsed_seconds`."""
         rate = hours_per_day * _HOUR_SECONDS / _DAY_SECONDS
         low, high = -rate * _OVERDRAWN_SECONDS, rate * _DAY_SECONDS
         left = min(high, max(low, self.worker_seconds + (rate - workers) * max(0.0, elapsed_seconds)))
@@ -71,31 +71,31 @@ class Budget:
         return Budget(left, "left")
 
     def to_json(self) -> dict[str, object]:
-        """As plain values."""
+        """Return it as plain values."""
         return {"worker_seconds": round(self.worker_seconds, 3), "state": self.state}
 
     @staticmethod
     def from_json(data: object) -> "Budget":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         match data:
             case {"worker_seconds": int() | float() as seconds, "state": "left" | "spent" | "overdrawn" as state}:
                 return Budget(float(seconds), state)
-        raise ValueError(f"no budget: {data!r}")
+        raise ValueError(f"not a budget: {data!r}")
 
 
-def full(hours_per_day: float) -> Budget:
-    """What a pool begins with: a day's worth."""
+def full_budget(hours_per_day: float) -> Budget:
+    """Return the budget that a pool begins with: a day's worth."""
     return Budget(hours_per_day * _HOUR_SECONDS)
 
 
-def kept(budgets: Mapping[str, Budget], *, wall_seconds: float) -> dict[str, object]:
-    """Budgets as plain values, with the instant at which they were this."""
+def budgets_to_json(budgets: Mapping[str, Budget], *, wall_seconds: float) -> dict[str, object]:
+    """Return the budgets as plain values, with the instant to which they apply, in seconds since the epoch."""
     return {"at": wall_seconds, "pools": {name: budget.to_json() for name, budget in budgets.items()}}
 
 
-def found(data: object) -> tuple[float, dict[str, Budget]]:
-    """What `kept` gave: the instant, and the budgets by pool. Raises `ValueError` for anything else."""
+def budgets_from_json(data: object) -> tuple[float, dict[str, Budget]]:
+    """Read what `budgets_to_json` returned: the instant and the budgets by pool. Raises `ValueError` otherwise."""
     match data:
         case {"at": int() | float() as at, "pools": dict() as pools}:
             return float(at), {str(name): Budget.from_json(one) for name, one in pools.items()}
-    raise ValueError(f"no budgets: {data!r}")
+    raise ValueError(f"not budgets: {data!r}")

@@ -1,6 +1,6 @@
-"""What a worker is: a process, a program that something else starts, or a container; and what a container is made of.
+"""The settings of a pool's runtime: a process, an external program, or a container with its image and limits.
 
-Settings only. What an engine is told of them is `runtimes/docker/create.py`'s.
+`runtimes/docker/create.py` turns them into requests to an engine.
 """
 
 import re
@@ -16,8 +16,10 @@ from orchestrator.config.model import FleetSettingsModel
 from queue_core.config.units import Bytes
 
 MIN_MEMORY_BYTES: Final = 6 * 2**20
+"""The smallest memory limit that the Docker Engine accepts."""
 MAX_CPUS: Final = 1_024.0
 OWN_LABELS: Final = "towline."
+"""The prefix of the supervisor's own labels."""
 
 RuntimeKind = Literal["process", "external", "docker", "swarm"]
 
@@ -45,7 +47,7 @@ def _label(value: object) -> object:
 
 
 class Volume(FleetSettingsModel):
-    """One entry of `volumes`. A `source` with a / is a folder or file of the host, else a named volume."""
+    """One entry of `volumes`. A `source` with a / is a folder or file of the host, any other a named volume."""
 
     source: str
     target: str
@@ -53,31 +55,31 @@ class Volume(FleetSettingsModel):
 
     @property
     def is_path(self) -> bool:
-        """Whether it is of the host, and not a volume that the engine keeps."""
+        """Whether it is a path of the host, and not a volume of the engine."""
         return "/" in self.source or self.source in {".", ".."}
 
     @classmethod
     def parse(cls, text: str) -> "Volume":
-        """From SOURCE:/TARGET[:ro]. Raises `ValueError`."""
+        """Parse SOURCE:/TARGET[:ro]. Raises `ValueError`."""
         found = _VOLUME.fullmatch(text)
         if found is None:
-            raise ValueError(f"no volume: {text}")
+            raise ValueError(f"not a volume: {text}")
         return cls(source=found["source"], target=found["target"], is_read_only=found["mode"] == "ro")
 
     def written(self) -> str:
-        """As a file has it."""
+        """Return it as a file writes it."""
         return f"{self.source}:{self.target}{':ro' if self.is_read_only else ''}"
 
 
 class ContainerSettings(FleetSettingsModel):
-    """A worker's container."""
+    """The settings of a worker's container."""
 
     image: str = Field(
         min_length=1,
         max_length=500,
         pattern=r"^[A-Za-z0-9][\w./:@-]*$",
         examples=["thumbs:1"],
-        description="The image it is made from.",
+        description="The image it is created from.",
     )
     memory: Bytes | None = Field(
         default=None, ge=MIN_MEMORY_BYTES, description="The most memory it may have, swap included."
@@ -98,23 +100,23 @@ class ContainerSettings(FleetSettingsModel):
         default=None,
         pattern=r"^[\w.-]+(:[\w.-]+)?$",
         examples=["1000:1000"],
-        description="Whom it runs as; left out: the image's.",
+        description="The user it runs as; left out: the image's.",
     )
-    read_only: bool = Field(default=False, strict=True, description="A root it cannot write, but for an empty /tmp.")
+    read_only: bool = Field(default=False, strict=True, description="A read-only root file system, with an empty /tmp.")
     init: bool = Field(
-        default=True, strict=True, description="The engine's init is its first process: reaps, hands signals on."
+        default=True, strict=True, description="Run the engine's init as first process: it reaps and forwards signals."
     )
     stop_signal: str = Field(
         default="SIGTERM",
         pattern=r"^SIG[A-Z][A-Z0-9+-]{1,11}$",
         examples=["SIGTERM"],
-        description="What asks it to finish.",
+        description="The signal that asks it to finish.",
     )
     pull: Literal["missing", "always", "never"] = Field(
-        default="missing", description="When its image is fetched, before a supervisor's first start from it."
+        default="missing", description="When its image is pulled, before a supervisor's first start from it."
     )
     labels: dict[Annotated[str, BeforeValidator(_label), Field(min_length=1)], str] = Field(
-        default_factory=dict, description="Its labels, beside our own."
+        default_factory=dict, description="Its labels, besides the supervisor's own."
     )
     python: str = Field(default="python3", min_length=1, description="The image's Python, which runs an `app`.")
     engine: str | None = Field(
@@ -127,11 +129,11 @@ class ContainerSettings(FleetSettingsModel):
         default=None,
         pattern=r"^[a-z][a-z0-9+.-]*:.+$",
         examples=["http://queue.internal:7878"],
-        description="Where it finds the queue; left out: where the supervisor does.",
+        description="The URL at which it finds the queue; left out: the supervisor's.",
     )
 
     def beside(self, folder: Path) -> Self:
-        """The same with every path of the host absolute: a relative one starts from `folder`."""
+        """Return the same with every path of the host absolute: a relative one starts from `folder`."""
         volumes = [Volume.parse(text) for text in self.volumes]
         placed = [
             one.model_copy(update={"source": str((folder / one.source).resolve())}) if one.is_path else one
@@ -146,28 +148,28 @@ class ContainerSettings(FleetSettingsModel):
 
 
 class SwarmSettings(ContainerSettings):
-    """A worker as a task of a swarm's service. `engine` is that of a manager."""
+    """The settings of a worker that is a task of a swarm service. `engine` is a manager's."""
 
     secrets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")], Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict, description="Secrets of the swarm that it can read as /run/secrets/NAME, by name."
     )
     constraints: tuple[Annotated[str, Field(pattern=r"^[\w.-]+\s*[!=]=\s*\S.*$")], ...] = Field(
-        default=(), examples=[["node.labels.disk==ssd"]], description="Which nodes it may be placed on; all must hold."
+        default=(), examples=[["node.labels.disk==ssd"]], description="Constraints on its nodes; all must hold."
     )
     nodes: dict[Annotated[str, Field(min_length=1)], Annotated[str, Field(pattern=_ENGINE_URL)]] = Field(
         default_factory=dict,
-        description="Engines of other nodes, by hostname or id: workers there can be asked and ended one by one.",
+        description="Engines of other nodes, by hostname or id: workers there can be drained and killed one by one.",
     )
 
     def beside(self, folder: Path) -> Self:
-        """As for any container; but secrets are the swarm's own."""
+        """Return the same with absolute paths; secrets are the swarm's and stay as they are."""
         return super().beside(folder).model_copy(update={"secrets": self.secrets})
 
 
 class RuntimeSetting(FleetSettingsModel):
-    """What a worker is. At most one of the fields is given; none: a process.
+    """The runtime of a pool's workers. At most one of the fields is given; none means a process.
 
-    A file writes a word, `process` or `external`, or a mapping with the one key `docker` or `swarm`.
+    A file writes a word, `process` or `external`, or a mapping with one key, `docker` or `swarm`.
     """
 
     docker: ContainerSettings | None = Field(default=None, description="A container of the Docker Engine.")
@@ -176,7 +178,7 @@ class RuntimeSetting(FleetSettingsModel):
 
     @property
     def kind(self) -> RuntimeKind:
-        """The one word for it."""
+        """The kind of runtime, in one word."""
         if self.docker is not None:
             return "docker"
         if self.swarm is not None:
@@ -185,11 +187,11 @@ class RuntimeSetting(FleetSettingsModel):
 
     @property
     def containers(self) -> ContainerSettings | None:
-        """What its containers are made of; None where a worker is no container."""
+        """The settings of its containers; None if a worker is no container."""
         return self.docker or self.swarm
 
     def beside(self, folder: Path) -> "RuntimeSetting":
-        """The same with every path of the host absolute: a relative one starts from `folder`."""
+        """Return the same with every path of the host absolute: a relative one starts from `folder`."""
         update = {
             "docker": self.docker and self.docker.beside(folder),
             "swarm": self.swarm and self.swarm.beside(folder),
@@ -222,7 +224,7 @@ EXTERNAL: Final = RuntimeSetting.model_construct(external=True)
 
 
 def runtime_of(value: object) -> object:
-    """A word of the file as the setting it stands for; anything else as it is. Raises `ValueError`."""
+    """Return the setting that a word of the file stands for; anything else unchanged. Raises `ValueError`."""
     if value == "process":
         return PROCESS
     if value == "external":

@@ -1,4 +1,4 @@
-"""What is different between the pools before and after their settings were read again. Pure."""
+"""Compare the pools before and after a reload of their settings. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, Literal
@@ -9,16 +9,16 @@ from orchestrator.values import value
 Kind = Literal["added", "removed", "changed"]
 
 SHORT_CHARS: Final = 40
-_NEVER_TOLD: Final = frozenset({"env", "command"})
-"""Settings whose values may hold secrets: that they changed is told, and no more."""
+_SECRET_SETTINGS: Final = frozenset({"env", "command"})
+"""Settings whose values may contain secrets: a change is reported without its values."""
 
 
 @value
 class PoolChange:
-    """One pool that is new, gone, or set otherwise.
+    """One pool that was added, removed or changed.
 
-    `settings` name what changed, as in the file, with old and new value where these are short; `replaces` says whether
-    its workers have to be other ones.
+    `settings` name what changed, as in the file, with the old and new value if these are short; `replaces` says whether
+    its workers must be replaced.
     """
 
     pool: str
@@ -27,12 +27,12 @@ class PoolChange:
     replaces: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """As plain values."""
+        """Return it as plain values."""
         return {"pool": self.pool, "kind": self.kind, "settings": list(self.settings), "replaces": self.replaces}
 
 
 def changes_between(before: Mapping[str, PoolSpec], after: Mapping[str, PoolSpec]) -> list[PoolChange]:
-    """Every pool that is not as it was, in the order of their names."""
+    """Return every pool that differs, in the order of their names."""
     changes = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
@@ -47,7 +47,7 @@ def changes_between(before: Mapping[str, PoolSpec], after: Mapping[str, PoolSpec
 
 def _settings(old: PoolSpec, new: PoolSpec) -> tuple[str, ...]:
     before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
-    # By a link to the settings that leads elsewhere.
+    # A link to the settings file may now lead to another folder.
     before["app_folder"], after["app_folder"] = old.app_folder, new.app_folder
     return tuple(line for key in before for line in _compared(key, before[key], after.get(key), top=key))
 
@@ -55,10 +55,10 @@ def _settings(old: PoolSpec, new: PoolSpec) -> tuple[str, ...]:
 def _compared(path: str, old: object, new: object, *, top: str) -> list[str]:
     if old == new:
         return []
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and top not in _NEVER_TOLD:
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and top not in _SECRET_SETTINGS:
         keys = list(dict.fromkeys([*old, *new]))
         return [line for key in keys for line in _compared(f"{path}.{key}", old.get(key), new.get(key), top=top)]
-    if top in _NEVER_TOLD or not (_is_short(old) and _is_short(new)):
+    if top in _SECRET_SETTINGS or not (_is_short(old) and _is_short(new)):
         return [path]
     return [f"{path}: {_shown(old)} -> {_shown(new)}"]
 

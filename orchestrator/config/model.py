@@ -1,4 +1,4 @@
-"""What the fleet's settings models have in common, and how small and how large a pool may be."""
+"""The base of the fleet's settings models, and the bounds of a pool."""
 
 from typing import Annotated, Final
 
@@ -8,24 +8,24 @@ from pydantic_core import PydanticCustomError
 MAX_WORKERS: Final = 10_000
 DEFAULT_MAX_WORKERS: Final = 8
 CONTRADICTION: Final = "contradiction"
-"""The pydantic type of a mistake that settings make together; each alone is fine."""
+"""The pydantic error type of settings that are valid one by one, but not together."""
 
 Count = Annotated[int, Field(strict=True)]
-"""A whole number; a truth value or a string is refused."""
+"""A whole number; a boolean or a string is refused."""
 
 
 class FleetSettingsModel(BaseModel):
-    """A group of settings: frozen, and a key nobody knows is a mistake."""
+    """A group of settings: frozen, and unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class WorkerBounds(FleetSettingsModel):
-    """How small and how large a pool may get."""
+    """The smallest and the largest size of a pool."""
 
     min: Count = Field(default=0, ge=0, le=MAX_WORKERS, description="Workers kept even when nothing waits.")
     max: Count = Field(
-        default=DEFAULT_MAX_WORKERS, ge=0, le=MAX_WORKERS, description="Workers never exceeded; with 0 it is shut."
+        default=DEFAULT_MAX_WORKERS, ge=0, le=MAX_WORKERS, description="Workers never exceeded; 0 shuts the pool."
     )
 
     @model_validator(mode="after")

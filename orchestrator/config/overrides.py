@@ -1,6 +1,6 @@
-"""What people asked of a pool beside its settings: a size for a while, a pause, an instant to be done by. Pure.
+"""Operators' overrides of a pool's settings: a size for a while, a pause, an instant to be done by. Pure (ADR 7).
 
-Kept as plain values in the supervisor's folder, so that it survives a restart of whoever heeds it.
+They are kept as plain values in the state directory, so that they survive a restart of the supervisor.
 """
 
 import math
@@ -11,14 +11,14 @@ from typing import Final, Literal, cast
 from orchestrator.config.model import MAX_WORKERS
 
 Paused = Literal["no", "both", "up", "down"]
-"""Which changes of size an operator has stopped."""
+"""The changes of size that an operator has paused."""
 
 _VERSION: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Now, on every clock that an expiry is told by; `boot` names this boot of the host, and may be empty."""
+    """An instant on both clocks; `boot` identifies this boot of the host, and may be empty."""
 
     wall_seconds: float
     monotonic: float
@@ -27,9 +27,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """When an order ends: `wall_seconds` since the epoch, and the same on the monotonic clock of one boot.
+    """The end of an override: `wall_seconds` since the epoch, and the same on the monotonic clock of one boot.
 
-    The monotonic clock decides, as nobody can set it; after a reboot, when it tells nothing, the wall clock does.
+    The monotonic clock decides, as it can't be set; after a reboot, when it is meaningless, the wall clock does.
     """
 
     wall_seconds: float
@@ -38,11 +38,11 @@ class Expiry:
 
     @staticmethod
     def after(seconds: float, now: Moment) -> "Expiry":
-        """So many seconds from now."""
+        """Return the expiry that many seconds from now."""
         return Expiry(round(now.wall_seconds + seconds, 3), round(now.monotonic + seconds, 3), now.boot)
 
     def left_seconds(self, now: Moment) -> float:
-        """How long it is until then; 0 or less once it is over."""
+        """Return the time left; 0 or less once it is over."""
         if self.boot and self.boot == now.boot:
             return self.monotonic - now.monotonic
         return self.wall_seconds - now.wall_seconds
@@ -50,7 +50,7 @@ class Expiry:
 
 @dataclass(frozen=True, slots=True)
 class ScaleOverride:
-    """This many workers, no fewer and no more, for a while."""
+    """A fixed number of workers for a while."""
 
     workers: int
     until: Expiry
@@ -58,7 +58,7 @@ class ScaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class FinishOverride:
-    """What waits is to be done by then; over with the instant. `utc_offset_seconds` is of the asker's clock."""
+    """An instant by which waiting work must be done. `utc_offset_seconds` is the operator's clock's."""
 
     until: Expiry
     utc_offset_seconds: int = 0
@@ -66,14 +66,14 @@ class FinishOverride:
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """All that was asked of one pool."""
+    """The overrides of one pool."""
 
     scale: ScaleOverride | None = None
     paused: Paused = "no"
     finish_by: FinishOverride | None = None
 
     def in_force(self, now: Moment) -> "Overrides":
-        """Without what is over."""
+        """Return the overrides without expired ones."""
         scale, finish_by = self.scale, self.finish_by
         if scale is not None and scale.until.left_seconds(now) <= 0:
             scale = None
@@ -86,7 +86,7 @@ class Overrides:
         )
 
     def to_json(self) -> dict[str, object]:
-        """As plain values; what was not asked is left out."""
+        """Return plain values; overrides that are not set are left out."""
         plain: dict[str, object] = {}
         if self.scale is not None:
             plain["scale"] = {"workers": self.scale.workers, **_expiry(self.scale.until)}
@@ -99,9 +99,9 @@ class Overrides:
 
     @staticmethod
     def from_json(data: object) -> "Overrides":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
-            raise ValueError(f"no orders: {data!r}")  # noqa: TRY004  a caller meets one class of error
+            raise ValueError(f"not overrides: {data!r}")  # noqa: TRY004  callers handle one class of error
         paused = data.get("paused", "no")
         if paused not in ("no", "both", "up", "down"):
             raise ValueError(f"paused must be both, up or down: {paused!r}")
@@ -114,63 +114,63 @@ class Overrides:
         )
 
 
-NO_ORDERS: Final = Overrides()
+NO_OVERRIDES: Final = Overrides()
 
 
 @dataclass(frozen=True, slots=True)
 class HostOverride:
-    """What was asked of a whole host: since `drained_at`, seconds since the epoch, no worker is to be there."""
+    """The override of a whole host: drained since `drained_at`, in seconds since the epoch, it runs no worker."""
 
     drained_at: float | None = None
 
     def to_json(self) -> dict[str, object]:
-        """As plain values."""
+        """Return it as plain values."""
         return {"version": _VERSION, "drained_at": self.drained_at}
 
     @staticmethod
     def from_json(data: object) -> "HostOverride":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         match data:
             case {"version": int() as version, "drained_at": (int() | float() | None) as at} if version == _VERSION:
                 return HostOverride(at)
-        raise ValueError(f"no order of a host of version {_VERSION}")
+        raise ValueError(f"not a host override of version {_VERSION}")
 
 
 NOT_DRAINED: Final = HostOverride()
 
 
-def told(orders: Overrides, now: Moment) -> list[str]:
-    """What is in force, in words."""
+def describe_overrides(given: Overrides, now: Moment) -> list[str]:
+    """Describe the overrides, one sentence each."""
     words = []
-    if orders.scale is not None:
-        left = shown_seconds(orders.scale.until.left_seconds(now))
-        words.append(f"scaled to {orders.scale.workers} by hand, for {left} more")
-    if orders.paused != "no":
-        words.append("changes of size are paused" if orders.paused == "both" else f"changes {orders.paused} are paused")
-    if orders.finish_by is not None:
-        words.append(f"to be done in {shown_seconds(orders.finish_by.until.left_seconds(now))}")
+    if given.scale is not None:
+        left = shown_seconds(given.scale.until.left_seconds(now))
+        words.append(f"scaled to {given.scale.workers} by hand, for {left} more")
+    if given.paused != "no":
+        words.append("changes of size are paused" if given.paused == "both" else f"changes {given.paused} are paused")
+    if given.finish_by is not None:
+        words.append(f"to be done in {shown_seconds(given.finish_by.until.left_seconds(now))}")
     return words
 
 
 def shown_seconds(seconds: float) -> str:
-    """A time span for people, rounded up: 40 s, 12 min, 3 h 5 min."""
+    """Format a duration for people, rounded up: 40 s, 12 min, 3 h 5 min."""
     if seconds <= 90:
         return f"{math.ceil(seconds)} s"
     minutes = math.ceil(seconds / 60)
     return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
-def kept(orders: Mapping[str, Overrides]) -> dict[str, object]:
-    """The orders of all pools as plain values; pools of which nothing was asked are left out."""
-    return {"version": _VERSION, "pools": {name: one.to_json() for name, one in orders.items() if one != NO_ORDERS}}
+def overrides_to_json(by_pool: Mapping[str, Overrides]) -> dict[str, object]:
+    """Return the overrides of all pools as plain values; pools without any are left out."""
+    return {"version": _VERSION, "pools": {name: one.to_json() for name, one in by_pool.items() if one != NO_OVERRIDES}}
 
 
-def found(data: object) -> dict[str, Overrides]:
-    """What `kept` gave. Raises `ValueError` for anything else."""
+def overrides_from_json(data: object) -> dict[str, Overrides]:
+    """Read what `overrides_to_json` returned. Raises `ValueError` for anything else."""
     match data:
         case {"version": int() as version, "pools": dict() as pools} if version == _VERSION:
             return {str(name): Overrides.from_json(one) for name, one in pools.items()}
-    raise ValueError(f"no orders of version {_VERSION}")
+    raise ValueError(f"not overrides of version {_VERSION}")
 
 
 def _expiry(until: Expiry) -> dict[str, object]:
@@ -181,7 +181,7 @@ def _read_expiry(data: object) -> Expiry:
     match data:
         case {"until": int() | float() as wall, "until_monotonic": int() | float() as monotonic, "boot": str() as boot}:
             return Expiry(float(wall), float(monotonic), boot)
-    raise ValueError(f"no expiry: {data!r}")
+    raise ValueError(f"not an expiry: {data!r}")
 
 
 def _workers(data: object) -> int:

@@ -1,7 +1,4 @@
-"""What a pool is, as its owner wrote it: frozen models, and every mistake of a document at once.
-
-Text in is somebody else's; here a mapping becomes values, and a mistake carries its path in the document.
-"""
+"""The settings of a pool as frozen models. A mapping becomes values; each problem carries its path in the document."""
 
 import hashlib
 import json
@@ -26,7 +23,7 @@ from orchestrator.config.model import (
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
-from queue_core.config.messages import SettingProblem, mistakes_of
+from queue_core.config.messages import SettingProblem, problems_of
 from queue_core.config.units import Bytes, Fraction, Seconds
 
 MAX_CONCURRENCY: Final = 1_000
@@ -36,7 +33,7 @@ MAX_MIN_BILLING_SECONDS: Final = 86_400.0
 _APP_FILE: Final = re.compile(r"(?P<module>[^:]*)\.py(?::(?P<attribute>.*))?")
 POOL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
-# What a running worker was started with: a change to any of these needs another worker in its place.
+# A running worker keeps these settings from its start: a change to any of them replaces it.
 _NEEDS_REPLACEMENT: Final = frozenset(
     {
         "queue",
@@ -55,10 +52,10 @@ _NEEDS_REPLACEMENT: Final = frozenset(
 
 
 class RecycleSettings(FleetSettingsModel):
-    """When a worker is replaced by a fresh one, between tasks; the replacement starts first.
+    """When a worker is replaced by a new one, between tasks; the replacement starts first.
 
-    A worker with an `app` counts its tasks itself: it leases no more in all. On its supervisor's host it then goes on
-    in a fresh process, which has imported the handlers anew; anywhere else it ends, and the next one is started.
+    A worker with an `app` counts its tasks itself and stops leasing at the limit. On its supervisor's host it then goes
+    on in a new process, which imports the handlers again (ADR 15); elsewhere it ends, and another one is started.
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
@@ -73,7 +70,7 @@ def _hold_or_count(value: object) -> object:
 
 
 def _app(value: object) -> object:
-    """A module is not its file."""
+    """Refuse the file of a module, and suggest the module's name."""
     if isinstance(value, str) and (found := _APP_FILE.fullmatch(value)):
         module = found["module"].removeprefix("./").strip("/").replace("/", ".")
         raise ValueError(f"{value}: a module, not a file: write {module}:{found['attribute'] or 'app'}")
@@ -81,7 +78,7 @@ def _app(value: object) -> object:
 
 
 class PoolSpec(FleetSettingsModel):
-    """One pool: which work it does, what runs, and how long work may wait. `name` is its key in the file."""
+    """The settings of one pool: its work, its workers, and how long work may wait. `name` is its key in the file."""
 
     name: str = Field(description="The pool's key in the file.")
     queue: str = Field(
@@ -104,40 +101,40 @@ class PoolSpec(FleetSettingsModel):
     command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None, min_length=1, description="Any other worker program, as a list of arguments."
     )
-    runtime: RuntimeChoice = Field(default=PROCESS, description="What a worker is.")
+    runtime: RuntimeChoice = Field(default=PROCESS, description="What runs a worker.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
     workers: WorkerBounds = Field(default=WorkerBounds())
-    grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to stop to ending it.")
+    grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to finish to killing it.")
     concurrency: Count = Field(default=1, ge=1, le=MAX_CONCURRENCY, description="Tasks one worker holds at a time.")
     recycle: RecycleSettings = Field(default=RecycleSettings())
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
         default_factory=dict, description="Added to the worker's environment."
     )
     cwd: str | None = Field(
-        default=None, min_length=1, description="The worker's working directory; of a container, in its image."
+        default=None, min_length=1, description="The worker's working directory; for a container, in its image."
     )
-    churn: Seconds = Field(default=15.0, description="Worker-seconds that one start less is worth.")
+    churn: Seconds = Field(default=15.0, description="Worker-seconds that avoiding one start is worth.")
     eps: Fraction = Field(default=0.005, gt=0, le=0.5, description="Share of tasks that may wait beyond the slo.")
     on_failure: Literal["freeze", "ignore"] = Field(
         default="freeze",
-        description="Whether the pool holds back where its work fails.",
+        description="Whether the pool stops growing while its tasks fail.",
     )
     contention: Literal["off", "watch", "guard"] = Field(
-        default="off", description="Whether it is told, or tried and heeded, that fewer workers get as much done."
+        default="off", description="Whether to report (watch) or limit (guard) workers that add no throughput."
     )
     max_step_up: Count | None = Field(default=None, ge=1, description="Workers added by one decision, at most.")
     spawn_parallelism: Count | None = Field(
         default=None,
         ge=1,
-        description="Workers starting at a time, at most; left out: what the cores carry, at least twice their number.",
+        description="Workers starting at a time, at most; left out: what the cores carry, at least two per core.",
     )
     schedule: tuple[Window, ...] = Field(
         default=(),
         max_length=MAX_WINDOWS,
-        description="Times in which it has other bounds; the later has the last word.",
+        description="Times in which it has other bounds; where several overlap, the last one in the list decides.",
     )
     finish_by: TimeOfDay | None = Field(
-        default=None, description="When what waits is to be done, every day; never later than the slo wants it."
+        default=None, description="The time of day by which waiting work must be done; the slo still applies."
     )
     surge: Count | None = Field(
         default=None,
@@ -149,7 +146,7 @@ class PoolSpec(FleetSettingsModel):
         default=0,
         ge=-MAX_PRIORITY,
         le=MAX_PRIORITY,
-        description="Pools of higher priority are first given room on a host that has too little for all.",
+        description="Pools of higher priority get memory and CPU first on a host that has too little for all.",
     )
     budget: WorkerHours | None = Field(
         default=None, gt=0, examples=["200h/day"], description="Worker-hours it may use a day, on average."
@@ -157,66 +154,66 @@ class PoolSpec(FleetSettingsModel):
     min_billing: Seconds = Field(
         default=0.0,
         le=MAX_MIN_BILLING_SECONDS,
-        description="What a worker costs at least, and in steps of which: an idle one stays until a step ends.",
+        description="The billing step of a worker: an idle one stays until its step ends.",
     )
     fallback: Annotated[Literal["hold"] | int, BeforeValidator(_hold_or_count)] = Field(
-        default="hold", description="Without a recent look at the queue: hold, or so many workers at least."
+        default="hold", description="Without a recent sample of the queue: hold the size, or at least so many workers."
     )
-    dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop nobody.")
+    dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop no worker.")
     _app_folder: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _agrees(self) -> "PoolSpec":
-        for mistake in _contradictions(self.model_dump(exclude_none=True)):
-            raise PydanticCustomError(CONTRADICTION, "{why}", {"why": mistake.message})
+        for problem in _contradictions(self.model_dump(exclude_none=True)):
+            raise PydanticCustomError(CONTRADICTION, "{why}", {"why": problem.message})
         return self
 
     @cached_property
     def turn_seconds(self) -> float:
-        """The pool's pace of decisions: a tenth of its slo, in [1, 5] s."""
+        """The interval between the pool's decisions: a tenth of its slo, in [1, 5] s."""
         return min(5.0, max(1.0, self.slo / 10))
 
     @property
     def runtime_kind(self) -> RuntimeKind:
-        """What a worker is, in one word."""
+        """The kind of its runtime, in one word."""
         return self.runtime.kind
 
     @property
     def containers(self) -> ContainerSettings | None:
-        """What its workers' containers are made of; None where a worker is no container."""
+        """The settings of its workers' containers; None if they are no containers."""
         return self.runtime.containers
 
     @property
     def app_folder(self) -> str | None:
-        """Where the handlers' module is looked for after `cwd`: the settings file's folder, where `cwd` has a link."""
+        """The second folder to search for the handlers' module: the settings file's, if `cwd` only has a link to it."""
         return self._app_folder
 
     def beside(self, app_folder: str | None) -> "PoolSpec":
-        """The same pool with another `app_folder`."""
+        """Return the same pool with another `app_folder`."""
         copied = self.model_copy()
         copied._app_folder = app_folder  # noqa: SLF001  of our own kind
         return copied
 
     @property
     def surge_workers(self) -> int:
-        """Workers that may be there beyond `workers.max` while they stand beside those they replace.
+        """The number of replacements that may exist beyond `workers.max`, beside the workers they replace.
 
-        A quarter of max, rounded up, unless `surge` says otherwise. A pool of at most one worker may rely on there
-        never being two at a time.
+        A quarter of max, rounded up, unless `surge` is given. With a max of 1 it is 0: such a pool may rely on never
+        having two workers at a time.
         """
         most = self.workers.max
         default = -(-most // 4) if most > 1 else 0
         return default if self.surge is None else self.surge
 
     def digest(self) -> str:
-        """Names what a worker of this pool is started with: two pools with one digest have equal workers.
+        """Return a digest of the settings that a worker is started with: equal digests mean equal workers.
 
-        Bounds, slo and other scaling settings are left out: changing them replaces nobody.
+        Bounds, slo and other scaling settings are left out: changing them replaces no worker.
         """
         return self._digest
 
     def bounded(self, low: int, high: int) -> "PoolSpec":
-        """The same pool with these bounds."""
+        """Return the same pool with these bounds."""
         return self.model_copy(update={"workers": WorkerBounds(min=low, max=high)})
 
     @cached_property
@@ -227,7 +224,7 @@ class PoolSpec(FleetSettingsModel):
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
     def __copy__(self) -> "PoolSpec":
-        """A copy may be given other values, and then has another digest."""
+        """Copy without cached values, as a copy may be given other settings."""
         copied = super().__copy__()
         copied.__dict__.pop("_digest", None)
         copied.__dict__.pop("turn_seconds", None)
@@ -235,47 +232,47 @@ class PoolSpec(FleetSettingsModel):
 
 
 class SupervisorSettings(FleetSettingsModel):
-    """What concerns the supervisor itself and no pool."""
+    """The settings of the supervisor itself."""
 
     orphan_grace: Seconds = Field(
-        default=60.0, gt=0, description="Workers that miss their supervisor this long drain themselves."
+        default=60.0, gt=0, description="Workers whose supervisor has been gone this long drain themselves."
     )
-    state_dir: str = Field(default=".towline", min_length=1, description="Where it keeps what it has learned.")
+    state_dir: str = Field(default=".towline", min_length=1, description="The folder that holds its state.")
     listen: Listen | None = Field(
         default=None,
         examples=["127.0.0.1:7879"],
-        description="Where `towline supervise` tells its numbers, as host:port or unix:/path; `up` does at the server.",
+        description="Where `towline supervise` serves its metrics, as host:port or unix:/path; `up` uses the server.",
     )
 
 
 def parse_pools(data: object) -> dict[str, PoolSpec]:
-    """The pools of a document, from the mapping under its `pools` key.
+    """Parse the mapping under a document's `pools` key.
 
-    Raises `ConfigError` with every mistake; paths begin with "pools".
+    Raises `ConfigError` with every problem; paths begin with "pools".
     """
     if data is None:
         raise ConfigError([SettingProblem(("pools",), "no pool is named below it: name one, or write {} for none")])
     if not isinstance(data, Mapping):
         raise ConfigError([SettingProblem(("pools",), "must be a mapping of pool names to their settings")])
     pools: dict[str, PoolSpec] = {}
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     for name, settings in data.items():
         outcome = _parse_pool(name, settings)
         if isinstance(outcome, PoolSpec):
             pools[outcome.name] = outcome
         else:
-            mistakes.extend(outcome)
-    if mistakes:
-        raise ConfigError(mistakes)
+            problems.extend(outcome)
+    if problems:
+        raise ConfigError(problems)
     return pools
 
 
 def parse_supervisor(data: object) -> SupervisorSettings:
-    """The supervisor's own settings. Raises `ConfigError` with every mistake; paths begin with "supervisor"."""
+    """Parse the supervisor's own settings. Raises `ConfigError` with every problem; paths begin with "supervisor"."""
     try:
         return SupervisorSettings.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(mistakes_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
+        raise ConfigError(problems_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
 
 
 def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProblem]:
@@ -289,21 +286,21 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
         ]
     if not isinstance(settings, Mapping):
         return [SettingProblem(path, "must be a mapping of settings, with at least queue, slo, and app or command")]
-    mistakes = []
+    problems = []
     if "name" in settings:
-        mistakes.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
+        problems.append(SettingProblem((*path, "name"), "a pool is named by its key: leave this out"))
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        mistakes += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
-        # A field's mistake keeps pydantic from comparing fields, so they are compared here in any case.
-        mistakes += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
-        return mistakes
-    return mistakes or pool
+        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        # If a field is invalid, pydantic does not compare fields, so they are compared here.
+        problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
+        return problems
+    return problems or pool
 
 
 def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
-    """Settings that are fine one by one, but not together."""
+    """Yield the problems of settings that are valid one by one, but not together."""
     app, command = settings.get("app"), settings.get("command")
     if app is not None and command is not None:
         yield SettingProblem(("command",), "give either app or command, not both")
@@ -329,7 +326,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
 
 
 def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:
-    """Windows that leave the pool's own bounds, `low` and `high`, with a min above a max; or that set nothing."""
+    """Yield the problems of windows that set nothing, or that put min above max, given the pool's own bounds."""
     for index, window in enumerate(schedule if isinstance(schedule, list | tuple) else ()):
         workers = window.get("workers") if isinstance(window, Mapping) else None
         if not isinstance(workers, Mapping):
@@ -338,7 +335,7 @@ def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[Se
         if not workers:
             yield SettingProblem(path, "give min, max or both")
         least, most = workers.get("min", low), workers.get("max", high)
-        shuts = most == 0 and "min" not in workers  # whatever min is otherwise
+        shuts = most == 0 and "min" not in workers  # then min does not matter
         if isinstance(least, int) and isinstance(most, int) and least > most and not shuts:
             whose = "" if "max" in workers else "the pool's own "
             yield SettingProblem((*path, "min"), f"must be at most {whose}max, which is {most}: {least}")

@@ -1,4 +1,4 @@
-"""Bounds that change with the hour, and the time of day by which work is to be done: as settings, and at an instant.
+"""Bounds that change with the time of day, and the time of day by which work must be done.
 
 Pure, but for the time zones that `zoneinfo` reads once. Instants are seconds since the epoch.
 """
@@ -63,11 +63,11 @@ TimeOfDay = Annotated[
     AfterValidator(_known_daily),
     WithJsonSchema({"type": "string", "pattern": f"^{_DAILY.pattern}$", "examples": ["09:00 Europe/Berlin"]}),
 ]
-"""A time of every day, and its zone: `09:00 Europe/Berlin`; UTC where none is given."""
+"""A daily time and its zone: `09:00 Europe/Berlin`; UTC if none is given."""
 
 
 class WindowBounds(FleetSettingsModel):
-    """What a window sets; what it leaves out stays as it is without the window."""
+    """The bounds that a window sets; a bound that it leaves out stays as it is."""
 
     min: Count | None = Field(default=None, ge=0, le=MAX_WORKERS, description="Workers kept while it is open.")
     max: Count | None = Field(
@@ -76,9 +76,9 @@ class WindowBounds(FleetSettingsModel):
 
 
 class Window(FleetSettingsModel):
-    """A time that comes again and again, in which a pool has other bounds.
+    """A recurring time in which a pool has other bounds.
 
-    It opens when `cron` says, on the wall clock of `timezone`, and stays open for `for` of elapsed time.
+    It opens at the times of `cron`, on the wall clock of `timezone`, and stays open for the elapsed time `for`.
     """
 
     cron: Annotated[str, AfterValidator(_known_cron)] = Field(
@@ -87,14 +87,14 @@ class Window(FleetSettingsModel):
     for_: Seconds = Field(alias="for", gt=0, le=MAX_WINDOW_SECONDS, description="How long it stays open.")
     workers: WindowBounds = Field(description="The bounds while it is open.")
     timezone: Annotated[str, AfterValidator(_known_zone)] = Field(
-        default="UTC", examples=["Europe/Berlin"], description="Whose clock cron means."
+        default="UTC", examples=["Europe/Berlin"], description="The time zone of cron."
     )
 
     def opened_at(self, now: float) -> float | None:
-        """When it opened, if it is open at `now`; the last time, if it opened again before it closed."""
+        """Return when it last opened, if it is open at `now`; else None."""
         zone = ZoneInfo(self.timezone)
-        # The search leaves out its own start, and works in whole seconds. It goes by what the clock shows: where that
-        # has just been put back, what was before is found from behind only.
+        # The search excludes its start and works in whole seconds of local time. Shortly after clocks went back, it
+        # must start later to find the times before the change.
         start = datetime.fromtimestamp(int(now) + 1, zone)
         if start.utcoffset() != datetime.fromtimestamp(now - _CHANGE_SECONDS, zone).utcoffset():
             start = datetime.fromtimestamp(int(now) + _CHANGE_SECONDS, zone)
@@ -103,14 +103,14 @@ class Window(FleetSettingsModel):
         return opened_at if opened_at is not None and now < opened_at + self.for_ else None
 
     def opens_at(self, now: float) -> float:
-        """When it opens next, after `now`."""
+        """Return when it opens next, after `now`."""
         opens = next(CronSim(self.cron, datetime.fromtimestamp(int(now), ZoneInfo(self.timezone))), None)
         return opens.timestamp() if opens else _FOREVER
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A pool's bounds at an instant, who set them (empty: its `workers`), and until when they hold at least."""
+    """A pool's bounds at an instant, what set them (empty: its `workers`), and until when they hold at least."""
 
     min: int
     max: int
@@ -119,10 +119,9 @@ class Bounds:
 
 
 def bounds_at(workers: WorkerBounds, schedule: Sequence[Window], *, now: float) -> Bounds:
-    """The bounds of a pool at `now`.
+    """Return the bounds of a pool at `now`.
 
-    Where several windows are open the later one in the list has the last word, for each of min and max. Should that
-    leave min above max, max holds.
+    Of several open windows the last one in the list decides, for min and max each. If min is then above max, max holds.
     """
     low, high, by, until = workers.min, workers.max, "", _FOREVER
     for window in schedule:
@@ -138,13 +137,13 @@ def bounds_at(workers: WorkerBounds, schedule: Sequence[Window], *, now: float) 
 
 
 def next_daily(time_of_day: str, *, now: float) -> tuple[float, int]:
-    """The next instant, after `now`, at which it is that time of day; and the zone's offset from UTC then, in seconds.
+    """Return the next instant after `now` at that time of day, and the zone's offset from UTC then, in seconds.
 
-    A time that a day leaves out (when clocks go forward) is as much later as the clocks went forward.
+    A time that a day skips (when clocks go forward) is later by as much as the clocks went forward.
     """
     match = _DAILY.fullmatch(time_of_day)
     if match is None:
-        raise ValueError(f"no time of day: {time_of_day}")
+        raise ValueError(f"not a time of day: {time_of_day}")
     zone = ZoneInfo(match[3] or "UTC")
     today = datetime.fromtimestamp(now, zone)
     for days in range(3):

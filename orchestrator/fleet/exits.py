@@ -1,4 +1,4 @@
-"""What a worker's end means: exit codes, signals, and whether it was asked to. Pure."""
+"""Find the cause of a worker's exit from its exit code, its signal and what was asked of it. Pure."""
 
 import signal
 from enum import StrEnum
@@ -7,14 +7,13 @@ from typing import Final, Protocol
 from orchestrator.clock import Monotonic
 
 EXIT_FINISHED: Final = 0
-"""A worker drained, or recycled itself: nothing is wrong."""
+"""The worker drained or recycled itself: nothing is wrong."""
 EXIT_QUEUE_LOST: Final = 75
-"""A worker gave up: its queue, or its supervisor, was away for too long (EX_TEMPFAIL of sysexits.h)."""
+"""The worker gave up: its queue or its supervisor was away for too long (EX_TEMPFAIL of sysexits.h)."""
 EXIT_MISCONFIGURED: Final = 78
-"""A worker cannot run with what it was given: no such app, or settings it refuses (EX_CONFIG of sysexits.h)."""
-
+"""The worker can't run: there is no such app, or its settings are invalid (EX_CONFIG of sysexits.h)."""
 EXIT_BROKEN: Final = 70
-"""A worker can't go on: an error of its own, or a handler that holds it up (EX_SOFTWARE of sysexits.h)."""
+"""The worker can't go on: it failed itself, or a handler blocks it (EX_SOFTWARE of sysexits.h)."""
 EXIT_CHANGED: Final = 77
 """A handler changed the user or group of the worker's process (EX_NOPERM of sysexits.h)."""
 
@@ -24,38 +23,37 @@ _IN_WORDS: Final = {
     "its last lines say which",
     EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
 }
-"""Meanings of these exit codes for our own workers; any other program may mean something else by them."""
+"""What these exit codes of our own workers mean; other programs may use them differently."""
 _MIB: Final = 2**20
 
 
 class Cause(StrEnum):
     """Why a worker ended."""
 
-    DRAINED = "drained"  # it was asked to
-    FINISHED = "finished"  # by itself, with nothing wrong: recycled
+    DRAINED = "drained"  # it was asked to finish
+    FINISHED = "finished"  # by itself, without an error: recycled
     MISCONFIGURED = "misconfigured"
     QUEUE_LOST = "queue lost"
     CRASHED = "crashed"
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out of memory"
-    OVERDUE = "overdue"  # it was asked to, did not in time, and was ended
+    OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
     UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
-    UNKNOWN = "unknown"  # an adopted process: only its own parent is told
+    UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
 
 WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 """Causes that lie in the worker, not in its host or its operator."""
 
-
 ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
-"""Causes that are no reason to look."""
+"""Causes that need no attention."""
 
 WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE})
-"""Causes that say nothing of what the worker was working on: somebody asked it to end, or its queue was away."""
+"""Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away."""
 
 
-class Ended(Protocol):
-    """A worker's exit, as a runtime tells it: exactly one of `code` and `signal`, or neither."""
+class EndedWorker(Protocol):
+    """The exit of a worker as a runtime reports it: exactly one of `code` and `signal`, or neither."""
 
     @property
     def worker(self) -> str: ...
@@ -77,40 +75,42 @@ class Ended(Protocol):
     def is_stopped(self) -> bool: ...
 
 
-def cause_of(ended: Ended, *, asked: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
-    """Why a worker ended, and the same in words for its owner.
+def cause_of(ended: EndedWorker, *, drained: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
+    """Return why a worker ended, and the same in words for its owner.
 
-    `asked`: it had been asked to finish; `overdue`: it had not in time, and was ended; `hung`: it was asked because it
-    was unresponsive, and how that showed.
+    Args:
+        drained: the worker had been asked to finish.
+        overdue: it did not finish in time and was killed.
+        hung: how it was found to be unresponsive, if it was ended for that; else "".
     """
-    cause, detail = _cause_of(ended, asked=asked, overdue=overdue)
+    cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
 
 
-def at_work(cause: Cause, detail: str) -> str:
-    """The same in words for a worker that held tasks: then an end that looks well is none."""
+def detail_at_work(cause: Cause, detail: str) -> str:
+    """Describe the exit of a worker that held tasks: `finished` is then no regular end."""
     if cause is not Cause.FINISHED:
         return detail
     return f"exit code {EXIT_FINISHED}, in the middle of its work: a handler ended the process, or made a daemon of it"
 
 
-def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:
         return Cause.OUT_OF_MEMORY, f"the kernel ended it: out of memory{_of_memory(ended)}"
-    if ended.is_stopped and not (asked or overdue):
+    if ended.is_stopped and not (drained or overdue):
         if number == signal.SIGKILL:
             return Cause.OVERDUE, "somebody else stopped it, and ended it before it had finished"
         if number == signal.SIGTERM or (number is None and ended.code == EXIT_FINISHED):
             return Cause.DRAINED, "asked to finish by somebody else"
     if number is not None:
-        return _cause_of_signal(number, asked=asked, overdue=overdue)
-    if ended.code is None and not asked:
-        return Cause.UNKNOWN, "adopted: its exit was not told"
+        return _cause_of_signal(number, drained=drained, overdue=overdue)
+    if ended.code is None and not drained:
+        return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, "asked to finish") if asked else (Cause.FINISHED, "finished by itself")
+        return (Cause.DRAINED, "asked to finish") if drained else (Cause.FINISHED, "finished by itself")
     if ended.code == EXIT_MISCONFIGURED:
         return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
     if ended.code == EXIT_QUEUE_LOST:
@@ -118,15 +118,15 @@ def _cause_of(ended: Ended, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
     return Cause.CRASHED, f"exit code {ended.code}{_IN_WORDS.get(ended.code, '')}"
 
 
-def _of_memory(ended: Ended) -> str:
-    """Peak and limit, as far as they are known."""
+def _of_memory(ended: EndedWorker) -> str:
+    """Return the peak and the limit in words, as far as they are known."""
     peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
     had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"
     return had if limit is None else f"{had}, with a limit of {limit / _MIB:,.0f} MiB"
 
 
-def _signal_of(ended: Ended) -> int | None:
-    """The signal that ended it, also where a shell between us tells it as an exit code (128 + signal)."""
+def _signal_of(ended: EndedWorker) -> int | None:
+    """Return the signal that ended it, also if a shell reports that as an exit code (128 + signal)."""
     if ended.signal is None and ended.code in {
         _SHELL_SIGNAL_BASE + signal.SIGTERM,
         _SHELL_SIGNAL_BASE + signal.SIGKILL,
@@ -135,10 +135,10 @@ def _signal_of(ended: Ended) -> int | None:
     return ended.signal
 
 
-def _cause_of_signal(number: int, *, asked: bool, overdue: bool) -> tuple[Cause, str]:
+def _cause_of_signal(number: int, *, drained: bool, overdue: bool) -> tuple[Cause, str]:
     if overdue and number == signal.SIGKILL:
         return Cause.OVERDUE, "ended: it did not finish within its grace"
-    if asked and number == signal.SIGTERM:
+    if drained and number == signal.SIGTERM:
         return Cause.DRAINED, "asked to finish"
     try:
         name = signal.Signals(number).name

@@ -1,8 +1,8 @@
-"""Who is there of a pool whose workers others start: who came, who left, who is expected, who is one too many. Pure.
+"""Track the workers of an external pool, which others start and end: present, expected and surplus ones. Pure.
 
-The queue tells who asks and who holds; nobody tells of a start or an end. So that decisions are the same as over
-processes of our own, a wanted worker is *expected* (a start under way) until one comes, and a worker too many is
-*released* (as if asked to leave) until one goes, whichever it is.
+The queue shows which workers ask and which hold leases; starts and ends are not reported. To decide as over our own
+processes, a wanted worker is *expected* (like a start under way) until one arrives, and a surplus worker is *released*
+(like one that drains) until any worker leaves (ADR 10).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,20 +16,20 @@ from orchestrator.samples import PresentWorker, QueueSample
 from orchestrator.values import value
 
 POLLS_SECONDS: Final = 30.0
-"""A worker that asks now and then has gone when it has not for so long."""
+"""Silence after which a polling worker counts as gone; more than the longest usual polling interval."""
 WAITS_SECONDS: Final = 5.0
-"""One whose calls wait for work has gone sooner: between two of them it is silent for a moment only."""
+"""Silence after which a worker with waiting lease calls counts as gone; between two calls it is silent only briefly."""
 HUNG_UP_SECONDS: Final = 2.0
-"""One that hung up on a call that waited has gone, unless it calls again at once, as over a new connection."""
+"""Silence after which a worker that hung up on a waiting call counts as gone; a reconnect takes less."""
 LATE_SECONDS: Final = 60.0
-"""One that is expected for longer, while nothing waits, is as good as idle: it may be done without."""
+"""Time after which an expected worker that is not needed counts as idle, so that the pool may shrink by it."""
 
 _EXPECTED: Final = f"{EXTERNAL}?"
 
 
 @value
 class DepartedWorker:
-    """A worker that is no longer seen. `released`: it was one too many."""
+    """A worker that is no longer present. `released`: it was a surplus one."""
 
     worker: str
     released: bool
@@ -38,7 +38,7 @@ class DepartedWorker:
 
 @value
 class ExternalWorkers:
-    """The fleet after a look, with those who came and those who left; `answers`: how many came for being wanted."""
+    """The fleet after a sample, the workers that came and went, and how many of them (`answers`) were expected."""
 
     fleet: Fleet
     came: tuple[str, ...] = ()
@@ -47,33 +47,33 @@ class ExternalWorkers:
 
 
 def prefix_of(pool: str) -> str:
-    """How the names of a pool's workers begin: a pool's own name has no slash."""
+    """Return the prefix of the names of a pool's workers; a pool's own name has no slash."""
     return f"{pool}/"
 
 
 def expected_ref(worker: str) -> str:
-    """What a runtime calls a worker that is only expected."""
+    """Return the `ref` of a worker that is only expected."""
     return f"{_EXPECTED}{worker}"
 
 
 def is_external(ref: str) -> bool:
-    """Whether a worker, expected or there, is somebody else's to start and to end."""
+    """Return whether a worker, expected or present, is started and ended by others."""
     return ref.startswith(EXTERNAL)
 
 
 def is_expected(ref: str) -> bool:
-    """Whether a worker is only expected."""
+    """Return whether a worker is only expected."""
     return ref.startswith(_EXPECTED)
 
 
-def roll_call(
+def observe_external(
     fleet: Fleet, present: Sequence[PresentWorker], sample: QueueSample, *, spec: PoolSpec, now: Monotonic
 ) -> ExternalWorkers:
-    """Bring the fleet up to date with who was seen; call it before `observe`, once per sample.
+    """Update the fleet with the workers that are present; call it before `observe`, once per sample.
 
     Args:
-        present: workers that a server of the queue heard of, by their names.
-        sample: the look at the queue; who holds or just held a lease is there, whoever heard of them.
+        present: workers that recently called a server of the queue.
+        sample: the newest sample; a worker that holds or just held a lease is present even if not in `present`.
     """
     here = _here(present, sample, spec)
     external = {name: w for name, w in fleet.workers.items() if w.is_external}
@@ -102,7 +102,7 @@ def roll_call(
 
 
 def released(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
-    """One worker is too many: as far as we know this one. One that is only expected is expected no longer."""
+    """Mark one worker as surplus; an expected one is no longer expected."""
     known = fleet.workers.get(worker)
     if known is None:
         return fleet
@@ -112,7 +112,7 @@ def released(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
 
 
 def wanted_again(fleet: Fleet, count: int, *, now: Monotonic) -> Fleet:
-    """So many more workers are wanted: of those that were too many the last ones stay instead."""
+    """Keep up to `count` released workers after all, the last released first: more workers are wanted."""
     if count <= 0:
         return fleet
     external = {name: w for name, w in fleet.workers.items() if w.is_external}
@@ -121,7 +121,7 @@ def wanted_again(fleet: Fleet, count: int, *, now: Monotonic) -> Fleet:
 
 
 def without_external(fleet: Fleet) -> Fleet:
-    """The pool's workers are no longer somebody else's: these are not looked for any more."""
+    """Forget the external workers: the pool is no longer external."""
     workers = {name: w for name, w in fleet.workers.items() if not w.is_external}
     return fleet if len(workers) == len(fleet.workers) else replace(fleet, workers=workers)
 
@@ -130,7 +130,7 @@ def _here(present: Sequence[PresentWorker], sample: QueueSample, spec: PoolSpec)
     prefix = prefix_of(spec.name)
     here = dict.fromkeys(one.worker for one in present if _is_here(one))
     here.update(dict.fromkeys(lease.worker for lease in sample.running))
-    silent = {one.worker for one in present}  # of these is known better whether they are there
+    silent = {one.worker for one in present}  # for these, `present` is more reliable than their leases
     for lease in sample.finished:
         if lease.worker not in silent and lease.ended_seconds_ago <= POLLS_SECONDS:
             here[lease.worker] = None
@@ -144,7 +144,7 @@ def _is_here(one: PresentWorker) -> bool:
 
 
 def _is_hoped_for(worker: Worker, now: Monotonic) -> bool:
-    """A supervisor that just started believes its predecessor for a while: a server may not have heard of all yet."""
+    """Return whether an adopted worker may still show up: a new server may not have had a call from it yet."""
     return worker.adopted and worker.started_at is None and now - worker.since < POLLS_SECONDS
 
 
@@ -153,7 +153,7 @@ def _first_seen_ago(sample: QueueSample, name: str) -> float:
 
 
 def _arrived(name: str, met: Worker | None, sample: QueueSample, *, spec: PoolSpec) -> Worker:
-    """A worker that came; its start-up is learned from only when it came after it was wanted."""
+    """Return a worker that arrived; its start counts for the start-up estimate only if it was expected first."""
     seen_at = Monotonic(sample.at - _first_seen_ago(sample, name))
     is_answer = met is not None and seen_at >= met.spawned_at
     spawned_at = met.spawned_at if met is not None and is_answer else seen_at
@@ -162,7 +162,7 @@ def _arrived(name: str, met: Worker | None, sample: QueueSample, *, spec: PoolSp
 
 
 def _fewer_released(workers: dict[str, Worker], count: int, *, since: Monotonic | None = None) -> dict[str, Worker]:
-    """So many fewer of the workers are too many: those that were last found to be."""
+    """Return the workers with `count` fewer released ones: those released last stay."""
     if count <= 0:
         return workers
     too_many = sorted((w for w in workers.values() if w.state == "draining"), key=lambda w: (w.since, w.worker))
@@ -174,7 +174,7 @@ def _fewer_released(workers: dict[str, Worker], count: int, *, since: Monotonic 
 
 
 def _still_expected(expected: Sequence[Worker], sample: QueueSample, *, now: Monotonic) -> list[Worker]:
-    """A start under way for as long as it takes; late and not needed, it is as good as idle."""
+    """Return the expected workers: starting, or idle if late and not needed."""
     workers = []
     for w in expected:
         if sample.ready or now - w.spawned_at <= LATE_SECONDS:

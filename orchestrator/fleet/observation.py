@@ -1,4 +1,4 @@
-"""What a sample of the queue tells of a pool's workers: who started, who is busy, who is idle since when. Pure."""
+"""Update a pool's workers from a sample of its queue: which have started, which are busy, which idle. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +9,7 @@ from orchestrator.samples import QueueSample
 
 
 def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
-    """Bring the workers up to date with a new sample: who started, who is busy, who is idle since when.
-
-    Call it once per sample: finished leases are counted.
-    """
+    """Return the fleet after a sample. Call it once per sample, because finished leases are counted."""
     is_at_rest = not (sample.running or sample.finished or fleet.started)
     if is_at_rest and all(w.state == "idle" or (w.is_leaving and not w.leases) for w in fleet.workers.values()):
         return _proven(fleet, sample.at)
@@ -47,9 +44,10 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
 def _seen(
     worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequence[float], *, acted_ago: float | None
 ) -> Worker:
-    """The worker after a sample: seconds for which it has held each of its leases, and since each that is over.
+    """Return the worker after a sample.
 
-    `acted_ago`: seconds since the last of them that it ended itself.
+    `held` has the age of each of its leases, `done` the seconds since each of its finished ones ended; `acted_ago` is
+    the time since it last ended a lease itself.
     """
     leases, finished = len(held), len(done)
     state, since, started_at = worker.state, worker.since, worker.started_at
@@ -96,16 +94,16 @@ def _seen(
 def _lapsed_at(
     worker: Worker, at: Monotonic, *, leases: int, done: Sequence[float], acted_ago: float | None
 ) -> Monotonic | None:
-    """When the last of its leases ended by time; None where the worker ended it, or holds one."""
+    """Return when its last lease expired; None if the worker ended it itself, or holds a lease."""
     if leases or (done and acted_ago == min(done)):
         return None
     if done:
         return Monotonic(at - min(done))
-    return at if worker.leases else worker.lapsed_at  # an end by time is put on record by the next who asks
+    return at if worker.leases else worker.lapsed_at  # an expired lease is recorded only by the next lease call
 
 
 def _start_of(worker: Worker, sample: QueueSample, *, held: Sequence[float], done: Sequence[float]) -> Monotonic | None:
-    """When a worker first asked for a lease, if it did; where that was missed, its first lease stands for it."""
+    """Return when a worker first asked for a lease; if that was missed, when its first known lease began."""
     ago = sample.first_seen_seconds_ago.get(worker.worker)
     if ago is None and (held or done):
         ago = max(held, default=0.0)
@@ -113,7 +111,7 @@ def _start_of(worker: Worker, sample: QueueSample, *, held: Sequence[float], don
 
 
 def _proven(fleet: Fleet, at: Monotonic) -> Fleet:
-    """End the crash loop when a worker spawned since its last failure works, or has stayed up."""
+    """End the crash loop once a worker spawned since the last failure has worked or stayed up."""
     if not fleet.crash.failures:
         return fleet
     for w in fleet.workers.values():

@@ -1,8 +1,8 @@
-"""Which tasks are suspected of ending the workers that hold them, and what becomes of what a dead worker held. Pure.
+"""Find the tasks that kill their workers, and decide what happens to the tasks of a dead worker. Pure (ADR 14).
 
-A task that was held at several deaths is a suspect: it is held back from everybody, and runs alone, in a worker that is
-started for it. Only a task that was alone when its worker died may become dead by it, so that one that ends its worker
-takes nobody along who merely shared it.
+A task that was held at several deaths is suspected: it is held back from all workers and run alone, in a solo worker
+started for it. Only a task that was alone when its worker died can become dead by that, so tasks that merely shared the
+worker survive.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,37 +13,38 @@ from orchestrator.clock import Monotonic
 from orchestrator.values import value
 
 SUSPECT_DEATHS: Final = 2
-"""A task that was there at so many deaths is a suspect; one with a single lease left, at the first."""
-MAX_DEATHS_ALONE: Final = 5
-"""Where a queue has no `max_leases`, a task becomes dead when its worker died so many times with nothing else in it."""
+"""Deaths at which a task must have been held to be suspected; with a single lease left, one is enough."""
+MAX_SOLO_DEATHS: Final = 5
+"""Deaths alone in a worker after which a task becomes dead, in a queue without `max_leases`."""
 HOLD_SECONDS: Final = 120.0
-"""How long a suspect is held back for the worker that is started for it: if none comes, anybody may lease it again."""
+"""How long a suspected task is held back for its solo worker; if none comes, any worker may lease it again."""
 HOLD_SECONDS_PER_PLACE: Final = 10.0
+"""Added to the hold for each suspected task of the pool that waits already."""
 MAX_HOLD_SECONDS: Final = 900.0
-START_SECONDS: Final = 5.0
-"""A worker is started only for a suspect that is held back for as long as this still."""
-AT_ONCE_ALONE: Final = 3
-"""After more deaths alone than these there is a pause before the next: what it needs may be away, or too little."""
+MIN_HOLD_LEFT_SECONDS: Final = 5.0
+"""Hold that must be left for a solo worker to be started: it has to come up before the hold ends."""
+SOLO_RETRIES_AT_ONCE: Final = 3
+"""Deaths alone after which there is a growing pause before the next try: something the task needs may be missing."""
 MAX_PAUSE_SECONDS: Final = 30.0
-ALONE_SHARE: Final = 8
-"""One of so many workers of a pool runs a suspect, at a time; one may in any case."""
+SOLO_SHARE: Final = 8
+"""At most one in this many workers of a pool is a solo worker; one is always allowed."""
 MAX_KNOWN: Final = 10_000
 MAX_WORKERS_KNOWN: Final = 8
 FORGOTTEN_SECONDS: Final = 72 * 3600.0
-"""A death of so long ago says nothing of a task any more."""
-ALONE: Final = ".alone."
-"""In the name of a worker that is there for one task."""
+"""Age after which a death no longer counts against a task."""
+SOLO_MARK: Final = ".alone."
+"""The part of a worker's name that marks it as a solo worker."""
 
 Verdict = Literal["given back", "held back", "dead"]
-"""What becomes of a task whose worker died: given back, the lease charged as ever; held back to run alone; dead."""
+"""The outcome for a task whose worker died: given back, with its lease counted; held back to run alone; or dead."""
 
 Key = tuple[str, str]
-"""A task for all time: its queue and its name."""
+"""The identity of a task across leases: its queue and its name."""
 
 
 @value
 class SuspectedTask:
-    """A task that a dead worker holds. `max_leases` is its bound, its own or its queue's; None: there is none."""
+    """A task that a dead worker holds. `max_leases` is its own bound or its queue's; None if there is none."""
 
     queue: str
     task: str
@@ -59,17 +60,19 @@ class SuspectedTask:
 
     @property
     def leases_left(self) -> int | None:
-        """Leases that it may still get after this one."""
+        """The number of leases that it may still get after this one; None if unbounded."""
         return None if self.max_leases is None else max(0, self.max_leases - self.lease_number)
 
 
 @value
 class DeathRecord:
-    """Deaths of workers that a task was held at; `alone`: with no other task in the worker. `at` is of the last one, in
-    seconds since the epoch; `workers` are the last of the dead."""
+    """The deaths of workers at which a task was held, and how many of them with no other task in the worker (`solo`).
+
+    `at` is the time of the last one, in seconds since the epoch; `workers` are the workers that died last.
+    """
 
     deaths: int = 0
-    alone: int = 0
+    solo: int = 0
     at: float = 0.0
     workers: tuple[str, ...] = ()
 
@@ -79,17 +82,17 @@ NO_RECORD: Final = DeathRecord()
 
 @value
 class DeathLedger:
-    """What is known of tasks that were held at deaths, the longest known first."""
+    """The death records of tasks, the oldest first."""
 
     records: Mapping[Key, DeathRecord] = field(default_factory=dict)
 
     def of(self, key: Key, *, at: float) -> DeathRecord:
-        """A task's record, as far as it still says something."""
+        """Return a task's record; an empty one if there is none or it is too old."""
         known = self.records.get(key, NO_RECORD)
         return known if at - known.at < FORGOTTEN_SECONDS else NO_RECORD
 
     def noted(self, keys: Iterable[Key], *, worker: str, at: float) -> "DeathLedger":
-        """The same after one more death, of a worker that held these."""
+        """Return the ledger after the death of a worker that held these tasks."""
         together = list(dict.fromkeys(keys))
         records = dict(self.records)
         for key in together:
@@ -97,7 +100,7 @@ class DeathLedger:
             records.pop(key, None)
             records[key] = DeathRecord(
                 known.deaths + 1,
-                known.alone + (len(together) == 1),
+                known.solo + (len(together) == 1),
                 at,
                 (*known.workers, worker)[-MAX_WORKERS_KNOWN:],
             )
@@ -107,10 +110,10 @@ class DeathLedger:
 
 
 @value
-class SuspectVerdict:
-    """What is to become of one task of a dead worker's, and its record with this death.
+class TaskVerdict:
+    """The verdict on one task of a dead worker, and its record including this death.
 
-    `hold_seconds`: for so long it is held back. `charge`: whether the lease counts. `why`: the reason it is dead for.
+    `hold_seconds`: how long it is held back. `charge`: whether the lease counts. `why`: the reason it is dead for.
     """
 
     task: SuspectedTask
@@ -123,11 +126,11 @@ class SuspectVerdict:
 
 
 @value
-class Suspect:
-    """A task that is held back to run alone. `mark` is its source's name for it, with which a worker is named, and
-    `workers` are those that died while they held it.
+class IsolatedTask:
+    """A suspected task that is held back to run alone.
 
-    No worker is started for it before `not_before`; from `lapses_at` on anybody may lease it.
+    `mark` is its source's name for it and part of its solo worker's name; `workers` died while they held it. No worker
+    is started for it before `not_before`; from `lapses_at` on any worker may lease it.
     """
 
     task: SuspectedTask
@@ -137,7 +140,7 @@ class Suspect:
     workers: tuple[str, ...] = ()
 
 
-def judged(
+def judge_tasks(
     ledger: DeathLedger,
     held: Sequence[SuspectedTask],
     *,
@@ -146,89 +149,92 @@ def judged(
     isolates: Literal["yes", "no"],
     waiting: int,
     at: float,
-) -> tuple[DeathLedger, tuple[SuspectVerdict, ...]]:
-    """What becomes of the tasks that a worker held when it died of what may have been one of them.
+) -> tuple[DeathLedger, tuple[TaskVerdict, ...]]:
+    """Return the ledger with this death, and the verdicts on the tasks that the worker held.
 
     Args:
         how: the worker's end in words: "ended by SIGSEGV".
-        isolates: whether a worker can be started for one task in this pool.
-        waiting: suspects of the pool that wait already.
+        isolates: whether this pool can start solo workers.
+        waiting: the number of suspected tasks of the pool that wait already.
         at: seconds since the epoch.
     """
     after = ledger.noted((task.key for task in held), worker=worker, at=at)
-    fates = []
+    verdicts = []
     for task in held:
         record = after.of(task.key, at=at)
-        fate = _fate(task, record, is_alone=len(held) == 1, isolates=isolates)
-        if fate.verdict == "dead":
-            fate = SuspectVerdict(task, "dead", record, why=reason(record, how=how, worker=worker))
-        elif fate.verdict == "held back":
-            pause = (
-                min(MAX_PAUSE_SECONDS, 2.0 ** (record.alone - AT_ONCE_ALONE)) if record.alone > AT_ONCE_ALONE else 0.0
-            )
+        verdict = _verdict(task, record, is_only_one=len(held) == 1, isolates=isolates)
+        if verdict.verdict == "dead":
+            verdict = TaskVerdict(task, "dead", record, why=reason(record, how=how, worker=worker))
+        elif verdict.verdict == "held back":
+            over = record.solo - SOLO_RETRIES_AT_ONCE
+            pause = min(MAX_PAUSE_SECONDS, 2.0**over) if over > 0 else 0.0
             hold = min(MAX_HOLD_SECONDS, HOLD_SECONDS + HOLD_SECONDS_PER_PLACE * waiting) + pause
-            fate = SuspectVerdict(task, "held back", record, fate.charge, hold, pause)
+            verdict = TaskVerdict(task, "held back", record, verdict.charge, hold, pause)
             waiting += 1
-        fates.append(fate)
-    return after, tuple(fates)
+        verdicts.append(verdict)
+    return after, tuple(verdicts)
 
 
-def _fate(
-    task: SuspectedTask, record: DeathRecord, *, is_alone: bool, isolates: Literal["yes", "no"]
-) -> SuspectVerdict:
+def _verdict(
+    task: SuspectedTask, record: DeathRecord, *, is_only_one: bool, isolates: Literal["yes", "no"]
+) -> TaskVerdict:
     left = task.leases_left
-    is_over = left == 0 if left is not None else record.alone >= MAX_DEATHS_ALONE
-    if is_alone and is_over:
-        return SuspectVerdict(task, "dead", record)
+    is_over = left == 0 if left is not None else record.solo >= MAX_SOLO_DEATHS
+    if is_only_one and is_over:
+        return TaskVerdict(task, "dead", record)
     if isolates == "no":
-        return SuspectVerdict(task, "given back", record)
-    if left == 0:  # in company: the last lease is given once more, and alone
-        return SuspectVerdict(task, "held back", record, "uncounted")
+        return TaskVerdict(task, "given back", record)
+    if left == 0:  # it shared its worker: it gets its last lease once more, alone
+        return TaskVerdict(task, "held back", record, "uncounted")
     if record.deaths >= SUSPECT_DEATHS or left == 1:
-        return SuspectVerdict(task, "held back", record)
-    return SuspectVerdict(task, "given back", record)
+        return TaskVerdict(task, "held back", record)
+    return TaskVerdict(task, "given back", record)
 
 
 def reason(record: DeathRecord, *, how: str, worker: str) -> str:
-    """Why a task is dead that ended its workers."""
+    """Return the reason for which a task that killed its workers is dead."""
     times = "" if record.deaths <= 1 else f" {record.deaths} times"
     return f"its worker died{times} while it ran, last: {how} (worker {worker})"
 
 
-def queued(line: Iterable[Suspect], *, now: Monotonic) -> tuple[Suspect, ...]:
-    """Those of a line that are held back for long enough still."""
-    return tuple([one for one in line if one.lapses_at - now > START_SECONDS])
+def still_held(waiting: Iterable[IsolatedTask], *, now: Monotonic) -> tuple[IsolatedTask, ...]:
+    """Return the tasks whose hold lasts long enough to start a worker for them."""
+    return tuple([task for task in waiting if task.lapses_at - now > MIN_HOLD_LEFT_SECONDS])
 
 
-def explained_by(culprit: Suspect, line: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Those of a line who were held at no other deaths than one that ended its worker alone: it was not them."""
-    return tuple([one for one in line if one.workers and set(one.workers) <= set(culprit.workers)])
+def cleared_by(culprit: IsolatedTask, waiting: Iterable[IsolatedTask]) -> tuple[IsolatedTask, ...]:
+    """Return the tasks that are no longer suspected, as each death they were held at is explained by the culprit."""
+    return tuple([task for task in waiting if task.workers and set(task.workers) <= set(culprit.workers)])
 
 
-def reserved(line: Sequence[Suspect], *, running: int) -> int:
-    """Places that a pool leaves free while suspects wait; where some are `running`, theirs are the next ones'."""
-    return 1 if line and not running else 0
+def reserved(waiting: Sequence[IsolatedTask], *, running: int) -> int:
+    """Return the number of places that a pool keeps free for solo workers: one, unless one is running already."""
+    return 1 if waiting and not running else 0
 
 
-def next_ones(line: Sequence[Suspect], *, most: int, taken: int, alone: int, now: Monotonic) -> tuple[Suspect, ...]:
-    """For whom a worker is to be started now, of a pool with `taken` of its `most` workers, `alone` of them with a
-    suspect: that is a few of them at a time, as the others are for those who did nothing."""
-    most = max(0, min(most - taken, max(1, most // ALONE_SHARE) - alone))
-    return tuple([one for one in line if now >= one.not_before][:most])
+def next_to_start(
+    waiting: Sequence[IsolatedTask], *, most: int, taken: int, solo: int, now: Monotonic
+) -> tuple[IsolatedTask, ...]:
+    """Return the tasks for which to start a solo worker now: a few at a time, as other work needs workers too.
+
+    The pool has `taken` of its `most` workers, `solo` of them solo workers.
+    """
+    most = max(0, min(most - taken, max(1, most // SOLO_SHARE) - solo))
+    return tuple([task for task in waiting if now >= task.not_before][:most])
 
 
-def name_for(suspect: Suspect, *, identity: str) -> str:
-    """What the worker is called that is started for a suspect: by it the queue knows whom to give the task to."""
-    return f"{identity}{ALONE}{suspect.mark}"
+def solo_worker_name(task: IsolatedTask, *, identity: str) -> str:
+    """Return the name of the solo worker for a task: the queue leases the task only to that name."""
+    return f"{identity}{SOLO_MARK}{task.mark}"
 
 
-def is_alone(worker: str) -> bool:
-    """Whether a worker is there for one task."""
-    return ALONE in worker
+def is_solo_worker(worker: str) -> bool:
+    """Return whether a worker was started for one suspected task."""
+    return SOLO_MARK in worker
 
 
 def ledger_of(deaths: Iterable[Mapping[str, object]]) -> DeathLedger:
-    """The ledger as the certificates tell it, oldest first; what can't be read is passed over."""
+    """Rebuild the ledger from death certificates, the oldest first; entries that can't be read are skipped."""
     ledger = DeathLedger()
     for death in deaths:
         held, at = death.get("held"), death.get("at")

@@ -1,8 +1,8 @@
-"""Which workers hang: they neither hold a live lease nor ask for one. Pure.
+"""Find workers that hang: they neither hold a live lease nor ask for one. Pure.
 
-A worker is idle only while it waits in a lease call, or asked for a lease within seconds, as the servers of its queue
-know. Where no server knows, because the workers open the store themselves, a worker is idle until work has waited for
-long enough that it would have been leased by anybody who asks.
+The servers of the queue know when a worker last asked: it is idle while it waits in a lease call or has asked within
+seconds. Where workers open the store themselves nobody knows, and a worker counts as idle until work has waited so long
+that any worker that asks would have leased it.
 """
 
 from dataclasses import replace
@@ -11,32 +11,32 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
-from orchestrator.fleet.quarantine import is_alone
+from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.samples import PresentWorker, QueueSample
 from orchestrator.values import value
 
 GAP_SECONDS: Final = 3.0
-"""Two looks further apart than a turn and this: the supervisor, its host or the queue stood still meanwhile, and a
-worker that was silent then may not have been able to ask."""
+"""Two samples further apart than a turn plus this are a gap: the supervisor, its host or the queue stood still, and
+silent workers may have been unable to ask, so their silence before it does not count."""
 UNTAKEN_SECONDS: Final = 10.0
-"""Work that waits for so long is taken by no worker that asks: where no server wakes them, they look every 5 s."""
+"""Wait of a task after which an idle worker is taken to hang, where no server reports calls; workers poll every 5 s."""
 
-_JUDGED: Final = frozenset({"idle", "alone", "unresponsive"})
+_CHECKED_STATES: Final = frozenset({"idle", "alone", "unresponsive"})
 
 
 @value
 class WorkWatch:
-    """For how long a pool has been looked at without a gap, and since when every look has found work that waits."""
+    """Since when a pool was sampled without a gap, and since when every sample has found waiting work."""
 
     since: Monotonic
     untaken_since: Monotonic | None = None
 
 
-def watched(
+def next_watch(
     before: WorkWatch | None, sample: QueueSample, *, last: QueueSample | None, turn_seconds: float
 ) -> WorkWatch:
-    """The watch after a sample; `last` is the one before it, None where a look failed in between."""
+    """Return the watch after a sample; `last` is the previous sample, None if sampling failed in between."""
     since = sample.at
     if before is not None and last is not None and sample.at - last.at <= turn_seconds + GAP_SECONDS:
         since = before.since
@@ -47,64 +47,64 @@ def watched(
     return WorkWatch(since, max(oldest_at, sample.at if known is None else known))
 
 
-def judged(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Fleet:
-    """Mark the workers that hang, and those no longer that ask again. Call it after `observe`, once per sample.
+def mark_unresponsive(fleet: Fleet, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Fleet:
+    """Mark the workers that hang, and unmark those that ask again. Call it after `observe`, once per sample.
 
-    Workers of others are left out: who of them is silent is no longer there (see `rollcall`). So are all as long as
-    there are more leases than a sample tells.
+    External workers are left out: a silent one counts as gone (see `external`). Nothing is marked while there are more
+    leases than the sample lists.
     """
     if spec.runtime_kind == "external" or len(sample.running) < sample.in_flight:
         return fleet
     changed = {}
     for name, worker in fleet.workers.items():
-        if worker.leases or worker.started_at is None or worker.state not in _JUDGED:
+        if worker.leases or worker.started_at is None or worker.state not in _CHECKED_STATES:
             continue
-        after = _judged(worker, sample, spec=spec, watch=watch)
+        after = _checked(worker, sample, spec=spec, watch=watch)
         if after is not worker:
             changed[name] = after
     return replace(fleet, workers={**fleet.workers, **changed}) if changed else fleet
 
 
-def _judged(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Worker:
-    heard = sample.heard.get(worker.worker)
+def _checked(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Worker:
+    presence = sample.presence.get(worker.worker)
     is_marked = worker.state == "unresponsive"
-    if heard is None:
+    if presence is None:
         hung_at = _untaken_since(worker, sample, spec=spec, watch=watch)
         if hung_at is None and is_marked and not _took_since(worker):
-            hung_at = worker.hung_at  # nothing speaks for it yet
+            hung_at = worker.hung_at  # there is no sign of life yet
     else:
-        hung_at = _silent_since(worker, heard, sample, spec=spec, watch=watch)
+        hung_at = _silent_since(worker, presence, sample, spec=spec, watch=watch)
     if hung_at is None:
         return _asks_again(worker, sample) if is_marked else worker
     if not is_marked:
         return replace(worker, state="unresponsive", since=sample.at, hung_at=hung_at)
-    # After a gap it is given its grace anew.
+    # After a gap its grace starts again.
     return replace(worker, since=watch.since) if watch.since > worker.since else worker
 
 
 def _took_since(worker: Worker) -> bool:
-    """Whether it has ended a lease itself since it was marked."""
+    """Return whether it has ended a lease itself since it was marked."""
     return worker.acted_at is not None and worker.acted_at > worker.since
 
 
 def _silent_since(
-    worker: Worker, heard: PresentWorker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch
+    worker: Worker, presence: PresentWorker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch
 ) -> Monotonic | None:
-    """Since when it has neither asked nor held a lease, where that is too long; None while it may be called idle."""
-    if heard.silent_seconds <= 0.0:
+    """Return since when it has neither asked nor held a lease, if that is too long; None while it counts as idle."""
+    if presence.silent_seconds <= 0.0:
         return None
-    asked_at = Monotonic(sample.at - heard.silent_seconds)
+    asked_at = Monotonic(sample.at - presence.silent_seconds)
     alive_at = asked_at if worker.acted_at is None else max(asked_at, worker.acted_at)
     lapsed_at = worker.lapsed_at
     if lapsed_at is not None and watch.since < lapsed_at and alive_at < lapsed_at:
-        return lapsed_at  # whoever lives renews its lease, or ends it
-    limit_seconds = WAITS_SECONDS if heard.waits else max(POLLS_SECONDS, spec.slo)
+        return lapsed_at  # a worker that lives renews its lease, or ends it
+    limit_seconds = WAITS_SECONDS if presence.waits else max(POLLS_SECONDS, spec.slo)
     since = alive_at if lapsed_at is None else max(alive_at, lapsed_at)
     return since if sample.at - max(since, watch.since) >= limit_seconds else None
 
 
 def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Monotonic | None:
-    """Since when there has been work that it did not take; None where it was not for long, or need not fit it."""
+    """Return since when there was work that it did not take; None if not for long, or if it may not fit the worker."""
     if spec.app is None or worker.state == "alone" or watch.untaken_since is None:
         return None
     free_at = worker.since if worker.state == "idle" else worker.hung_at or worker.since
@@ -113,5 +113,5 @@ def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch
 
 
 def _asks_again(worker: Worker, sample: QueueSample) -> Worker:
-    state: State = "alone" if is_alone(worker.worker) else "idle"
+    state: State = "alone" if is_solo_worker(worker.worker) else "idle"
     return replace(worker, state=state, since=sample.at, hung_at=None, condition="")

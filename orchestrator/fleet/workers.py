@@ -1,4 +1,4 @@
-"""The workers of one pool as a value, and what happens to it: starts, work, idleness, asks to finish, ends. Pure."""
+"""The workers of one pool as a value, and its transitions: spawned, adopted, draining, killed, exited. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -6,41 +6,42 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, Ended, at_work, cause_of
-from orchestrator.fleet.quarantine import is_alone
+from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, EndedWorker, cause_of, detail_at_work
+from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
 
 MAX_BACKOFF_SECONDS: Final = 60.0
 PROVEN_SECONDS: Final = 5.0
-"""A started worker that lives this long is no failed start, whatever it did; nor is one that worked before."""
+"""Age from which a started worker is no failed start, even if it never worked."""
 DRAIN_MARGIN_SECONDS: Final = 2.0
-"""A worker gives back its leases when its grace ends; only after this much more is it ended."""
+"""Time after a worker's grace until it is killed: it releases its leases when its grace ends, and needs a moment."""
 KILL_REPEAT_SECONDS: Final = 10.0
+"""Interval at which a killed worker is killed again until it is collected."""
 BILLED_TURNS: Final = 2
-"""A worker goes this many turns before the next step of its bill: it must be seen, asked and gone by then."""
+"""Turns before the next billing step at which an idle worker is let go: draining it must be over by then."""
 
 _MIB: Final = 2**20
 _LEAVING: Final = frozenset({"draining", "killed"})
 NOT_COUNTED: Final = frozenset({"draining", "killed", "alone", "unresponsive"})
-"""States of workers that are no part of the pool's size."""
+"""States of workers that do not count towards the pool's size."""
 _LONG_AGO: Final = Monotonic(float("-inf"))
 EXTERNAL: Final = "external:"
-"""How the `ref` begins of a worker that somebody else starts and ends."""
+"""The prefix of the `ref` of an external worker."""
 
 State = Literal["starting", "idle", "busy", "draining", "killed", "alone", "unresponsive"]
-"""`alone`: it is there for one suspect and no part of the pool's size. `unresponsive`: it neither holds a lease nor
-asks for one (see `presence`)."""
+"""`alone`: a solo worker for one suspected task. `unresponsive`: it neither holds a lease nor asks for one (see
+`responsiveness`). Neither counts towards the pool's size."""
 
 
 @value
 class Worker:
     """One worker. `since` is when it entered its state; for an idle one, the end of its last lease.
 
-    `leases` are held now, `finished` ended since it joined; `deadline_at` is when a draining worker is ended (None: it
-    was not asked to end yet, the queue only grants it no more);
-    `replaced_by` names the worker that was started to take its place. `acted_at` is when it last ended a lease itself,
-    and `lapsed_at` when a lease of its last ended by time, if none has ended otherwise since. `hung_at`: since when it
-    is unresponsive, also while it is ended for that; `condition` is what its runtime then knew of it.
+    `leases` counts those held now, `finished` those ended since it joined; `deadline_at` is when a draining worker is
+    killed (None: the queue grants it no more leases, but it was not asked to end yet); `replaced_by` names its
+    replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
+    ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
+    runtime found then.
     """
 
     worker: str
@@ -63,31 +64,30 @@ class Worker:
 
     @property
     def is_external(self) -> bool:
-        """True for one that somebody else starts and ends (see `rollcall`)."""
+        """True for a worker that others start and end (see `external`)."""
         return self.ref.startswith(EXTERNAL)
 
     @property
     def is_leaving(self) -> bool:
-        """True once it was asked to finish or ended."""
+        """True once it was asked to finish, or killed."""
         return self.state in _LEAVING
 
     @property
     def is_finishing(self) -> bool:
-        """True for one that gets no more leases, and is asked to end when it holds none: it may take its time."""
+        """True for a worker that gets no more leases and is asked to end once it holds none, without a deadline."""
         return self.state == "draining" and self.deadline_at is None and not self.is_external
 
 
 @value
-class Memory:
-    """What an earlier supervisor was about with a worker: who was to replace it, and until when it was to finish, or
-    that it was let finish in its own time."""
+class RememberedWorker:
+    """An earlier supervisor's decisions about a worker: its replacement, and its drain deadline or its finishing."""
 
     replaced_by: str | None = None
     leaves_by: Monotonic | None = None
     finishes: bool = False
 
 
-NOTHING_KNOWN: Final = Memory()
+NOT_REMEMBERED: Final = RememberedWorker()
 
 
 @value
@@ -100,7 +100,7 @@ class Started:
 
 @value
 class CrashLoop:
-    """Starts that failed in a row, with one digest of the pool's settings; growth waits until `retry_at`."""
+    """Consecutive failed starts with one digest of the pool's settings; growth waits until `retry_at`."""
 
     failures: int = 0
     failed_at: Monotonic = _LONG_AGO
@@ -110,7 +110,7 @@ class CrashLoop:
 
 @value
 class Death:
-    """A worker's end: why, how long it lived, and whether it was a start that failed."""
+    """The end of a worker: its cause, how long it lived, and whether its start failed."""
 
     worker: str
     cause: Cause
@@ -121,7 +121,7 @@ class Death:
 
 @value
 class Fleet:
-    """The workers of one pool, by name. `started` are those whose first lease call the last sample told."""
+    """The workers of one pool, by name. `started` are those whose first lease call was in the last sample."""
 
     pool: str
     workers: Mapping[str, Worker] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Fleet:
 
     @property
     def alive(self) -> tuple[Worker, ...]:
-        """Workers that count: neither leaving, nor alone with a suspect, nor with a replacement under way."""
+        """Workers that count: neither leaving, solo or unresponsive, nor with a replacement under way."""
         return tuple(
             [
                 w
@@ -141,29 +141,29 @@ class Fleet:
 
     @property
     def unresponsive(self) -> tuple[Worker, ...]:
-        """Workers that hang, and were not asked to finish yet; the longest first."""
+        """Workers that hang and were not asked to finish yet; those that hang longest first."""
         hung = [w for w in self.workers.values() if w.state == "unresponsive"]
         return tuple(sorted(hung, key=lambda w: (w.since, w.worker)))
 
     @property
     def leaving(self) -> tuple[Worker, ...]:
-        """Workers that were asked to finish, or ended, and are not collected yet."""
+        """Workers that were asked to finish or killed, and are not collected yet."""
         return tuple([w for w in self.workers.values() if w.state in _LEAVING])
 
     def failed_starts(self, spec: PoolSpec) -> int:
-        """Starts that failed in a row with the settings of `spec`; other settings begin anew."""
+        """Return the number of consecutive failed starts with the settings of `spec`."""
         failures = self.crash.failures
         return failures if failures and self.crash.spec_digest == spec.digest() else 0
 
 
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
-    """The idle ones among `workers`, the longest idle first."""
+    """Return the idle ones among `workers`, the longest idle first."""
     idle = [w for w in workers if w.state == "idle"]
     return sorted(idle, key=lambda w: (w.since, w.worker)) if len(idle) > 1 else idle
 
 
 def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:
-    """How long a worker stays because it is paid for anyway (`min_billing`), in seconds; 0 when it may go now."""
+    """Return for how many seconds a worker is paid for anyway (`min_billing`) and should stay; 0 if it may go now."""
     if not spec.min_billing:
         return 0.0
     left = spec.min_billing - (now - worker.spawned_at) % spec.min_billing
@@ -179,7 +179,7 @@ def joined(
     spawned_at: Monotonic,
     replaces: str | None = None,
 ) -> Fleet:
-    """A worker was spawned; `replaces` names the one that goes when this one is up."""
+    """Add a spawned worker; `replaces` names the worker that goes once this one is up."""
     workers = dict(fleet.workers)
     workers[worker] = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), spawned_at)
     if replaces is not None and replaces in workers:
@@ -188,20 +188,20 @@ def joined(
 
 
 def _first_state(worker: str) -> State:
-    return "alone" if is_alone(worker) else "starting"
+    return "alone" if is_solo_worker(worker) else "starting"
 
 
 def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
-    """A worker of an earlier supervisor was found; its start-up time is not learned from."""
+    """Add a worker of an earlier supervisor; its start-up time is not learned from."""
     found = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), now, adopted=True)
     return replace(fleet, workers={**fleet.workers, worker: found})
 
 
-def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
-    """Go on with adopted workers where an earlier supervisor was: nobody is asked to finish, or replaced, twice."""
+def recalled(fleet: Fleet, memories: Mapping[str, RememberedWorker]) -> Fleet:
+    """Restore an earlier supervisor's decisions on adopted workers, so that none is drained or replaced twice."""
     workers = {}
     for name, worker in fleet.workers.items():
-        known = memories.get(name, NOTHING_KNOWN)
+        known = memories.get(name, NOT_REMEMBERED)
         is_leaving = (known.finishes or known.leaves_by is not None) and not worker.is_external
         if known.replaced_by in fleet.workers or is_leaving:
             worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
@@ -212,13 +212,13 @@ def recalled(fleet: Fleet, memories: Mapping[str, Memory]) -> Fleet:
 
 
 def unresponsive(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
-    """A worker neither holds a lease nor asks for one."""
+    """Mark a worker as unresponsive."""
     hung = replace(fleet.workers[worker], state="unresponsive", since=now, hung_at=now)
     return replace(fleet, workers={**fleet.workers, worker: hung})
 
 
 def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
-    """Note the runtime's knowledge of a worker that hangs. Unknown: no change."""
+    """Store what the runtime found out about a worker that hangs. No change if the worker is unknown."""
     known = fleet.workers.get(worker)
     if known is None or known.condition == condition:
         return fleet
@@ -226,7 +226,7 @@ def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
 
 
 def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
-    """Note what each worker uses now; a worker that is not named keeps its last value."""
+    """Store each worker's memory use; a worker that is not named keeps its last value."""
     workers = {
         name: replace(w, memory_bytes=memory_bytes[name])
         if memory_bytes.get(name, w.memory_bytes) != w.memory_bytes
@@ -237,7 +237,7 @@ def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
 
 
 def finishing(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
-    """The queue grants a worker no more leases; nobody asked it to end yet. Unknown or leaving: no change."""
+    """Mark a worker as fenced at the queue but not yet asked to end. No change if it is unknown or leaving."""
     known = fleet.workers.get(worker)
     if known is None or known.is_leaving:
         return fleet
@@ -245,17 +245,17 @@ def finishing(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
 
 
 def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic) -> Fleet:
-    """A worker was asked to finish; a second ask does not move its deadline. Unknown: no change."""
+    """Mark a worker as asked to finish; asking again does not move its deadline. No change if it is unknown."""
     known = fleet.workers.get(worker)
     if known is None or known.deadline_at is not None:
         return fleet
     deadline_at = Monotonic(now + grace_seconds + DRAIN_MARGIN_SECONDS)
-    asked = replace(known, state="draining", since=now, deadline_at=deadline_at)
-    return replace(fleet, workers={**fleet.workers, worker: asked})
+    leaving = replace(known, state="draining", since=now, deadline_at=deadline_at)
+    return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
 def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
-    """A worker was ended; until it is collected it is ended again every `KILL_REPEAT_SECONDS`. Unknown: no change."""
+    """Mark a worker as killed; its deadline repeats every `KILL_REPEAT_SECONDS`. No change if it is unknown."""
     known = fleet.workers.get(worker)
     if known is None:
         return fleet
@@ -263,18 +263,18 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
 
-def cause_in(fleet: Fleet, ended: Ended) -> tuple[Cause, str]:
-    """Why one of these workers ended, and the same in words."""
+def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
+    """Return why one of these workers ended, and the same in words."""
     worker = fleet.workers.get(ended.worker)
     if worker is None:
-        return cause_of(ended, asked=False, overdue=False)
-    has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: nobody has asked it to end yet
-    is_asked = worker.is_leaving and not has_finished
-    return cause_of(ended, asked=is_asked, overdue=worker.state == "killed", hung=_hung(worker, ended))
+        return cause_of(ended, drained=False, overdue=False)
+    has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: it was not asked to end yet
+    drained = worker.is_leaving and not has_finished
+    return cause_of(ended, drained=drained, overdue=worker.state == "killed", hung=_hung(worker, ended))
 
 
-def _hung(worker: Worker, ended: Ended) -> str:
-    """How a worker hung that was ended for it; empty for any other."""
+def _hung(worker: Worker, ended: EndedWorker) -> str:
+    """Return how a worker hung, if it was ended for that; else ""."""
     if worker.hung_at is None or not worker.is_leaving:
         return ""
     condition = f"; {worker.condition}" if worker.condition else ""
@@ -282,16 +282,16 @@ def _hung(worker: Worker, ended: Ended) -> str:
 
 
 def exited(
-    fleet: Fleet, ended: Ended, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
+    fleet: Fleet, ended: EndedWorker, *, now: Monotonic, held: int = 0, worked: Literal["yes", "no"] = "no"
 ) -> tuple[Fleet, Death]:
-    """A worker was collected, that `held` so many tasks. A start that failed lengthens the crash loop's back-off.
+    """Remove a collected worker that `held` so many tasks; a failed start lengthens the crash loop's back-off.
 
-    `worked`: whether it ended leases since the last sample, which no later one will tell of it.
+    `worked`: whether it ended leases since the last sample, which no later sample will show.
     """
     worker = fleet.workers.get(ended.worker)
     cause, detail = cause_in(fleet, ended)
     if held:
-        detail = at_work(cause, detail)
+        detail = detail_at_work(cause, detail)
     has_worked = bool(held) or worked == "yes"
     failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
@@ -305,14 +305,14 @@ def exited(
 
 
 def proves(worker: Worker, crash: CrashLoop) -> bool:
-    """Whether what this worker does shows that starts succeed again: it was started, so, since the last failure."""
+    """Return whether this worker was started after the last failed start, so that its work ends the crash loop."""
     return bool(crash.failures) and worker.spawned_at >= crash.failed_at and worker.spec_digest == crash.spec_digest
 
 
 def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
-    """A start failed: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`).
+    """Count a failed start: growth holds for 2, 4, 8 ... 60 s (see `guards.crash_loop`).
 
-    Workers spawned before the failure counted last are of the same round, and count no further.
+    Workers spawned before the last counted failure belong to the same round and are not counted again.
     """
     crash = fleet.crash
     if crash.spec_digest == spec_digest and spawned_at < crash.failed_at:
@@ -323,10 +323,10 @@ def spawn_failed(fleet: Fleet, *, spec_digest: str, spawned_at: Monotonic, now: 
 
 
 def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> str | None:
-    """Why a worker should be replaced by a fresh one, or None. `digest` is that of `spec`."""
+    """Return why a worker should be replaced by a new one, or None. `digest` is that of `spec`."""
     limits = spec.recycle
     if worker.is_external:
-        return None  # whoever started it replaces it
+        return None  # its owner replaces it
     if worker.spec_digest != digest:
         return "its settings changed"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
@@ -339,7 +339,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
 
 
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
-    """It never asked for a lease; or it did, but went wrong by itself, or ended at once, before it held one."""
+    """Return whether a start failed: no lease call, or a crash or an immediate end before the first lease."""
     if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
         return False
     if worker.started_at is None:

@@ -11,12 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from queue_core.server.app import refuse, release
+from queue_core.server.app import release, route_error
 from queue_core.server.auth import Authorizer
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
-from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.http.connections import Connections
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
@@ -35,7 +34,9 @@ class FleetListener:
         self._options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        self._app = Starlette(routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: refuse})
+        self._app = Starlette(
+            routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: route_error}
+        )
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
@@ -86,12 +87,12 @@ class FleetListener:
 
 
 def _routes(gate: Authorizer, also: Extensions) -> list[Route]:
-    routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
-    described = document([look_up.endpoint for look_up in also.look_ups], version=release())
+    routes = [route for extension in also.routes for route in extension.starlette_routes(gate)]
+    described = document([extension.endpoint for extension in also.routes], version=release())
 
     async def openapi(request: Request) -> Response:
         try:
-            gate.check_place(request.headers.raw)
+            gate.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
         return JSONResponse(described)

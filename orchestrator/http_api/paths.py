@@ -127,7 +127,7 @@ def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = Fal
         return PROBES[path] if is_alone else ()
 
     return Extensions(
-        look_ups=(
+        routes=(
             ReadOnlyRoute(
                 "/v1/pools",
                 "list_pools",

@@ -1,1 +1,1 @@
-"""How many workers a pool should have, and which of them start or go. Pure."""
+"""Decide how many workers a pool should have, and plan which of them start or go. Pure."""

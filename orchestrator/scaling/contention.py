@@ -1,7 +1,7 @@
-"""Whether fewer leases at a time get as much done: suspected by how long leases last, then tried. Pure.
+"""Detect contention: fewer leases at a time get as much done. It is suspected from durations, then tried. Pure.
 
-What lasts longer among many may be other work. So a pool that is late and suspected tries fewer, more, and fewer again,
-and only what holds each time is believed: see orchestrator/doc/adr/0019-contention-is-tried.md.
+Leases that last longer among many may simply be other work. So a late and suspected pool tries fewer leases, more, and
+fewer again, and a result counts only if every trial confirms it (ADR 19).
 """
 
 import math
@@ -19,25 +19,31 @@ from orchestrator.values import value
 
 _SEEN: Final = 100
 _SEEN_SECONDS: Final = 900.0
+"""Leases kept of each size, the latest to end, and their greatest age."""
 _TRIED: Final = 256
-"""Leases that are kept: of each size those that ended last, for so long; of a step those that began first."""
+"""Leases kept of a trial step, the first to begin."""
 _FEWEST: Final = 12
+"""The fewest leases on each side of a comparison."""
 _ERRORS: Final = 3.3
-"""Leases on each side, at least, and standard errors of chance between them: p < 0.001 of each step alone."""
+"""Standard errors by which the sides must differ: p < 0.001 for each step alone."""
 _DOUBT: Final = 2.0
-"""Sizes that are not worse than the best by so many can't be told from it: their middle is tried."""
+"""Standard errors within which sizes count as equal to the best; the middle of those is tried."""
 _FEWER: Final = 0.75
+"""The share of the present leases that the smaller size must not exceed for a trial to pay."""
 _LONGEST_SECONDS: Final = 60.0
-"""No trial where leases among many typically last longer: it would cost more than it may bring."""
+"""The typical lease among many beyond which there is no trial: it would cost more than it may bring."""
 _STEP_SECONDS: Final = 60.0
 _STEP_LEASES: Final = 3.0
-"""A step lasts at most so long, and so many typical leases among many more."""
+"""A step lasts at most `_STEP_SECONDS` plus this many typical leases among many."""
 _CAP_SECONDS: Final = 1800.0
+"""How long a confirmed cap holds."""
 _QUIET_SECONDS: Final = 3600.0
+"""How long nothing is tried after a trial that confirmed nothing."""
 _HELD_SECONDS: Final = 30.0
 _HELD_LEASES: Final = 3.0
+"""A cap is checked after `_HELD_SECONDS` plus this many typical leases."""
 _AGAIN_SECONDS: Final = 300.0
-"""A cap is looked at after so long and so many typical leases; after more were tried in vain, so much later."""
+"""Added to that after a probe with more leases that was in vain."""
 _SHORTEST_SECONDS: Final = 0.001
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
@@ -56,20 +62,20 @@ class TimedLease:
 
     @property
     def share(self) -> float:
-        """How long the whole pool was at it: its tasks a second are one by the mean of these."""
+        """The pool's time that the task took, in seconds: throughput is one divided by the mean of these."""
         return self.seconds / self.held
 
 
 Sizes = Mapping[int, tuple[TimedLease, ...]]
-"""Leases by how many were held, in powers of two."""
+"""Leases by the power of two of how many were held at a time."""
 
 
 @value
 class Trial:
-    """`few` leases at a time against `many`: it tries fewer, more and fewer again; then few is held `until`.
+    """A trial of `few` leases at a time against `many`: fewer, more, fewer again; then `few` is held `until`.
 
-    A pool that falls behind while it is held probes twice as many. `done_few` and `done_many` began when each was tried
-    last, `fresh` in the present step, which began `since`; `ready` waited then.
+    A pool that falls behind while `few` is held probes twice as many. `done_few` and `done_many` are the leases of the
+    last step with each size, `fresh` those of the present step, which began at `since` with `ready` tasks waiting.
     """
 
     few: int
@@ -88,19 +94,19 @@ class Trial:
         return {"more": self.many, "probe": min(2 * self.few, self.many)}.get(self.step, self.few)
 
     @property
-    def did(self) -> str:
-        """What each size did."""
+    def comparison(self) -> str:
+        """The throughput of each size, in words."""
         many, few = 1.0 / _mean(self.done_many), 1.0 / _mean(self.done_few)
         return f"{self.many} at a time did {many:.3g} tasks a second, {self.few} did {few:.3g}"
 
-    def told(self, now: Monotonic) -> str:
-        """The same, and what follows from it."""
+    def describe(self, now: Monotonic) -> str:
+        """Return the comparison and its consequence in words."""
         if self.step != "held":
-            return f"{self.did}: trying {self.limit}"
-        return f"{self.did} (p < 0.001): {self.few} at most for {(self.until - now) / 60.0:.0f} min"
+            return f"{self.comparison}: trying {self.limit}"
+        return f"{self.comparison} (p < 0.001): {self.few} at most for {(self.until - now) / 60.0:.0f} min"
 
     def after(self, sample: QueueSample, leases: Iterable[TimedLease], spec: PoolSpec) -> "Trial | None":
-        """The trial after a look; None where it is not so that few do as much."""
+        """Return the trial after a sample; None if fewer leases turn out to do less."""
         if self.step == "held":
             if sample.at - self.since < _HELD_SECONDS + _HELD_LEASES * _seconds(self.done_few):
                 return self
@@ -130,40 +136,40 @@ class Trial:
         return replace(self, fresh=tuple([lease for lease in began if not lease.runs]))
 
     def then(self, step: Step, sample: QueueSample) -> "Trial":
-        """The trial in its next step."""
+        """Return the trial at the beginning of a step."""
         return replace(self, step=step, fresh=(), since=sample.at, ready=sample.ready)
 
 
 @value
 class Contention:
-    """What is known of it: leases that ended lately, and what is tried or held; nothing is before `quiet_until`."""
+    """The recent leases by size, and the trial under way or held, if any; none begins before `quiet_until`."""
 
     seen: Sizes = field(default_factory=dict)
     trial: Trial | None = None
     quiet_until: Monotonic = _LONG_AGO
 
     def after(self, sample: QueueSample, spec: PoolSpec, *, startup_seconds: float) -> "Contention":
-        """Learn from a new look at the pool, whose workers take so long to start."""
+        """Learn from a new sample of the pool, whose workers start in `startup_seconds`."""
         if spec.contention == "off":
-            return NOTHING
+            return NO_CONTENTION
         at, trial = sample.at, self.trial
         ended = [_timed(lease, at, lease.ended_seconds_ago) for lease in sample.finished if lease.outcome == "deleted"]
         running = [_timed(lease, at) for lease in sample.running]
         seen = _with(self.seen, ended, _SEEN)
         if trial is not None and spec.contention == "guard":
             if trial.step in {"held", "probe"} and at >= trial.until:
-                return NOTHING
+                return NO_CONTENTION
             trial = trial.after(sample, [*ended, *running], spec)
             return Contention(quiet_until=Monotonic(at + _QUIET_SECONDS)) if trial is None else Contention(seen, trial)
         if at < self.quiet_until or not _is_late(sample, spec):
             return Contention(seen, None, self.quiet_until)
         trial = _suspected(_with(seen, running, _SEEN + len(running)), sample, spec)
         if trial is not None and sample.oldest_seconds < startup_seconds + _seconds(trial.done_many):
-            trial = None  # tasks would wait longer for the trial than they do without
+            trial = None  # tasks would wait longer because of the trial than without it
         return Contention(seen, trial, self.quiet_until)
 
 
-NOTHING: Final = Contention()
+NO_CONTENTION: Final = Contention()
 
 
 def _timed(lease: LeaseSample | RunningLease, at: Monotonic, ago: float | None = None) -> TimedLease:
@@ -172,7 +178,7 @@ def _timed(lease: LeaseSample | RunningLease, at: Monotonic, ago: float | None =
 
 
 def _with(sizes: Sizes, leases: Iterable[TimedLease], most: int) -> Sizes:
-    """Sizes with some more leases, so many of each at most."""
+    """Return the sizes with these leases added, at most `most` of each."""
     new: dict[int, list[TimedLease]] = {}
     for lease in leases:
         if lease.held > 0:
@@ -185,7 +191,7 @@ def _is_late(sample: QueueSample, spec: PoolSpec) -> bool:
 
 
 def _suspected(sizes: Sizes, sample: QueueSample, spec: PoolSpec) -> Trial | None:
-    """A trial of sizes that seem to get most done against the one that seems to get least done, if that is larger."""
+    """Return a trial of the sizes that seem to do most against the one that seems to do least, if that is larger."""
     lately = [[lease for lease in size if sample.at - lease.began_at < _SEEN_SECONDS] for size in sizes.values()]
     known = sorted([size for size in lately if len(size) >= _FEWEST], key=_share)
     larger = [_ripe(size, known[0], sample.at) for size in known if size[0].held > known[0][0].held]
@@ -205,16 +211,16 @@ def _suspected(sizes: Sizes, sample: QueueSample, spec: PoolSpec) -> Trial | Non
 
 
 def _ripe(leases: Iterable[TimedLease], other: Sequence[TimedLease], at: Monotonic) -> list[TimedLease]:
-    """Those that began so long ago that they could have taken as long as others: what ends first is short."""
+    """Return the leases that began long enough ago to last as long as others; else only short ones would count."""
     even = _share(other)
     return [lease for lease in leases if at - lease.began_at >= even * lease.held]
 
 
 def _errors(few: Sequence[TimedLease], many: Sequence[TimedLease]) -> float:
-    """By how many standard errors leases among many take more of the pool's time; 0 while too few are known.
+    """Return by how many standard errors leases among many take more of the pool's time; 0 if too few are known.
 
-    One that runs is the longest among few, and as long as it is among many: so the larger size gets the doubt.
-    Source: Mann and Whitney's rank sum test, of each tag.
+    A running lease counts as endless among few, and as its age among many, so doubt favours the larger size.
+    Source: the rank sum test of Mann and Whitney, for each tag.
     """
     if min(len(few), len(many)) < _FEWEST:
         return 0.0

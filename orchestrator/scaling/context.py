@@ -1,4 +1,4 @@
-"""What one decision looks at, and what a rule answers: facts, the pool counted once, a proposal. Pure."""
+"""The context of one decision: the facts, the pool counted once; and the proposal that a rule makes. Pure."""
 
 from dataclasses import replace
 from typing import Final
@@ -7,21 +7,22 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, least_recently_used
 from orchestrator.samples import QueueSample, Waiting
-from orchestrator.scaling.deadline import Pace, ServingCapacity, crew_of, pace_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Rule
-from orchestrator.scaling.finish_by import Course, course
+from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Rule
+from orchestrator.scaling.finish_by import FinishForecast, forecast_finish
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.reserve import NOBODY_WARM, WarmWorkers
 from orchestrator.values import value
 
 STALE_TURNS: Final = 3.0
+"""Turns after which a sample is too old to decide by."""
 
 
 @value
 class Facts:
-    """What is seen and known of a pool: all that a guard may look at.
+    """The facts about a pool: everything that a guard may use.
 
-    `alive` are the workers that count towards the pool's size; `state` is what is known after the sample.
+    `alive` are the workers that count towards the pool's size; `state` is the policy's after the sample.
     """
 
     sample: QueueSample
@@ -34,7 +35,7 @@ class Facts:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the sample is too old to know anything by."""
+        """Whether the sample is too old to decide by."""
         return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
 
     @property
@@ -48,20 +49,20 @@ class Facts:
 
 @value
 class DecisionContext:
-    """Everything one decision looks at, counted once. `upcoming`: tasks that are known, or expected, to come."""
+    """Everything that one decision uses, computed once. `upcoming`: delayed tasks, or those of an expected burst."""
 
     facts: Facts
-    crew: ServingCapacity
+    capacity: ServingCapacity
     pace: Pace
     idle: tuple[Worker, ...]
     busy: int
-    course: Course | None = None
+    forecast: FinishForecast | None = None
     warm: WarmWorkers = NOBODY_WARM
     upcoming: tuple[Waiting, ...] = ()
 
     @property
     def tasks(self) -> int:
-        """Tasks that wait or run, without those of workers that finish and go."""
+        """The number of tasks that wait or run, without those of workers that are leaving."""
         sample, fleet = self.facts.sample, self.facts.fleet
         leaving = 0
         if len(fleet.workers) > len(self.facts.alive):
@@ -70,14 +71,14 @@ class DecisionContext:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the task has waited that waits longest; 0 when none does."""
+        """The longest wait of a ready task; 0 when there is none."""
         sample = self.facts.sample
         return sample.waiting[0].age_seconds + (self.facts.now - sample.at) if sample.waiting else 0.0
 
 
 @value
 class Proposal:
-    """What a rule asks for."""
+    """The target that a rule proposes, and why."""
 
     target: int
     rule: Rule
@@ -91,23 +92,25 @@ def context_of(
     spec: PoolSpec,
     state: PolicyState,
     now: Monotonic,
-    conditions: Conditions = NOTHING_SPECIAL,
+    conditions: Conditions = DEFAULT_CONDITIONS,
 ) -> DecisionContext:
-    """Count the fleet, and gather what a decision at `now` is made from.
+    """Gather everything that a decision at `now` is made from.
 
     Args:
-        sample: the newest look at the pool's work; by now its waits have grown.
-        fleet: the pool's workers, which have observed that sample.
+        sample: the newest sample of the pool's work; its waits have grown until now.
+        fleet: the pool's workers after `observe` with that sample.
         spec: the pool's settings, with the bounds of the moment.
-        state: what is known after that sample (see `learning.learn`).
+        state: the policy's state after that sample (see `learning.learn`).
         now: no earlier than the sample.
-        conditions: what else bears on it: pauses, the host.
+        conditions: other influences, such as pauses and the host's capacity.
     """
     alive, estimates = fleet.alive, state.estimates
     pace = pace_of(estimates, spec)
-    crew = crew_of(alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now)
+    capacity = capacity_of(
+        alive, [lease.held_seconds for lease in sample.running], estimates=estimates, spec=spec, now=now
+    )
     if conditions.helpers:
-        crew = replace(crew, helpers=conditions.helpers)
+        capacity = replace(capacity, helpers=conditions.helpers)
     idle = least_recently_used(alive)
     facts = Facts(
         sample,
@@ -119,11 +122,11 @@ def context_of(
         state,
     )
     warm = state.reserve.warm(
-        paper=state.paper.workers,
+        erlang_workers=state.erlang.workers,
         tasks=sample.ready + sample.in_flight,
         in_flight=sample.in_flight,
         rate=estimates.arrival_rate,
-        crew=crew,
+        capacity=capacity,
         pace=pace,
     )
     upcoming = sample.upcoming
@@ -131,24 +134,24 @@ def context_of(
         upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
     return DecisionContext(
         facts,
-        crew,
+        capacity,
         pace,
         tuple(idle),
-        len(alive) - len(idle) - len(crew.ready_in_seconds),
-        _course(facts, crew=crew, pace=pace),
+        len(alive) - len(idle) - len(capacity.ready_in_seconds),
+        _finish_forecast(facts, capacity=capacity, pace=pace),
         warm,
         upcoming,
     )
 
 
-def _course(facts: Facts, *, crew: ServingCapacity, pace: Pace) -> Course | None:
+def _finish_forecast(facts: Facts, *, capacity: ServingCapacity, pace: Pace) -> FinishForecast | None:
     finish_by = facts.conditions.finish_by
     if finish_by is None or not facts.sample.ready:
         return None
-    return course(
+    return forecast_finish(
         finish_by,
         facts.sample.ready,
-        crew=crew,
+        capacity=capacity,
         startup_seconds=pace.startup_seconds,
         current=facts.current,
         most=facts.spec.workers.max,

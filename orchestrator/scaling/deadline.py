@@ -1,4 +1,4 @@
-"""How many workers more so that every waiting task is leased before its deadline. Pure."""
+"""Compute how many more workers are needed so that every waiting task is leased before its deadline. Pure."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -18,11 +18,11 @@ _START_SHARE: Final = 0.9
 
 @value
 class ServingCapacity:
-    """What a fleet can lease: slots of its workers, and how long a task occupies one.
+    """The leases that a fleet can begin: its workers' slots, and how long a task occupies one.
 
-    `ready_in_seconds` has, for each starting worker, what is left of its start; `service_seconds` is how long a task
-    occupies a slot, on average, more than 0; `helpers` are other pools that take some of the same tasks. `is_known`: a
-    lease has ended; until then a task may last for ever, as far as is known.
+    `ready_in_seconds` has for each starting worker the time left of its start; `service_seconds` is the mean time a
+    task occupies a slot, more than 0; `helpers` are other pools that take some of the same tasks. `is_known`: a lease
+    has ended; until then a task might last for ever.
     """
 
     idle_slots: int
@@ -34,7 +34,7 @@ class ServingCapacity:
     is_known: bool = True
 
     def can_start(self, within_seconds: float) -> float:
-        """Leases that may begin within that time: idle slots at once, then each slot one per service time."""
+        """Return how many leases may begin within that time: idle slots at once, then one per slot and service time."""
         turns = within_seconds / self.service_seconds
         begun = self.idle_slots * (1.0 + turns) + self.own_busy_slots * turns
         for ready_in in self.ready_in_seconds:
@@ -45,64 +45,64 @@ class ServingCapacity:
         return begun
 
     def slots_up(self, within_seconds: float) -> float:
-        """Slots of workers that are up by then."""
+        """Return the slots of workers that have started by then."""
         started = sum(1 for ready_in in self.ready_in_seconds if ready_in <= within_seconds)
         own = self.idle_slots + self.busy_slots + started * self.slots_per_worker
         return own + math.fsum(
-            [min(helper.most, helper.share * helper.crew.slots_up(within_seconds)) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.slots_up(within_seconds)) for helper in self.helpers]
         )
 
     def slots_later(self, within_seconds: float) -> float:
-        """Slots of workers that are starting and will be up after that time."""
+        """Return the slots of workers that will have started only after that time."""
         later = sum(1 for ready_in in self.ready_in_seconds if ready_in >= within_seconds)
         return later * self.slots_per_worker + math.fsum(
-            [min(helper.most, helper.share * helper.crew.slots_later(within_seconds)) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.slots_later(within_seconds)) for helper in self.helpers]
         )
 
     def free_slots(self, within_seconds: float) -> float:
-        """Slots that are free by then if no lease ends until then."""
+        """Return the slots that are free by then if no lease ends before."""
         return self.slots_up(within_seconds) - self.busy_slots
 
     @property
     def busy_slots(self) -> float:
-        """Slots that hold a lease."""
+        """The slots that hold a lease."""
         return self.own_busy_slots + math.fsum(
-            [min(helper.most, helper.share * helper.crew.busy_slots) for helper in self.helpers]
+            [min(helper.most, helper.share * helper.capacity.busy_slots) for helper in self.helpers]
         )
 
     @property
     def taken_elsewhere(self) -> float:
-        """How many of the waiting tasks helpers take sooner or later: all, where they take all of the pool's tags."""
+        """The number of waiting tasks that helpers take sooner or later: infinite if they take all the pool's tags."""
         return math.fsum([helper.most for helper in self.helpers if helper.slots > 0.0])
 
     @property
     def workers_elsewhere(self) -> int:
-        """As many workers of its own as the helpers stand for, whatever they do now."""
+        """The number of the pool's own workers that the helpers are worth."""
         return self._workers_of(self.helpers)
 
     @property
     def workers_below(self) -> int:
-        """The same of helpers that come first: the pool's own are on top of them, and are the first to be spare."""
+        """The same for helpers that come first: the pool's own workers come on top and are the first to be spare."""
         return self._workers_of([helper for helper in self.helpers if helper.is_first])
 
     def _workers_of(self, helpers: Iterable["HelperPool"]) -> int:
         return math.floor(math.fsum([helper.slots for helper in helpers]) / self.slots_per_worker + _ROUNDING)
 
     def one_more_can_start(self, within_seconds: float, *, startup_seconds: float) -> float:
-        """Leases that one worker spawned now may begin within that time, which is no shorter than its start."""
+        """Return how many leases a worker spawned now may begin within that time, which is at least its start."""
         return self.slots_per_worker * (1.0 + (within_seconds - startup_seconds) / self.service_seconds)
 
 
 @value
 class HelperPool:
-    """Another pool whose workers take tasks of this one: they hold some, and `share` of what they begin is this pool's.
+    """Another pool whose workers take tasks of this pool: they have `held` ones, and a `share` of what they begin.
 
-    `most`: of the tasks that wait they can take no more, as they do not take all of its tags. `is_first`: they were
-    decided on before this pool's, so that it is this pool that need not keep what both of them could.
+    `most` bounds the waiting tasks they can take if they do not take all of this pool's tags. `is_first`: that pool is
+    decided first, so this pool need not keep workers that both could keep.
     """
 
     pool: str
-    crew: ServingCapacity
+    capacity: ServingCapacity
     held: int
     share: float = 1.0
     most: float = math.inf
@@ -110,28 +110,28 @@ class HelperPool:
 
     @property
     def slots(self) -> float:
-        """Slots that hold this pool's tasks, and its share of those that are free or will be up soon."""
-        free = self.crew.idle_slots + len(self.crew.ready_in_seconds) * self.crew.slots_per_worker
+        """The slots that hold this pool's tasks, and its share of those that are free or starting."""
+        free = self.capacity.idle_slots + len(self.capacity.ready_in_seconds) * self.capacity.slots_per_worker
         return self.held + min(self.share * free, self.most)
 
     @property
-    def told(self) -> str:
-        """What is counted, in a few words; "" for nothing."""
+    def description(self) -> str:
+        """The places it counts for, in words; "" for none."""
         places, some = round(self.slots), "" if math.isinf(self.most) else "some of "
         counted = "1 place" if places == 1 else f"{places} places"
         return f"counts {counted} of pool {self.pool}, which takes {some}its tasks" if places else ""
 
     def can_start(self, within_seconds: float) -> float:
-        """Leases of this pool's tasks that may begin there within that time."""
-        return min(self.most, self.share * self.crew.can_start(within_seconds))
+        """Return how many leases of this pool's tasks may begin there within that time."""
+        return min(self.most, self.share * self.capacity.can_start(within_seconds))
 
 
 @value
 class Pace:
-    """The times a decision plans with, in seconds.
+    """The durations a decision plans with, in seconds.
 
-    `usable_slo` is what the slo leaves after slack and one turn; `startup` what is allowed for a start, and
-    `usual_start` what one takes on average.
+    `usable_slo` is the slo less slack and one turn; `startup` is the time allowed for a start, `usual_start` the mean
+    time of one.
     """
 
     slo_seconds: float
@@ -142,15 +142,15 @@ class Pace:
 
     @property
     def is_start_in_time(self) -> bool:
-        """Whether a task that arrives to no worker at all can be leased in time by one that is spawned then.
+        """Whether a task that meets an empty pool can be leased in time by a worker spawned then.
 
-        If so, arrivals to come need no worker now: their deadlines are later, and can be planned for later. The slack
-        is not asked: it leaves little to a pool that is late for want of workers, whom no reserve would help.
+        If so, future arrivals need no worker now. The slack is ignored: it is small in a pool that is late for lack of
+        workers, which a warm reserve would not help.
         """
         return self.usual_start_seconds + self.turn_seconds <= _START_SHARE * self.slo_seconds
 
 
-def crew_of(
+def capacity_of(
     alive: Iterable[Worker],
     held_seconds: Sequence[float],
     *,
@@ -158,7 +158,7 @@ def crew_of(
     spec: PoolSpec,
     now: Monotonic,
 ) -> ServingCapacity:
-    """What these workers can lease, as far as is known; `held_seconds` is how long each lease has run that is held."""
+    """Return the serving capacity of these workers; `held_seconds` has the age of each lease that is held."""
     slots = spec.concurrency
     mean_start = estimates.startup.mean_seconds
     up = busy_slots = 0
@@ -180,7 +180,7 @@ def crew_of(
 
 
 def pace_of(estimates: Estimates, spec: PoolSpec) -> Pace:
-    """The times that a decision on this pool plans with, as far as they are known."""
+    """Return the durations that a decision on this pool plans with."""
     startup = estimates.startup
     return Pace(
         spec.slo,
@@ -193,7 +193,7 @@ def pace_of(estimates: Estimates, spec: PoolSpec) -> Pace:
 
 @value
 class Need:
-    """Workers to add, and the task that asks for most: `within_seconds` is the time to lease up to it."""
+    """The workers to add, and the task that needs the most: all up to it must be leased `within_seconds`."""
 
     workers: int = 0
     position: int = 0
@@ -205,13 +205,12 @@ class Need:
 _NOBODY: Final = Need()
 
 
-def workers_needed(waiting: Sequence[Waiting], *, crew: ServingCapacity, pace: Pace) -> Need:
-    """The fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
+def workers_needed(waiting: Sequence[Waiting], *, capacity: ServingCapacity, pace: Pace) -> Need:
+    """Return the fewest workers to add so that, in lease order, each task in `waiting` is leased before its deadline.
 
-    A task whose deadline passes before a worker spawned now could be up is late whatever is done: it is given a slot of
-    its own, one that is starting already or a new one, so that it is not late for long. While no lease has ended, what
-    is known of a task's time is a guess, which is good enough as long as there is time to see one end; then a slot does
-    one task.
+    A task whose deadline comes before a worker spawned now can have started will be late in any case: it gets a slot of
+    its own, already starting or new, so that it is not late for long. Until the first lease ends the service time is a
+    guess; near a deadline a slot then counts for one task only.
     """
     need = _NOBODY
     if not waiting:
@@ -222,32 +221,32 @@ def workers_needed(waiting: Sequence[Waiting], *, crew: ServingCapacity, pace: P
     for task in waiting:
         within = max(0.0, usable_seconds - task.age_seconds)
         if within >= planned and task.position <= can_start:
-            continue  # as many can begin in less time
-        is_guess = not crew.is_known and within < at_stake_seconds
+            continue  # a shorter time was enough for as many
+        is_guess = not capacity.is_known and within < at_stake_seconds
         planned = within
-        can_start = crew.free_slots(within) if is_guess else crew.can_start(within)
+        can_start = capacity.free_slots(within) if is_guess else capacity.can_start(within)
         is_late = within < startup_seconds
-        missing = task.position - can_start - (crew.slots_later(within) if is_late else 0.0)
+        missing = task.position - can_start - (capacity.slots_later(within) if is_late else 0.0)
         if missing <= _ROUNDING:
             continue
         if is_late or is_guess:
-            workers = math.ceil(missing / crew.slots_per_worker - _ROUNDING)
+            workers = math.ceil(missing / capacity.slots_per_worker - _ROUNDING)
         else:
-            workers = _needed_now(missing, within, crew=crew, pace=pace)
+            workers = _needed_now(missing, within, capacity=capacity, pace=pace)
         if workers > need.workers:
             need = Need(workers, task.position, task.age_seconds, within, can_start)
     return need
 
 
-def _needed_now(missing: float, within: float, *, crew: ServingCapacity, pace: Pace) -> int:
-    """Workers to spawn now so that so many more leases begin in time.
+def _needed_now(missing: float, within: float, *, capacity: ServingCapacity, pace: Pace) -> int:
+    """Return the workers to spawn now so that `missing` more leases begin in time.
 
-    While there is time the last of them is put off: what it would do can be done by one spawned a turn later, and a
-    lease that ends until then may save the start. Two turns are kept back, since a start may take longer than planned.
+    While there is time the last worker is put off: one spawned a turn later may do as much, and a lease that ends until
+    then may save the start. Two turns are kept in reserve, as a start may take longer than planned.
     """
-    each = crew.one_more_can_start(within, startup_seconds=pace.startup_seconds)
+    each = capacity.one_more_can_start(within, startup_seconds=pace.startup_seconds)
     workers = math.ceil(missing / each - _ROUNDING)
     if within - _PUT_OFF_TURNS * pace.turn_seconds < pace.startup_seconds:
         return workers
-    each_later = crew.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
+    each_later = capacity.one_more_can_start(within - pace.turn_seconds, startup_seconds=pace.startup_seconds)
     return min(workers, math.ceil(missing / each_later - _ROUNDING) - 1)

@@ -1,4 +1,4 @@
-"""The record of one decision: how many workers a pool should have, by which rule, and from which numbers."""
+"""The record of one decision: how many workers a pool should have, by which rule and from which numbers."""
 
 import math
 from collections.abc import Mapping
@@ -13,19 +13,24 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.deadline import HelperPool
 from orchestrator.values import value
 
-__all__ = ["NOTHING_SPECIAL", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
+__all__ = ["DEFAULT_CONDITIONS", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
 Rule = Literal["deadline", "late", "saturated", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
-"""What set the target: a task's deadline, tasks that are late, work that is much of what the largest fleet does, an
-instant by which all is to be done, an empty pool with work, an slo shorter than a start, the lower bound, a queue that
-can't be looked at, nothing (hold), a worker idle for longer than pays, a smaller fleet that does on paper."""
+"""The rule that set the target.
+
+`deadline`: a task's deadline; `late`: tasks that are late; `saturated`: work near what the largest fleet can do;
+`finish_by`: an instant by which all work must be done; `wake`: an empty pool with work; `warm`: an slo shorter than a
+start; `min`: the lower bound; `fallback`: no recent sample; `hold`: no change; `idle`: a worker idle for longer than it
+pays; `paper`: a smaller fleet that meets the slo by the Erlang C estimate.
+"""
 
 SPAWNS_PER_CORE: Final = 2
+"""Workers per core that may start at a time in any case."""
 STARTED_WITHIN_SECONDS: Final = 1.0
-"""As many starts at a time as the cores carry within this."""
+"""More workers may start at a time if the cores can start them all within this."""
 _STARTED_WITHIN_SLO: Final = 0.2
-"""The same as a share of the slo: starts that compete are slow, and learned as such they call for a warm reserve."""
-_LEAST_START_SECONDS: Final = 0.01  # CPU time is told in hundredths of a second
+"""The same as a share of the slo: competing starts are slow, and slow starts are learned and call for a reserve."""
+_LEAST_START_SECONDS: Final = 0.01  # CPU time is measured in hundredths of a second
 
 _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6
@@ -50,9 +55,9 @@ GuardName = Literal[
 
 @value
 class FinishBy:
-    """An instant by which what waits is to be done: how far off it is, and what people call it.
+    """An instant by which waiting work must be done.
 
-    `at` is in seconds since the epoch; `utc_offset_seconds` is of the clock that people read there.
+    `within_seconds` is the time left, `at` is in seconds since the epoch, `utc_offset_seconds` is its local clock's.
     """
 
     within_seconds: float
@@ -60,25 +65,25 @@ class FinishBy:
     utc_offset_seconds: int = 0
 
     def clock(self, later_seconds: float = 0.0) -> str:
-        """The instant, or one so much later, as HH:MM of that clock; a begun minute counts."""
+        """Return the instant, or one `later_seconds` after it, as local HH:MM, rounded up to a minute."""
         minutes = math.ceil((self.at + later_seconds + self.utc_offset_seconds) % _DAY_SECONDS / 60 - _ROUNDING)
         return f"{minutes // 60 % 24:02d}:{minutes % 60:02d}"
 
 
 @value
 class Conditions:
-    """What bears on a decision but is neither work, nor fleet, nor setting.
+    """The influences on a decision other than the work, the fleet and the settings.
 
-    `cores` are the host's; `start_seconds` is the CPU time of one start, once that is known; `room` is what the host
-    has left for this pool (None: not measured); `bounds_by` says who set the pool's bounds, where its settings'
-    `workers` did not; `notes` are told with the decision; `runtime_trouble` is what keeps workers from being started,
-    when that is not the pool's own fault; `helpers` are the other pools that take tasks of this one.
+    `cores` are the host's; `start_seconds` is the CPU time of one start, once known; `allocation` is the pool's part of
+    the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its settings'
+    `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start workers;
+    `helpers` are the other pools that take tasks of this one.
     """
 
     paused: Paused = "no"
     cores: int = 2
     start_seconds: float | None = None
-    room: Allocation | None = None
+    allocation: Allocation | None = None
     budget: Left = "left"
     bounds_by: str = ""
     finish_by: FinishBy | None = None
@@ -87,7 +92,7 @@ class Conditions:
     helpers: tuple[HelperPool, ...] = ()
 
     def starts_at_a_time(self, spec: PoolSpec) -> int:
-        """How many workers may be starting at a time: two per core, or as many more as the cores start in a second."""
+        """Return how many workers may start at a time: two per core, or as many as the cores start in a second."""
         if spec.spawn_parallelism is not None:
             return spec.spawn_parallelism
         least = SPAWNS_PER_CORE * self.cores
@@ -99,13 +104,13 @@ class Conditions:
         )
 
 
-NOTHING_SPECIAL: Final = Conditions()
-"""Nothing paused, on a small host."""
+DEFAULT_CONDITIONS: Final = Conditions()
+"""The conditions when nothing special applies: nothing paused, a small host."""
 
 
 @value
 class Limit:
-    """A guard that changed the target, and why in a few words."""
+    """A guard that changed the target, and why."""
 
     guard: GuardName
     why: str
@@ -115,8 +120,8 @@ class Limit:
 class Inputs:
     """The numbers a decision was made from.
 
-    `busy`, `idle`, `starting` and `draining` count workers; `arrival_rate` is per second; `slack` is the share
-    of the slo that is planned with and `usable_slo_seconds` what it leaves after one turn.
+    `busy`, `idle`, `starting` and `draining` count workers; `arrival_rate` is per second; `slack` is the share of the
+    slo that is planned with, and `usable_slo_seconds` is that share less one turn.
     """
 
     ready: int
@@ -141,11 +146,11 @@ _INPUTS: Final = tuple(known.name for known in fields(Inputs))
 
 @value
 class Decision:
-    """How many workers a pool should have now.
+    """The decision on how many workers a pool should have now.
 
-    `current` counts the workers that are neither draining nor about to be replaced; `unguarded` is the target
-    before any guard spoke; `held` tells the hold of the level that an idle worker stands at, in seconds; `notes` say
-    what else is in force.
+    `current` counts the workers that are neither leaving nor about to be replaced; `unguarded` is the target before any
+    guard changed it; `held` has, by the number of an idle worker in the fleet, the seconds that it is worth keeping;
+    `notes` say what else applies.
     """
 
     pool: str
@@ -162,11 +167,11 @@ class Decision:
 
     @property
     def limited_by(self) -> tuple[GuardName, ...]:
-        """The guards that changed the target, in the order in which they spoke."""
+        """The guards that changed the target, in order."""
         return tuple([limit.guard for limit in self.limits])
 
     def record(self) -> dict[str, object]:
-        """The decision as plain values, fit for a log line or JSON."""
+        """Return the decision as plain values, for a log line or JSON."""
         record: dict[str, object] = {
             "pool": self.pool,
             "current": self.current,

@@ -1,6 +1,6 @@
-"""The fleet that meets an slo on paper: Erlang's formula for arrivals and service times at random. Pure.
+"""The Erlang C estimate: the smallest fleet that meets an slo with random arrivals and service times. Pure.
 
-Letting idle workers go for it saves 1 % on the recorded suite, and 7 % on random worlds.
+Letting idle workers go by this estimate saves 1 % on the recorded suite and 7 % on random worlds.
 """
 
 import math
@@ -10,7 +10,7 @@ from orchestrator.values import value
 
 
 def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, eps: float, limit: int) -> int:
-    """The fewest slots, up to `limit`, with which at most a share `eps` of tasks waits beyond `wait_seconds`.
+    """Return the fewest slots, up to `limit`, with which at most a share `eps` of tasks waits beyond `wait_seconds`.
 
     Args:
         rate: arrivals per second, at random (Poisson).
@@ -19,8 +19,8 @@ def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, ep
         eps: the share that may wait longer, in (0, 1).
         limit: the most slots there can be.
 
-    Source: Erlang C, for the probability of any wait and its tail. A correction for uneven service (Allen and Cunneen)
-    cost a fifth more where one task in twenty takes 300 times as long, and saved no late task on any suite.
+    Source: Erlang C, for the probability of a wait and its tail. The correction of Allen and Cunneen for uneven service
+    was tried: it cost a fifth more where one task in twenty takes 300 times as long, and saved no late task.
     """
     load = rate * service_seconds
     if load < 1e-6 or limit < 1:
@@ -39,16 +39,16 @@ def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, ep
 
 @value
 class ErlangNeed:
-    """The largest fleet that was needed on paper lately. `peaks` falls in workers and rises in time."""
+    """The largest recent Erlang C estimate. `peaks` falls in workers and rises in time."""
 
     peaks: tuple[tuple[Monotonic, int], ...] = ()
 
     def after(self, workers: int, *, at: Monotonic, window_seconds: float) -> "ErlangNeed":
-        """Learn today's need, and forget what is older than the window."""
+        """Learn the present need, and forget peaks older than the window."""
         kept = [peak for peak in self.peaks if peak[1] > workers and peak[0] >= at - window_seconds]
         return ErlangNeed((*kept, (at, workers)))
 
     @property
     def workers(self) -> int:
-        """The largest need within the window; 0 when nothing was learned."""
+        """The largest need within the window; 0 if nothing was learned."""
         return self.peaks[0][1] if self.peaks else 0

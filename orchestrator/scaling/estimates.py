@@ -1,6 +1,6 @@
-"""What is learned from samples: how long leases take, how long a start takes, how fast work arrives. Pure.
+"""Estimates learned from samples: service time, start-up time, arrival rate, slack and outcomes. Pure.
 
-Every estimator is a value, and learning returns the next one; together they survive a restart as JSON.
+Every estimator is a value and learning returns the next one; together they survive a restart as JSON.
 """
 
 import math
@@ -30,7 +30,7 @@ _PEAK_LEASES: Final = 1_000
 
 @value
 class ServiceTime:
-    """How long leases last: decayed sums over finished leases, half-life 200 leases."""
+    """The service time: decayed sums over finished leases, half-life 200 leases."""
 
     count: float = 0.0
     seconds: float = 0.0
@@ -41,7 +41,7 @@ class ServiceTime:
             return self
         known = len(held_seconds)
         keep = _KEEP_PER_LEASE**known
-        # Decayed lease by lease, in any order: a turn with thousands of leases weighs no more than its share.
+        # Decayed per lease, regardless of order: a turn with thousands of leases gets no extra weight.
         weight = (1.0 - keep) / (1.0 - _KEEP_PER_LEASE)
         return ServiceTime(
             self.count * keep + weight,
@@ -49,10 +49,10 @@ class ServiceTime:
         )
 
     def mean_seconds(self, running_seconds: Sequence[float] = ()) -> float:
-        """Mean time a task is held, with one lease of 2 s as the prior; `running_seconds` is how long each has run.
+        """Return the mean time a task is held, with one lease of 2 s as the prior.
 
-        Leases still running beyond the mean count before they end. Until one has ended the oldest is all that is known:
-        a task takes as long as that at least.
+        `running_seconds` has the age of each running lease; those beyond the mean count before they end. Until one has
+        ended, the mean is at least the age of the oldest.
         """
         if not self.count:
             return max(_PRIOR_SERVICE_SECONDS, max(running_seconds, default=0.0))
@@ -66,7 +66,7 @@ class ServiceTime:
 
 @value
 class Startup:
-    """From a spawn to the first lease call: the mean of those seen. The first replaces the guess whole."""
+    """The mean time from a spawn to the first lease call. The first one seen replaces the prior."""
 
     count: int = 0
     mean_seconds: float = 2.0
@@ -81,15 +81,15 @@ class Startup:
 
     @property
     def planned_seconds(self) -> float:
-        """What a decision allows for a start."""
+        """The time that a decision allows for a start."""
         return _START_MARGIN * self.mean_seconds
 
 
 @value
 class Outcomes:
-    """How first leases of tasks ended lately: decayed counts, half-life 14 of them.
+    """The outcomes of first leases of tasks: decayed counts, half-life 14 leases.
 
-    First ones only: a task that fails again and again tells nothing new of what it depends on.
+    Later leases are left out: a task that fails again and again says nothing new about what it depends on.
     """
 
     failed: float = 0.0
@@ -110,18 +110,18 @@ class Outcomes:
 
     @property
     def failed_share(self) -> float:
-        """The share that failed; 0 until about ten are known."""
+        """The share of first leases that failed; 0 until about ten are known."""
         total = self.failed + self.done
         return self.failed / total if total > _OUTCOMES_NEEDED else 0.0
 
 
 @value
 class Estimates:
-    """Everything learned about one pool.
+    """All estimates of one pool.
 
-    `arrival_rate` is a moving average of tasks that become leasable per second; `slack` the share of the slo that is
-    planned with, in [0.5, 0.95], learned so that as many are late as may be (on the recorded suite 1.5 % cheaper than a
-    fixed 0.8).
+    `arrival_rate` is a moving average of tasks that become leasable per second; `slack` is the share of the slo that is
+    planned with, in [0.5, 0.95], learned so that the share of late tasks meets `eps` (1.5 % cheaper on the recorded
+    suite than a fixed 0.8).
     """
 
     service: ServiceTime = ServiceTime()
@@ -132,7 +132,7 @@ class Estimates:
     outcomes: Outcomes = Outcomes()
 
     def usable_slo_seconds(self, spec: PoolSpec) -> float:
-        """What the slo leaves to plan with: less the slack kept back, less the turn until the next look."""
+        """Return the part of the slo to plan with: its slack share, less the turn until the next sample."""
         slo_seconds = spec.slo
         usable_seconds, least_seconds = self.slack * slo_seconds - spec.turn_seconds, _LEAST_USABLE * slo_seconds
         if usable_seconds < least_seconds:
@@ -149,14 +149,14 @@ class Estimates:
         elapsed_seconds: float,
         spec: PoolSpec,
     ) -> "Estimates":
-        """Learn everything that a new sample teaches.
+        """Learn from a new sample.
 
         Args:
             sample: the new sample.
-            seen: what its leases come to.
-            startups: seconds of each start it told.
-            needed: the fleet that the work since the sample before needed, in workers.
-            elapsed_seconds: since the sample before, more than 0.
+            seen: the summary of its leases.
+            startups: seconds of each start that ended since the previous sample.
+            needed: the fleet that the work since the previous sample needed, in workers.
+            elapsed_seconds: since the previous sample, more than 0.
             spec: the pool.
         """
         slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
@@ -174,11 +174,11 @@ class Estimates:
         )
 
     def restart_seconds(self, spec: PoolSpec) -> float:
-        """What letting a worker go costs, in worker-seconds, if it is wanted again."""
+        """Return the cost of letting a worker go and needing it again, in worker-seconds."""
         return self.startup.mean_seconds + spec.churn
 
     def to_json(self) -> dict[str, object]:
-        """As plain values, with their version; instants are left out, since they end with the boot."""
+        """Return plain values with a version; instants are left out, as they are valid for one boot only."""
         return {
             "version": _STATE_VERSION,
             "service": asdict(self.service),
@@ -190,7 +190,7 @@ class Estimates:
 
     @staticmethod
     def from_json(data: object) -> "Estimates":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping) or data.get("version") != _STATE_VERSION:
             raise ValueError(f"not a state of version {_STATE_VERSION}")
         slack = _number(data.get("slack"), "slack")
@@ -205,10 +205,10 @@ class Estimates:
 
 @value
 class Activity:
-    """What the leases of a new sample come to, each looked at once.
+    """The summary of a sample's leases.
 
-    `running_seconds` and `finished_seconds` tell how long each was held; `begun` counts those that began since the
-    sample before, `late` how many of them began later than the slo; `done_seconds` is the work done since, in
+    `running_seconds` and `finished_seconds` say how long each was held; `begun` counts those that began since the
+    previous sample, `late` those of them that waited longer than the slo; `done_seconds` is the work done since, in
     slot-seconds.
     """
 
@@ -220,7 +220,7 @@ class Activity:
 
 
 def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> Activity:
-    """See `Activity`; the sample before was `elapsed_seconds` ago."""
+    """Summarise a sample's leases; the previous sample was `elapsed_seconds` ago."""
     running: list[float] = []
     finished: list[float] = []
     begun = late = 0
@@ -250,10 +250,9 @@ def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float)
 
 
 def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
-    """The most leases held at one time since the sample before, from those that ended in between and those held.
+    """Return the most leases held at one time since the previous sample.
 
-    Of many finished leases the last 1,000 are looked at: one turn of a fleet that does more is well described by
-    what it holds.
+    At most the last 1,000 finished leases count: in a fleet that finishes more in a turn, the held ones suffice.
     """
     if not sample.finished:
         return len(sample.running)
@@ -271,7 +270,7 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
 
 
 def _within(low: float, number: float, high: float) -> float:
-    """The number, or the bound that it is beyond."""
+    """Return the number, clamped to the bounds."""
     if number < low:
         return low
     if number > high:
@@ -285,7 +284,7 @@ def _startup(numbers: dict[str, float]) -> Startup:
 
 def _numbers(data: object, kind: type[ServiceTime | Startup]) -> dict[str, float]:
     if not isinstance(data, Mapping):
-        raise ValueError(f"no {kind.__name__}: {data!r}")  # noqa: TRY004  a caller meets one class of error
+        raise ValueError(f"not a {kind.__name__}: {data!r}")  # noqa: TRY004  callers handle one class of error
     return {f.name: _number(data.get(f.name), f"{kind.__name__}.{f.name}") for f in fields(kind)}
 
 

@@ -1,4 +1,4 @@
-"""How many workers more so that what waits now is done by an instant, and no more than that. Pure."""
+"""Compute the fewest workers to add so that the work that waits now is done by an instant. Pure."""
 
 import math
 from typing import Final
@@ -13,45 +13,45 @@ _STEPS: Final = 40
 
 
 @value
-class Course:
-    """Workers to add, when all will be done with as many of them as there may be, and whether that is in time."""
+class FinishForecast:
+    """The workers to add, when all work is done with as many of them as the pool may have, and whether in time."""
 
     workers: int
     done_in_seconds: float
     is_in_time: bool
 
 
-def course(
-    finish_by: FinishBy, ready: int, *, crew: ServingCapacity, startup_seconds: float, current: int, most: int
-) -> Course:
-    """The smallest fleet that has done `ready` tasks by then: the fewer start, the less is spent on starts.
+def forecast_finish(
+    finish_by: FinishBy, ready: int, *, capacity: ServingCapacity, startup_seconds: float, current: int, most: int
+) -> FinishForecast:
+    """Return the smallest fleet that does `ready` tasks by then; fewer starts cost less.
 
-    The last task must have begun two service times before the instant, and a twentieth of the time
-    is kept back: durations scatter. Being behind asks for more at every look; tasks wait until then, so nobody is let
-    go before (see `growing.shrink`).
+    The last task must begin two service times before the instant, and a twentieth of the time is kept in reserve, as
+    durations vary. If the work falls behind, each later sample asks for more. No worker is let go while tasks wait (see
+    `rules.shrink`).
     """
-    tail = 2.0 * crew.service_seconds
+    tail = 2.0 * capacity.service_seconds
     within = max(0.0, (1.0 - _KEPT_BACK) * finish_by.within_seconds - tail)
-    missing = ready - crew.can_start(within)
+    missing = ready - capacity.can_start(within)
     workers = 0
     if missing > _ROUNDING:
         if within > startup_seconds:
-            each = crew.one_more_can_start(within, startup_seconds=startup_seconds)
+            each = capacity.one_more_can_start(within, startup_seconds=startup_seconds)
             workers = math.ceil(missing / each - _ROUNDING)
-        else:  # too late for anybody who starts now to help in time: as many as there may be, so that it is soon
+        else:  # too late for a new worker to help in time: as many as allowed, to be done soon
             workers = max(0, most - current)
     added = max(0, min(workers, most - current))
-    done_in = tail + _begun_in(ready, crew=crew, added=added, startup_seconds=startup_seconds)
-    return Course(workers, done_in, done_in <= finish_by.within_seconds)
+    done_in = tail + _begun_in(ready, capacity=capacity, added=added, startup_seconds=startup_seconds)
+    return FinishForecast(workers, done_in, done_in <= finish_by.within_seconds)
 
 
-def _begun_in(ready: int, *, crew: ServingCapacity, added: int, startup_seconds: float) -> float:
-    """When the last of so many tasks can have begun, with workers added now."""
+def _begun_in(ready: int, *, capacity: ServingCapacity, added: int, startup_seconds: float) -> float:
+    """Return in how many seconds the last of `ready` tasks can begin, with `added` workers spawned now."""
 
     def can_start(within: float) -> float:
-        begun = crew.can_start(within)
+        begun = capacity.can_start(within)
         if within > startup_seconds:
-            begun += added * crew.one_more_can_start(within, startup_seconds=startup_seconds)
+            begun += added * capacity.one_more_can_start(within, startup_seconds=startup_seconds)
         return begun
 
     low, high = 0.0, 1.0

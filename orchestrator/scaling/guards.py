@@ -1,6 +1,6 @@
-"""What may hold a decision back, each by name and in a fixed order. Pure.
+"""The guards that may change a decision's target, by name and in a fixed order. Pure.
 
-A guard sees a target and the facts, and gives another target with its reason, or None. New guards join `GUARDS`.
+A guard takes a target and the facts, and returns another target with its reason, or None. Add new ones to `GUARDS`.
 """
 
 import math
@@ -14,9 +14,11 @@ from orchestrator.scaling.decision import Conditions, Decision, Limit
 from orchestrator.scaling.overload import Ceiling
 
 FAILING_SHARE: Final = 0.9
+"""The share of failed first leases above which a pool stops growing: what its tasks depend on is down."""
 SOON_SECONDS: Final = 0.25
-"""Between two turns of a pool whose growth waits for a moment, at least."""
+"""The shortest turn of a pool whose growth waits for starts or a measurement."""
 _LOOKS_PER_START: Final = 8
+"""Turns per start-up time while growth waits for starts."""
 
 
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]
@@ -28,19 +30,19 @@ def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     if not failures or target <= facts.current:
         return None
     crash = facts.fleet.crash
-    said = "1 start failed" if failures == 1 else f"{failures} starts failed in a row"
+    failed = "1 start failed" if failures == 1 else f"{failures} starts failed in a row"
     if facts.now < crash.retry_at:
         wait_seconds = crash.retry_at - facts.now
-        return facts.current, Limit("crash_loop", f"{said}: the next in {wait_seconds:.1f} s")
+        return facts.current, Limit("crash_loop", f"{failed}: the next in {wait_seconds:.1f} s")
     if any(w.spawned_at >= crash.failed_at and w.spec_digest == crash.spec_digest for w in facts.alive):
-        return facts.current, Limit("crash_loop", f"{said}: a probe is under way")
+        return facts.current, Limit("crash_loop", f"{failed}: a probe is under way")
     if target == facts.current + 1:
         return None
-    return facts.current + 1, Limit("crash_loop", f"{said}: probing with one worker")
+    return facts.current + 1, Limit("crash_loop", f"{failed}: probing with one worker")
 
 
 def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """While whatever runs workers can't be asked, or is not ready, nobody is started; those there are believed in."""
+    """Start no worker while the engine does not answer or is not ready; existing workers are taken to be there."""
     trouble = facts.conditions.runtime_trouble
     if not trouble or target <= facts.current:
         return None
@@ -48,7 +50,7 @@ def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """No more workers than what they depend on stands; and no growth while nearly every task fails: it is down."""
+    """Stay below the size from which tasks fail by overload; do not grow while nearly every task fails."""
     if facts.spec.on_failure == "ignore":
         return None
     if facts.state.overload.ceiling is not None:
@@ -74,14 +76,14 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Where it is asked for: not beyond a size from which on more get no more done, as was tried or is being tried."""
+    """With `contention: guard`, stay below the size from which more workers do no more (see `contention`)."""
     trial = facts.state.contention.trial
     if trial is None or facts.spec.contention != "guard":
         return None
     most = _workers_for(trial.limit, facts.spec)
     if target <= most:
         return None
-    return most, Limit("contention", trial.told(facts.now))
+    return most, Limit("contention", trial.describe(facts.now))
 
 
 def _workers_for(leases: int, spec: PoolSpec) -> int:
@@ -89,25 +91,25 @@ def _workers_for(leases: int, spec: PoolSpec) -> int:
 
 
 def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Not beyond what memory and CPU of the host have room for; with memory all but used up an idle worker goes."""
-    room = facts.conditions.room
-    if room is None or not (room.scarce or room.is_to_yield):
+    """Stay within the memory and CPU allocated to the pool; with memory nearly used up, let an idle worker go."""
+    allocation = facts.conditions.allocation
+    if allocation is None or not (allocation.scarce or allocation.is_to_yield):
         return None
-    most = facts.current + room.workers
-    why = f"room for {room.workers} more: {room.why}"
-    if room.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
-        most, why = facts.current - 1, f"an idle worker goes: {room.why}"
+    most = facts.current + allocation.workers
+    why = f"room for {allocation.workers} more: {allocation.why}"
+    if allocation.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
+        most, why = facts.current - 1, f"an idle worker goes: {allocation.why}"
     if target <= most:
         return None
     return most, Limit("host_headroom", why)
 
 
 def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """With its worker-hours spent a pool has what does on paper; with a debt of an hour's worth, what it must have."""
+    """With the budget spent, stay at the Erlang C estimate; with an hour's debt, at the lower bound."""
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.state.paper.workers), "does on paper"
+    most, why = max(spec.workers.min, facts.state.erlang.workers), "does on paper"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:
@@ -116,7 +118,7 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """At most so many workers more by one decision."""
+    """Add at most `max_step_up` workers by one decision."""
     step = facts.spec.max_step_up
     if step is None or target <= facts.current + step:
         return None
@@ -124,20 +126,20 @@ def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """At most so many workers starting at a time: starts that compete for the cores are all late."""
+    """Limit the workers that start at a time: starts that compete for the cores are all slow."""
     if target <= facts.current:
         return None
     if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
-        return None  # it is not this host that they start on
+        return None  # they do not start on this host
     at_a_time = facts.conditions.starts_at_a_time(facts.spec)
-    room = max(0, at_a_time - facts.starting)
-    if target <= facts.current + room:
+    most = facts.current + max(0, at_a_time - facts.starting)
+    if target <= most:
         return None
-    return facts.current + room, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
+    return most, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Never above max; never shrink below min. Growth up to min is the policy's wish, which other guards may slow."""
+    """Never exceed max, never shrink below min. Growth up to min is a rule's, which other guards may slow down."""
     workers = facts.spec.workers
     low, high = workers.min, workers.max
     if low <= target <= high:
@@ -152,14 +154,14 @@ def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """A paused queue grants no lease: more workers would only wait."""
+    """Do not grow beyond min while the queue is paused: it grants no lease."""
     if not facts.sample.paused or target <= max(facts.current, facts.spec.workers.min):
         return None
     return max(facts.current, facts.spec.workers.min), Limit("queue_paused", "the queue is paused")
 
 
 def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """An operator has stopped changes of size: all, upwards, or downwards."""
+    """Hold the size while an operator has paused changes: all, upwards or downwards."""
     stopped = facts.conditions.paused
     if stopped == "no":
         return None
@@ -171,7 +173,7 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Without a sample of the last three turns nothing is known: hold, or grow to the fallback."""
+    """Without a sample of the last three turns, hold the size or grow to the fallback."""
     if not facts.is_stale:
         return None
     fallback = facts.spec.fallback
@@ -184,7 +186,7 @@ def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """What is paid for anyway stays: an idle worker goes just before the next step of its bill begins."""
+    """Keep workers that are paid for anyway: an idle worker goes just before its next billing step."""
     spec = facts.spec
     if not spec.min_billing or target >= facts.current:
         return None
@@ -219,29 +221,26 @@ GUARDS: Final[tuple[Guard, ...]] = (
 
 _AGAINST_GROWTH: Final = frozenset({crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism})
 _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
-"""Those that may change a target which is not above the present size; none of them lifts it beyond that."""
+"""Guards that may change a target which is not above the present size; none raises it above that."""
 
 
 def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
-    """The target after every guard has spoken, and those that changed it."""
+    """Return the target after every guard, and the limits of those that changed it."""
     limits: list[Limit] = []
     for guard in GUARDS if target > len(facts.alive) else _BESIDE_GROWTH:
-        answer = guard(target, facts)
-        if answer is not None:
-            target, limit = answer
+        changed = guard(target, facts)
+        if changed is not None:
+            target, limit = changed
             limits.append(limit)
     return target, tuple(limits)
 
 
 def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: PoolSpec) -> float:
-    """How long after a decision the next is due: soon where growth waits for what is over in a moment.
-
-    That is workers that come up, or the first measurement of what they take.
-    """
+    """Return the time until the next decision: short if growth waits for starts or for a first measurement."""
     if decision is None or not decision.limits or spec.dry_run:
         return spec.turn_seconds
-    room, last = conditions.room, decision.limits[-1].guard
-    is_untried = last == "host_headroom" and room is not None and room.scarce == "unknown"
+    allocation, last = conditions.allocation, decision.limits[-1].guard
+    is_untried = last == "host_headroom" and allocation is not None and allocation.scarce == "unknown"
     if last != "spawn_parallelism" and not is_untried:
         return spec.turn_seconds
     return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))

@@ -1,4 +1,4 @@
-"""How long a spare worker is worth keeping: learned, per level of the fleet, from how soon it was needed again. Pure.
+"""Learn from idle gaps how long a spare worker is worth keeping, for each level of the fleet. Pure.
 
 Level n is the fleet's n-th worker. Ski rental: holding costs a worker-second each second, letting go costs one restart.
 """
@@ -29,17 +29,17 @@ Histogram = tuple[float, ...]
 
 @value
 class IdleGaps:
-    """How long each level went unneeded before it was needed again.
+    """The idle gaps of each level: how long it was not needed before it was needed again.
 
-    `by_level` has a decayed histogram per level that ever paused, over `EDGES_SECONDS`; `last_needed_at[n - 1]` is when
-    level n was last needed: never later than a lower level's.
+    `by_level` has a decayed histogram over `EDGES_SECONDS` for each level that had a gap; `last_needed_at[n - 1]` is
+    when level n was last needed, never later than a lower level.
     """
 
     by_level: Mapping[int, Histogram] = field(default_factory=dict)
     last_needed_at: tuple[Monotonic, ...] = ()
 
     def after(self, needed: int, *, at: Monotonic, turn_seconds: float) -> "IdleGaps":
-        """Learn that a fleet of `needed` workers was needed since the last look, a turn or so before `at`."""
+        """Learn that a fleet of `needed` workers was needed in the turn that ended `at`."""
         if needed == 0:
             return self
         paused: dict[int, Histogram] = {}
@@ -51,13 +51,13 @@ class IdleGaps:
         return IdleGaps(by_level, (at,) * min(needed, _MAX_LEVELS) + self.last_needed_at[needed:])
 
     def needed_at(self, level: int) -> Monotonic | None:
-        """When the level was last needed; None when it never was, as far as is remembered."""
+        """Return when the level was last needed; None if never, as far as is known."""
         return self.last_needed_at[level - 1] if level <= len(self.last_needed_at) else None
 
     def hold_seconds(self, level: int, *, restart_seconds: float) -> float:
-        """How long a worker at `level` may be spare before it costs more than a restart, on average.
+        """Return how long a worker at `level` may be spare before it costs more than a restart, on average.
 
-        Without any gap seen: as long as a restart costs, which is never worse than twice the best.
+        Without a gap that is as long as a restart costs, which is never worse than twice the optimum.
         """
         histogram = self.by_level.get(level)
         if histogram is None:
@@ -79,14 +79,14 @@ class IdleGaps:
         return best
 
     def to_json(self) -> dict[str, list[float]]:
-        """The histograms by level, as plain values."""
+        """Return the histograms by level, as plain values."""
         return {str(level): [round(w, 6) for w in weights] for level, weights in self.by_level.items()}
 
     @staticmethod
     def from_json(data: object) -> "IdleGaps":
-        """What `to_json` gave. Raises `ValueError` for anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         if not isinstance(data, Mapping):
-            raise ValueError(f"gaps must be a mapping: {data!r}")  # noqa: TRY004  one class of error for callers
+            raise ValueError(f"gaps must be a mapping: {data!r}")  # noqa: TRY004  callers handle one class of error
         return IdleGaps({_level(key): _histogram(weights) for key, weights in data.items()})
 
 

@@ -1,7 +1,4 @@
-"""What is known of a pool, and what a new sample teaches. Pure; nothing is decided here.
-
-`learn` returns the next state of a policy, from which `policy.decide` then decides.
-"""
+"""Learn from a new sample of a pool: the next state of its policy, from which `policy.decide` decides. Pure."""
 
 import math
 from dataclasses import replace
@@ -12,7 +9,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.contention import Contention
-from orchestrator.scaling.deadline import Pace, ServingCapacity, crew_of, pace_of
+from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.erlang import ErlangNeed, slots_needed
 from orchestrator.scaling.estimates import Estimates, activity, peak_leases
@@ -23,18 +20,18 @@ from orchestrator.values import value
 
 _MIN_ELAPSED_SECONDS: Final = 0.001
 _LONG_AGO: Final = Monotonic(float("-inf"))
-_NONE: Final = 1e-6
+_NEGLIGIBLE: Final = 1e-6
 
 
 @value
-class Backlogs:
-    """How large a fleet the slo really needed: the backlog that each smaller fleet would have had by now.
+class CounterfactualBacklogs:
+    """The counterfactual backlogs: what each smaller fleet would have left by now. They show the fleet the slo needed.
 
-    A worker that was used was not therefore needed: without it the task might have waited, within its slo, for another.
-    On the recorded suite this saves 6 % beside levels that count as needed when they are used.
+    A worker that was used was not necessarily needed: without it the task might have waited for another, within its slo
+    (ADR 6). On the recorded suite this saves 6 % against counting every used worker as needed.
 
-    Work waiting and under way, in slot-seconds: `real` as the queue has it, `of_fleets[k - 1]` as it would be had
-    there been k workers all the time. Larger fleets than are listed would have no less than the real one.
+    A backlog is work waiting and under way, in slot-seconds: `real` is the queue's, `of_fleets[k - 1]` what k workers
+    would have left. Fleets larger than are listed would have left no less than the real one.
     """
 
     real: float = 0.0
@@ -50,24 +47,24 @@ class Backlogs:
         slots_per_worker: int,
         wait_seconds: float,
         most: int,
-    ) -> tuple["Backlogs", int]:
-        """Learn what a turn brought; and the size of the fleet that was needed, in workers.
+    ) -> tuple["CounterfactualBacklogs", int]:
+        """Return the backlogs after a turn, and the size of the fleet that was needed in it, in workers.
+
+        The model is fluid: work is divisible, and every slot has an equal share of it.
 
         Args:
             real: slot-seconds of work waiting and under way now.
-            done: slot-seconds of work done since the look before.
+            done: slot-seconds of work done since the previous sample.
             elapsed_seconds: since then.
-            fleet: workers there are; what a larger fleet would have left is not known, and taken for the real backlog.
-            wait_seconds: the longest wait that is in time; a fleet that makes tasks wait longer needs one worker more,
-                which then keeps its backlog at that.
-            most: the largest fleet there may be.
-
-        Fluid: work is divisible, and every slot of a fleet has its share.
+            fleet: the number of workers; the backlog of a larger fleet is unknown and taken to be the real one.
+            wait_seconds: the longest wait that is in time; a fleet whose tasks would wait longer needs one worker more,
+                and its backlog is cut to that wait.
+            most: the largest fleet allowed.
         """
         brought = real - self.real + done
         known = self.of_fleets + (self.real,) * (fleet - len(self.of_fleets))
         backlogs: list[float] = []
-        needed = 1 if real > _NONE or brought > _NONE else 0
+        needed = 1 if real > _NEGLIGIBLE or brought > _NEGLIGIBLE else 0
         slots = 0
         for before in known[:fleet]:
             slots += slots_per_worker
@@ -80,33 +77,33 @@ class Backlogs:
                 backlog = longest
             backlogs.append(backlog)
         if wait_seconds > 0 and real > slots * wait_seconds:
-            needed = math.ceil(real / (slots_per_worker * wait_seconds) - _NONE)
-        while backlogs and backlogs[-1] <= real + _NONE:
+            needed = math.ceil(real / (slots_per_worker * wait_seconds) - _NEGLIGIBLE)
+        while backlogs and backlogs[-1] <= real + _NEGLIGIBLE:
             backlogs.pop()
         if needed > most:
             needed = most
-        return Backlogs(real, tuple(backlogs)), needed
+        return CounterfactualBacklogs(real, tuple(backlogs)), needed
 
 
 @value
 class PolicyState:
-    """What the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
+    """The state that the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
 
     `grown_at[n - 1]` is when a decision last asked for the n-th worker.
     """
 
     estimates: Estimates = Estimates()
     reserve: Reserve = Reserve()
-    paper: ErlangNeed = ErlangNeed()
+    erlang: ErlangNeed = ErlangNeed()
     contention: Contention = Contention()
-    backlogs: Backlogs = Backlogs()
+    backlogs: CounterfactualBacklogs = CounterfactualBacklogs()
     sampled_at: Monotonic | None = None
     grown_at: tuple[Monotonic, ...] = ()
     overload: Overload = Overload()
     recurrence: Recurrence = Recurrence()
 
     def after(self, decision: Decision) -> "PolicyState":
-        """Return the state in which the decision, made from this one, is remembered."""
+        """Return the state after a decision that was made from it."""
         current, target = decision.current, decision.target
         if target <= current:
             return self
@@ -114,22 +111,22 @@ class PolicyState:
         return replace(self, grown_at=(*below, *(decision.at,) * (target - current), *self.grown_at[target:]))
 
     def to_json(self) -> dict[str, object]:
-        """What is worth keeping across a restart, as plain values: the estimates."""
+        """Return the part that survives a restart, as plain values: the estimates."""
         return self.estimates.to_json()
 
     @staticmethod
     def from_json(data: object) -> "PolicyState":
-        """The state that `to_json` kept. Raises `ValueError` when `data` is anything else."""
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
         return PolicyState(estimates=Estimates.from_json(data))
 
 
 def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSpec, now: Monotonic) -> PolicyState:
-    """Return what is known after `sample`; a sample that is not newer than the last one teaches nothing.
+    """Return the policy's state after `sample`; unchanged if the sample is not newer than the last one.
 
     Args:
-        state: what was known before.
-        sample: the newest look at the pool's work.
-        fleet: the pool's workers, which have observed that sample.
+        state: the state before.
+        sample: the newest sample of the pool's work.
+        fleet: the pool's workers after `observe` with that sample.
         spec: the pool's settings, with the bounds of the moment.
         now: no earlier than the sample.
     """
@@ -155,17 +152,22 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
     estimates = known.after(sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = pace_of(estimates, spec)
-    crew = crew_of(alive, seen.running_seconds, estimates=estimates, spec=spec, now=now)
+    capacity = capacity_of(alive, seen.running_seconds, estimates=estimates, spec=spec, now=now)
     recurrence = state.recurrence
     if not pace.is_start_in_time:
         recurrence = recurrence.after(sample.arrivals, at=at, turn_seconds=turn_seconds)
     return PolicyState(
         estimates,
         state.reserve.after(
-            sample.arrivals, at=at, busy_seconds=seen.done_seconds, elapsed_seconds=elapsed, crew=crew, pace=pace
+            sample.arrivals,
+            at=at,
+            busy_seconds=seen.done_seconds,
+            elapsed_seconds=elapsed,
+            capacity=capacity,
+            pace=pace,
         ),
-        state.paper.after(
-            _paper_workers(estimates, crew=crew, pace=pace, spec=spec),
+        state.erlang.after(
+            _erlang_workers(estimates, capacity=capacity, pace=pace, spec=spec),
             at=at,
             window_seconds=estimates.restart_seconds(spec),
         ),
@@ -178,12 +180,12 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     )
 
 
-def _paper_workers(estimates: Estimates, *, crew: ServingCapacity, pace: Pace, spec: PoolSpec) -> int:
+def _erlang_workers(estimates: Estimates, *, capacity: ServingCapacity, pace: Pace, spec: PoolSpec) -> int:
     slots = slots_needed(
         rate=estimates.arrival_rate,
-        service_seconds=crew.service_seconds,
+        service_seconds=capacity.service_seconds,
         wait_seconds=pace.usable_slo_seconds,
         eps=spec.eps,
-        limit=spec.workers.max * crew.slots_per_worker,
+        limit=spec.workers.max * capacity.slots_per_worker,
     )
-    return math.ceil(slots / crew.slots_per_worker)
+    return math.ceil(slots / capacity.slots_per_worker)

@@ -1,6 +1,6 @@
-"""How long the leases of a pool waited until they began, in slos: since the count began, and over the last hour. Pure.
+"""Count how long the tasks of a pool waited for their leases, in slos: in all, and over the last hour. Pure.
 
-A value takes bounded memory: fixed buckets for ever, and an hour of slots of ten minutes with levels a tenth apart.
+Memory is bounded: fixed buckets for the total, and slots of ten minutes with levels a tenth apart for the last hour.
 """
 
 import math
@@ -14,11 +14,12 @@ from orchestrator.samples import QueueSample
 from orchestrator.values import value
 
 BUCKETS: Final = (0.25, 0.5, 1.0, 1.5, 3.0, 10.0, 30.0, 100.0)
-"""Upper bounds of what is counted for ever, in slos."""
+"""Upper bounds of the buckets of the total, in slos."""
 SLOT_SECONDS: Final = 600.0
 SLOTS: Final = 6
-"""Whole slots that are remembered, besides the one under way: an hour."""
+"""Complete slots that are kept besides the current one: an hour."""
 _STEP: Final = 1.1
+"""Ratio between two levels: the precision of the percentile."""
 _MOST_LEVELS: Final = 75
 """Levels above and below 1 slo: from under a thousandth to over a thousand."""
 
@@ -34,14 +35,14 @@ class Slot:
 
 @value
 class Recent:
-    """The waits of about the last hour, in slos; both figures are 0 where no lease began. The p99 is right to 10 %."""
+    """The waits of about the last hour, in slos, 0 if no lease began. The p99 is accurate to 10 %."""
 
     leases: int = 0
     p99_over_slo: float = 0.0
     worst_over_slo: float = 0.0
 
     def record(self) -> dict[str, object]:
-        """The same as plain values, fit for JSON."""
+        """Return the same as plain values, for JSON."""
         return {
             "leases": self.leases,
             "p99_over_slo": round(self.p99_over_slo, 3),
@@ -51,14 +52,14 @@ class Recent:
 
 @value
 class Waits:
-    """Waits of leases that began, each in slos. `counts` are per bucket of `BUCKETS`, and beyond; `total` sums all."""
+    """The waits of leases, in slos. `counts` are per bucket of `BUCKETS` and one beyond; `total` is their sum."""
 
     counts: tuple[int, ...] = (0,) * (len(BUCKETS) + 1)
     total: float = 0.0
     slots: tuple[Slot, ...] = ()
 
     def after(self, waits: Sequence[float], *, at: Monotonic) -> "Waits":
-        """More leases began, after waits of so many slos each, 0 or more."""
+        """Add leases that began after these waits, in slos, 0 or more."""
         if not waits:
             return self
         counts = list(self.counts)
@@ -76,14 +77,14 @@ class Waits:
         return (*slots, Slot(number, worst, dict(levels)))
 
     def recent(self, at: Monotonic) -> Recent:
-        """What they come to over the hour before `at`."""
+        """Return the summary of the hour before `at`."""
         since = int(at // SLOT_SECONDS) - SLOTS
         slots = [slot for slot in self.slots if slot.number >= since]
         if not slots:
             return Recent()
         levels: dict[int, int] = {}
         for slot in slots:
-            for level, count in slot.levels.items():  # twice as quick as a Counter; hundreds of pools ask
+            for level, count in slot.levels.items():  # twice as fast as a Counter; there may be hundreds of pools
                 levels[level] = levels.get(level, 0) + count
         worst, leases, seen = max(slot.worst for slot in slots), sum(levels.values()), 0
         for level in sorted(levels):
@@ -93,12 +94,12 @@ class Waits:
         return Recent(leases, min(worst, _STEP**level), worst)
 
 
-NONE: Final = Waits()
-"""Of a pool of which no lease began yet."""
+NO_WAITS: Final = Waits()
+"""The waits of a pool in which no lease began yet."""
 
 
 def waits_of(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> list[float]:
-    """How long the leases waited that began since the sample before, which was `elapsed_seconds` ago; in slos."""
+    """Return the waits of leases that began since the previous sample, `elapsed_seconds` ago, in slos."""
     return [seconds / slo_seconds for seconds in _waited(sample, elapsed_seconds)]
 
 

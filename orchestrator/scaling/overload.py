@@ -1,8 +1,8 @@
-"""Where work fails because there is more of it: the most leases at a time that what it depends on stands. Pure.
+"""Detect overload: tasks fail because many run at a time. Find the most leases that their dependency stands. Pure.
 
-Leases that began among few are compared with those that began among many, within one lot of leases that began one after
-the other: so neither an outage, nor tasks that fail anyway, nor a pool that grows because of either looks like it.
-Source: Cochran, Mantel and Haenszel's test of one effect in many small tables.
+Leases that began among few are compared with those that began among many, within one lot of consecutive leases. So an
+outage, tasks that always fail, or a pool that grows because of either is not mistaken for overload.
+Source: the test of Cochran, Mantel and Haenszel for one effect in many small tables.
 """
 
 import math
@@ -15,41 +15,43 @@ from orchestrator.samples import LeaseSample
 from orchestrator.values import value
 
 _LOT: Final = 16
-"""Leases that are compared with each other; fewer that began within `_LOT_SECONDS` are forgotten."""
+"""The number of consecutive leases that are compared with each other."""
 _MOST_LOTS: Final = 32
-"""Of one sample; those that began last."""
+"""The most lots of one sample; the latest leases count."""
 _LAST_NUMBER: Final = 10
-"""A task that has failed so often tells no more of what it depends on."""
+"""The highest lease number that counts: a task that fails more often says nothing about its dependency."""
 _LOT_SECONDS: Final = 300.0
+"""Age after which an incomplete lot is dropped."""
 _HALF_LIFE_SECONDS: Final = 600.0
 _FEWEST: Final = 16.0
-"""Leases on each side, at least, before anything is said of them."""
+"""The fewest leases on each side of a split for a ceiling to be set."""
 _JUDGED: Final = 48
-"""Leases under a ceiling, at least, before it is given up or raised."""
+"""The fewest leases under a ceiling before it is given up or raised."""
 _FEWEST_TO_TELL: Final = 8.0
-"""The same, to tell sizes from each other once it is known that the size matters."""
+"""The fewest leases on each side to choose among sizes, once it is certain that the size matters."""
 _ERRORS: Final = 4.0
-"""Standard errors: of chance alone one of 30,000 looks at one size; there are several sizes, and many looks."""
+"""Standard errors needed: chance alone exceeds them in one of 30,000 tests, and there are many tests."""
 _WORSE: Final = 0.15
 _TIMES: Final = 2.0
-"""By so much more, and so many times as many, fail among many: less is not worth a smaller pool."""
+"""How much larger the failed share among many must be, as a difference and as a factor, to justify a smaller pool."""
 _FIRST_WAIT_SECONDS: Final = 60.0
 _LONGEST_WAIT_SECONDS: Final = 900.0
+"""How long a ceiling waits before more is tried; doubled after each try in vain, up to the longest."""
 _UNSEEN_SECONDS: Final = 1800.0
-"""A ceiling under which this little is done is raised all the same."""
+"""Age at which a ceiling is raised even if fewer than `_JUDGED` leases began under it."""
 _QUIET_SECONDS: Final = 1800.0
-"""How long nothing is done after a ceiling that was in vain."""
+"""How long no ceiling is set after one that did not help."""
 _STEP: Final = 4
-"""A quarter more is tried at a time, at least one; and splits lie as far from each other."""
+"""A ceiling is raised by one part in this many, at least by one; splits are as far apart."""
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
 @value
 class FailureSplit:
-    """Leases that began among at most so many, and among more: how many, and how many of each failed; decayed.
+    """The decayed counts of leases that began among few (at most the split's size) and among many, and their failures.
 
-    `expected` of `many_failed` if the size were no matter, and with which variance; `many_held` is the sum of the sizes
-    among which they began.
+    `expected` is `many_failed` if size did not matter, with its `variance`; `many_held` is the sum of the sizes among
+    which the many began.
     """
 
     few: float = 0.0
@@ -61,7 +63,7 @@ class FailureSplit:
     variance: float = 0.0
 
     def kept(self, share: float) -> "FailureSplit":
-        """What is left of it after a while."""
+        """Return the counts decayed to this share."""
         return FailureSplit(
             self.few * share,
             self.few_failed * share,
@@ -81,7 +83,7 @@ class FailureSplit:
         return self.many_failed / self.many
 
     def errors(self, *, fewest: float) -> float:
-        """By how many standard errors more fail among many; 0 while less is known, or the difference is small."""
+        """Return by how many standard errors more fail among many; 0 if too few are known or they differ little."""
         if min(self.few, self.many) < fewest or self.variance <= 0.0:
             return 0.0
         if self.many_share < max(self.few_share + _WORSE, _TIMES * self.few_share):
@@ -94,11 +96,11 @@ _NOTHING: Final = FailureSplit()
 
 @value
 class Ceiling:
-    """At most so many `leases` at a time; at `probe_at` some more are tried.
+    """A ceiling of `leases` at a time; at `probe_at` it is raised to try more.
 
-    `known` of them are stood: there `few_share` failed, and `many_share` at `beyond`; before, `all_share` of all. Since
-    it is as it is, `seen` leases began and ended; `tried` of them began among at most `known`, and `failed` of these
-    failed.
+    `known` leases at a time are fine: `few_share` of them failed, against `many_share` at `beyond`, and `all_share` of
+    all leases before. Since the ceiling was set, `seen` leases began and ended; `tried` of them began among at most
+    `known`, of which `failed` failed.
     """
 
     leases: int
@@ -116,18 +118,20 @@ class Ceiling:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether nearly as many fail under it as did before: then it was not the size."""
+        """Whether nearly as many fail under it as before: then the size was not the cause."""
         return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.all_share) / 2
 
 
 Began = tuple[int, bool]
-"""A lease: as one of how many it began, and whether it failed."""
+"""A lease: how many were held when it began, itself included, and whether it failed."""
 
 
 @value
 class Overload:
-    """What is known of it. `lot` is not yet compared; `splits` are by the most that count as few; `ended` of all leases
-    `failed`, decayed.
+    """The failures by size, and the ceiling that follows from them.
+
+    `lot` has leases that are not compared yet; `splits` are by the largest size that counts as few; `ended` and
+    `failed` are decayed counts of all leases.
     """
 
     splits: Mapping[int, FailureSplit] = field(default_factory=dict)
@@ -140,20 +144,20 @@ class Overload:
     quiet_until: Monotonic = _LONG_AGO
 
     def after(self, finished: Sequence[LeaseSample], *, at: Monotonic) -> "Overload":
-        """Learn from leases that ended since the sample before."""
-        told = [lease for lease in finished if lease.lease_number <= _LAST_NUMBER and lease.at_a_time > 0]
-        if not told and self.ceiling is None:
+        """Learn from leases that ended since the previous sample."""
+        usable = [lease for lease in finished if lease.lease_number <= _LAST_NUMBER and lease.at_a_time > 0]
+        if not usable and self.ceiling is None:
             return self
-        known = _compared(self, told, at)
+        known = _compared(self, usable, at)
         lowered = _lowered(known, at)
         if lowered is not known or known.ceiling is None:
             return lowered
-        return _tried(known, known.ceiling, told, at)
+        return _tried(known, known.ceiling, usable, at)
 
 
-def _compared(known: Overload, told: Sequence[LeaseSample], at: Monotonic) -> Overload:
+def _compared(known: Overload, usable: Sequence[LeaseSample], at: Monotonic) -> Overload:
     is_forgotten = at - known.lot_at > _LOT_SECONDS
-    began = sorted(told, key=lambda lease: lease.held_seconds + lease.ended_seconds_ago, reverse=True)
+    began = sorted(usable, key=lambda lease: lease.held_seconds + lease.ended_seconds_ago, reverse=True)
     new = [(lease.at_a_time, lease.outcome != "deleted") for lease in began[-_MOST_LOTS * _LOT :]]
     lot = (*(() if is_forgotten else known.lot), *new)
     if len(lot) < _LOT:
@@ -169,29 +173,29 @@ def _compared(known: Overload, told: Sequence[LeaseSample], at: Monotonic) -> Ov
 
 
 def _lowered(known: Overload, at: Monotonic) -> Overload:
-    """Lower the ceiling, or set one, where more fail among more."""
+    """Set or lower the ceiling if more leases fail among many."""
     if at < known.quiet_until or not known.splits:
         return known
     before = known.ceiling
     if max(split.errors(fewest=_FEWEST) for split in known.splits.values()) < _ERRORS:
         return known
-    # That there is such a size is known; which one is where the difference is greatest.
+    # There is such a size; take the one with the clearest difference.
     _, size = max((split.errors(fewest=_FEWEST_TO_TELL), size) for size, split in known.splits.items())
     if before is not None and size >= before.leases:
         return known
     split = known.splits[size]
     wait_seconds = before.wait_seconds if before is not None else _FIRST_WAIT_SECONDS
     if before is not None and before.leases > before.known:
-        wait_seconds = min(_LONGEST_WAIT_SECONDS, 2.0 * wait_seconds)  # more was tried in vain
+        wait_seconds = min(_LONGEST_WAIT_SECONDS, 2.0 * wait_seconds)  # raising it was in vain
     beyond = max(size + 1, round(split.many_held / split.many))
     probe_at = Monotonic(at + wait_seconds)
     shares = split.few_share, split.many_share, known.failed / known.ended
     return Overload(ceiling=Ceiling(size, size, beyond, *shares, at, probe_at, wait_seconds))
 
 
-def _tried(known: Overload, ceiling: Ceiling, told: Iterable[LeaseSample], at: Monotonic) -> Overload:
-    """Give a ceiling up that is in vain, and raise one whose time has come."""
-    since = [lease for lease in told if lease.held_seconds + lease.ended_seconds_ago <= at - ceiling.since]
+def _tried(known: Overload, ceiling: Ceiling, usable: Iterable[LeaseSample], at: Monotonic) -> Overload:
+    """Drop a ceiling that does not help, and raise one that is due for a probe."""
+    since = [lease for lease in usable if lease.held_seconds + lease.ended_seconds_ago <= at - ceiling.since]
     under = [lease for lease in since if lease.at_a_time <= ceiling.known]
     failed = sum(lease.outcome != "deleted" for lease in under)
     ceiling = replace(
@@ -214,7 +218,7 @@ def _tried(known: Overload, ceiling: Ceiling, told: Iterable[LeaseSample], at: M
 
 
 def _sizes(least: int, most: int) -> Iterator[int]:
-    """The sizes at which leases that began among `least` to `most` are split."""
+    """Yield the sizes at which leases that began among `least` to `most` are split."""
     size = 1
     while size < most:
         if size >= least:
@@ -223,7 +227,7 @@ def _sizes(least: int, most: int) -> Iterator[int]:
 
 
 def _learned(splits: Mapping[int, FailureSplit], lot: Sequence[Began]) -> Mapping[int, FailureSplit]:
-    """The splits after one more lot. One in which all fail, or none, tells nothing of sizes."""
+    """Return the splits after one more lot. A lot in which all fail, or none, says nothing about sizes."""
     count, failed = len(lot), sum(has_failed for _, has_failed in lot)
     if not 0 < failed < count:
         return splits

@@ -1,27 +1,27 @@
-"""Which workers to start, let go, let finish and end, so that a pool gets the size decided. Pure."""
+"""Plan which workers to spawn, retire, finish and kill so that a pool gets the decided size. Pure."""
 
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, billed_for, least_recently_used, outdated
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision
 from orchestrator.values import value
 
 MAX_ACTIONS: Final = 64
-"""Actions of one plan, at most; what is left over is done in the next turn."""
+"""The most actions of one plan; the rest follows in the next turn."""
 START_LIMIT_SECONDS: Final = 600.0
-"""A worker that has not asked for a lease by then never will: its start has failed."""
+"""Age at which a worker without a lease call is killed: its start has failed."""
 _REPLACED_SHARE: Final = 4
 _STAYING: Final = frozenset({"idle", "busy"})
 _FEWER_DO: Final = frozenset({"contention", "failing_work"})
-"""Guards that make a pool smaller although it has work: those beyond their bound are of no use."""
+"""Guards that make a pool smaller although it has work, as more workers than their bound do no good."""
 _STARTING: Final = frozenset({"starting", "alone"})
 
 
 @value
 class Spawn:
-    """Start one worker; once it is up, `replaces` is let go."""
+    """The start of one worker; once it has started, the worker `replaces` is let go."""
 
     why: str
     replaces: str | None = None
@@ -29,7 +29,7 @@ class Spawn:
 
 @value
 class WorkerRemoval:
-    """One worker goes, and why."""
+    """The removal of one worker, and why."""
 
     worker: str
     why: str
@@ -37,11 +37,11 @@ class WorkerRemoval:
 
 @value
 class Plan:
-    """What to do, in the order of the fields.
+    """The actions of one turn, to be executed in the order of the fields.
 
-    `retire`: idle workers; fence each at the queue first, and leave it alone if it holds a lease after all.
-    `finish`: fenced at the queue whether or not they hold a lease, and asked to end when they hold none. `kill`: their
-    deadline is past. `end`: they hang; fence each first, as those that retire.
+    `kill`: workers whose deadline is past. `retire`: idle workers; fence each at the queue first, and keep it if it
+    holds a lease after all. `finish`: workers to fence even if they hold leases, and to drain once they hold none.
+    `end`: unresponsive workers; fence each first, as for `retire`.
     """
 
     kill: tuple[WorkerRemoval, ...] = ()
@@ -64,17 +64,16 @@ def plan_actions(
     fleet: Fleet,
     spec: PoolSpec,
     now: Monotonic,
-    conditions: Conditions = NOTHING_SPECIAL,
+    conditions: Conditions = DEFAULT_CONDITIONS,
     reserved: int = 0,
 ) -> Plan:
-    """The actions that bring `fleet` towards `decision.target`; at most `MAX_ACTIONS` of them.
+    """Return the actions that bring `fleet` towards `decision.target`, at most `MAX_ACTIONS` of them.
 
-    Shrinking retires idle workers only. A worker that holds a lease is let finish, and gets no more, only when the pool
-    is above its upper bound, when a guard has found that fewer do as much, or when it is outdated and its replacement
-    is up (or there is no room for one); it has no deadline (see orchestrator/doc/adr/0017-busy-workers-are-fenced.md).
-    Every process counts towards the upper bound until it is collected, so growth waits for those that leave; but as
-    many as `surge_workers` do not while another one takes their place, or because they hang. So many places as are
-    `reserved` are left free. A worker that hangs is ended after its grace, and at once where its place is needed.
+    Shrinking retires idle workers only. A busy worker finishes its leases and gets no more, without a deadline, only if
+    the pool is above its upper bound, a guard has found that fewer do as much, or it is outdated and its replacement
+    has started or has no place (ADR 17). Every process counts towards the upper bound until it is collected, so growth
+    waits for leaving workers; up to `surge_workers` are exempt if another one replaces them or they hang (ADR 9).
+    `reserved` places stay free. A worker that hangs is ended after its grace, or at once if its place is needed.
     """
     most = spec.workers.max
     if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
@@ -85,15 +84,15 @@ def plan_actions(
     finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
     places = most + min(surge, _succeeded(fleet)) - len(fleet.workers)
-    room = max(0, places - reserved)
+    free = max(0, places - reserved)
     wanted = max(0, decision.target - len(alive))
-    grow = min(room, wanted)
+    grow = min(free, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
         beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
-        finish, spawn = _replacing(fleet, alive, spec=spec, room=beside, target=decision.target, now=now)
-        if places < 0:  # whoever went could have no successor before others have gone
+        finish, spawn = _replacing(fleet, alive, spec=spec, places=beside, target=decision.target, now=now)
+        if places < 0:  # a worker that went could have no successor before others have gone
             finish = []
     if not (kill or retire or finish or spawn or replaced or end):
         return NOTHING_TO_DO
@@ -107,7 +106,7 @@ def plan_actions(
 
 
 def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
-    """Whether every worker is up, counts, and is there to stay: what nearly every turn of a pool finds."""
+    """Return whether every worker has started, counts and stays; a quick check, as nearly every turn finds this."""
     digest, limits = spec.digest(), spec.recycle
     ages = not (limits.tasks is None and limits.memory is None and limits.age is None)
     for w in fleet.workers.values():
@@ -119,7 +118,7 @@ def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
 
 
 def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
-    """Workers that did not finish in time, and starts that will never be."""
+    """Return the workers to kill: those that did not finish in time, and those that never started."""
     leaves = []
     for w in fleet.workers.values():
         if w.deadline_at is not None and now >= w.deadline_at:
@@ -130,7 +129,7 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
 
 
 def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[WorkerRemoval]:
-    """Workers that hang and whose grace is over; and so many more whose places are `needed`."""
+    """Return the workers to end: those that hang beyond their grace, and up to `needed` others that hang."""
     leaves = []
     for index, w in enumerate(fleet.unresponsive):
         if now - w.since >= spec.grace:
@@ -141,11 +140,9 @@ def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[
 
 
 def _freed(fleet: Fleet) -> list[WorkerRemoval]:
-    """Workers that were let finish, and have."""
+    """Return the workers that were fenced to finish and hold no lease any more."""
     return [
-        WorkerRemoval(w.worker, "what it held is done")
-        for w in fleet.workers.values()
-        if w.is_finishing and not w.leases
+        WorkerRemoval(w.worker, "its tasks are done") for w in fleet.workers.values() if w.is_finishing and not w.leases
     ]
 
 
@@ -158,7 +155,7 @@ def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, n
 
 
 def _why_leave(decision: Decision) -> str:
-    """A guard may have more to say on it than the rule."""
+    """Return why workers leave: the reason of the last guard if one lowered the target, else the rule's."""
     if decision.target < decision.unguarded and decision.limits:
         return decision.limits[-1].why
     return decision.why
@@ -167,7 +164,7 @@ def _why_leave(decision: Decision) -> str:
 def _above_max(
     alive: tuple[Worker, ...], retire: list[WorkerRemoval], *, spec: PoolSpec, decision: Decision
 ) -> list[WorkerRemoval]:
-    """With its upper bound lowered a pool does without those that hold least: starting, then with fewest leases."""
+    """Return the workers beyond the upper bound that must finish: starting ones, then those with fewest leases."""
     most, why = spec.workers.max, f"the pool is above its max of {spec.workers.max}"
     why_fewer = next((limit.why for limit in decision.limits if limit.guard in _FEWER_DO), "")
     if decision.target < decision.current and why_fewer:
@@ -182,7 +179,7 @@ def _above_max(
 
 
 def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Worker, WorkerRemoval]]:
-    """Workers whose replacement is up."""
+    """Return the workers whose replacement has started."""
     up = []
     for w in fleet.workers.values():
         successor = None if w.replaced_by is None else fleet.workers.get(w.replaced_by)
@@ -193,7 +190,7 @@ def _replaced(fleet: Fleet, *, spec: PoolSpec, now: Monotonic) -> list[tuple[Wor
 
 
 def _succeeded(fleet: Fleet) -> int:
-    """How many workers have a successor, up or not, that is there, or leave after they had one; or hang: no loss."""
+    """Return how many workers do not count against the upper bound for their successors: replaced or hanging ones."""
     return sum(
         1
         for w in fleet.workers.values()
@@ -201,23 +198,23 @@ def _succeeded(fleet: Fleet) -> int:
     )
 
 
-def _fitting(room: int, conditions: Conditions) -> int:
-    """No more at a time than there is memory for; a lack of CPU passes with those that are replaced."""
-    host = conditions.room
-    return room if host is None or host.scarce != "memory" else min(room, host.workers)
+def _fitting(places: int, conditions: Conditions) -> int:
+    """Return how many replacements fit into memory; a lack of CPU is ignored, as it ends with the replaced workers."""
+    allocation = conditions.allocation
+    return places if allocation is None or allocation.scarce != "memory" else min(places, allocation.workers)
 
 
 def _is_replacing_unwise(decision: Decision, fleet: Fleet, spec: PoolSpec) -> bool:
-    """A replacement that does not start, or a view that is old, is no reason to let a working worker go."""
+    """Return whether not to replace workers now: starts fail, or the sample is stale."""
     return fleet.failed_starts(spec) > 0 or "stale_sample" in decision.limited_by
 
 
 def _replacing(
-    fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, room: int, target: int, now: Monotonic
+    fleet: Fleet, alive: tuple[Worker, ...], *, spec: PoolSpec, places: int, target: int, now: Monotonic
 ) -> tuple[list[WorkerRemoval], list[Spawn]]:
-    """Replace outdated workers a few at a time, new before old; without room for so many, old before new.
+    """Replace outdated workers a few at a time, new before old; without a free place, old before new.
 
-    Then nobody is started for the one that leaves: the policy grows the pool again when work asks for it.
+    In the latter case no replacement is started: the policy grows the pool again when work needs it.
     """
     finish: list[WorkerRemoval] = []
     spawn: list[Spawn] = []
@@ -228,8 +225,8 @@ def _replacing(
     at_a_time = max(1, target // _REPLACED_SHARE) - max(_under_way(fleet, alive, spec, now), target - len(alive))
     old.sort(key=lambda pair: (pair[0].state != "idle", pair[0].leases, pair[0].since, pair[0].worker))
     for w, why in old[: max(0, at_a_time)]:
-        if room:
-            room -= 1
+        if places:
+            places -= 1
             spawn.append(Spawn(why, replaces=w.worker))
         else:
             finish.append(WorkerRemoval(w.worker, why))
@@ -237,7 +234,7 @@ def _replacing(
 
 
 def _under_way(fleet: Fleet, alive: tuple[Worker, ...], spec: PoolSpec, now: Monotonic) -> int:
-    """How many leave, or have a replacement that is not up yet; who takes long to finish holds up nobody else."""
+    """Return how many workers leave or wait for their replacement; those that finish slowly delay no other."""
     slow = sum(1 for w in fleet.workers.values() if w.is_finishing and now - w.since >= spec.grace)
     return len(fleet.workers) - len(alive) - slow
 

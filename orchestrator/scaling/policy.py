@@ -1,7 +1,7 @@
-"""How many workers a pool should have, and why. Pure: no clock, no I/O, no log.
+"""Decide how many workers a pool should have, and why. Pure: no clock, no I/O, no log (ADR 3).
 
-Up: the fewest workers with which every waiting task is leased before its deadline. Down: idle workers only, each
-after a hold learned at its level of the fleet, or once a smaller fleet has met the slo on paper for a while.
+Up: the fewest workers with which every waiting task is leased before its deadline. Down: idle workers only, each after
+a time learned at its level of the fleet, or once a smaller fleet meets the slo by the Erlang C estimate for a while.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Final
 from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.decision import Decision, Inputs
 from orchestrator.scaling.guards import guarded
-from orchestrator.scaling.rules import grow, shrink, told
+from orchestrator.scaling.rules import describe_forecast, grow, shrink
 
 _NAMED: Final = 3
 
@@ -42,27 +42,27 @@ def decide(context: DecisionContext) -> Decision:
 
 
 def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
-    """What is in force beside the rule that decided."""
+    """Return notes on what applies besides the rule that decided."""
     notes = context.facts.conditions.notes
     hung = context.facts.fleet.unresponsive if len(context.facts.fleet.workers) > len(context.facts.alive) else ()
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
-    if context.warm.told:
-        notes = (*notes, context.warm.told)
+    if context.warm.description:
+        notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial
     if trial is not None and context.facts.spec.contention == "watch":
-        notes = (*notes, f"contention: {trial.did}")
-    notes = (*notes, *[words for helper in context.crew.helpers if (words := helper.told)])
-    if context.course is None or (proposal.rule == "finish_by" and context.course.workers):
+        notes = (*notes, f"contention: {trial.comparison}")
+    notes = (*notes, *[words for helper in context.capacity.helpers if (words := helper.description)])
+    if context.forecast is None or (proposal.rule == "finish_by" and context.forecast.workers):
         return notes
-    return (*notes, told(context, context.course))
+    return (*notes, describe_forecast(context, context.forecast))
 
 
 def _inputs(context: DecisionContext) -> Inputs:
     facts, pace = context.facts, context.pace
     sample, fleet, estimates = facts.sample, facts.fleet, facts.state.estimates
-    starting = len(context.crew.ready_in_seconds)
+    starting = len(context.capacity.ready_in_seconds)
     draining = len(fleet.leaving) if len(fleet.workers) > len(facts.alive) else 0
     return Inputs(
         sample.ready,
@@ -73,7 +73,7 @@ def _inputs(context: DecisionContext) -> Inputs:
         len(context.idle),
         starting,
         draining,
-        context.crew.service_seconds,
+        context.capacity.service_seconds,
         pace.startup_seconds,
         estimates.arrival_rate,
         estimates.slack,

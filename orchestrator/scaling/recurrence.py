@@ -1,7 +1,7 @@
-"""Bursts that come at even intervals, as those of a scheduled job do: when the next one is due. Pure.
+"""Predict bursts that recur at even intervals, such as those of a scheduled job. Pure.
 
-It only ever asks for workers a start ahead of a burst that came in time before; one that fails to come costs their idle
-seconds once, and then nothing until it has come evenly again.
+A prediction only starts workers one start-up time ahead. A burst that fails to come costs their idle seconds once, then
+nothing until bursts recur evenly again.
 """
 
 from itertools import pairwise
@@ -21,7 +21,7 @@ _APART_TURNS: Final = 3.0
 
 @value
 class Recurrence:
-    """When the last few bursts began, and the tasks that each brought at once, oldest first."""
+    """The start of the last few bursts and the tasks that each brought at once, oldest first."""
 
     began_at: tuple[Monotonic, ...] = ()
     tasks: tuple[int, ...] = ()
@@ -29,8 +29,8 @@ class Recurrence:
     def after(self, arrivals: int, *, at: Monotonic, turn_seconds: float) -> "Recurrence":
         """Learn that `arrivals` came in the turn that ended `at`.
 
-        A burst is a turn with at least half the tasks of the largest burst known, some turns after the one before. What
-        is smaller is forgotten when a much larger one comes.
+        A burst is a turn with at least half the tasks of the largest known burst, some turns after the previous one.
+        Much smaller bursts are forgotten when a larger one comes.
         """
         largest = max(self.tasks, default=0)
         if arrivals < max(_LEAST_TASKS, largest / 2):
@@ -42,7 +42,7 @@ class Recurrence:
         return Recurrence(tuple([then for then, _ in known]), tuple([tasks for _, tasks in known]))
 
     def next(self, *, now: Monotonic, turn_seconds: float) -> tuple[Waiting, ...]:
-        """The next burst, as tasks younger than new; nothing where they came unevenly, or the last one did not."""
+        """Return the next burst as tasks of negative age; empty if intervals are uneven or the burst is overdue."""
         if len(self.began_at) < _NEEDED:
             return ()
         gaps = [later - earlier for earlier, later in pairwise(self.began_at)]

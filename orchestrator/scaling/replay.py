@@ -1,6 +1,6 @@
-"""All that a decision was made from, as plain values; and the decision made again from them. Pure.
+"""Record everything that a decision was made from as plain values, and make the decision again from them. Pure.
 
-Recorded is what is known after the sample was learned from, and so its finished leases are not needed.
+The recorded state has already learned from the sample, so the sample's finished leases are left out.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ _ENDLESS: Final = {"inf": math.inf, "-inf": -math.inf}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """What a decision was made from; `state` remembers it already."""
+    """The inputs of a decision; `state` is the one after it."""
 
     sample: QueueSample
     fleet: Fleet
@@ -40,7 +40,7 @@ class RecordedDecision:
 def recorded(
     sample: QueueSample, fleet: Fleet, *, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
 ) -> dict[str, object]:
-    """Plain values from which `replayed` makes the same decision. `state` remembers that decision."""
+    """Return plain values from which `replayed` makes the same decision. `state` is the one after the decision."""
     taught = replace(state, contention=replace(state.contention, seen={}))
     inputs = RecordedDecision(replace(sample, finished=()), fleet, taught, now, conditions)
     plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(RecordedDecision)}
@@ -50,13 +50,13 @@ def recorded(
 
 
 def replayed(record: object) -> Decision:
-    """The decision that was made from what `recorded` gave. Raises `ValueError` for anything else."""
+    """Make the decision again from what `recorded` returned. Raises `ValueError` for anything else."""
     match record:
         case {"spec": dict() as settings, "workers": [int() as low, int() as high], **rest}:
             pass
         case _:
             raise ValueError("not the record of a decision's inputs")
-    # The bounds of the moment may be ones that no file could give.
+    # The bounds of the moment may be outside what a settings file may contain.
     spec = PoolSpec.model_validate({name: value for name, value in settings.items() if name != "workers"})
     inputs = _value(RecordedDecision, rest)
     return decide(
@@ -89,13 +89,13 @@ def _value(kind: type[Value], plain: object) -> Value:
     except (TypeError, KeyError) as error:
         raise ValueError(f"not a {kind.__name__}: {error}") from None
     if not isinstance(found, kind):
-        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004  a caller meets one class of error
+        raise ValueError(f"not a {kind.__name__}")  # noqa: TRY004  callers handle one class of error
     return found
 
 
 @cache
 def _reader(kind: Hashable) -> Reader:
-    """Reads the plain form of a type that inputs are made of."""
+    """Return a function that reads the plain form of a type."""
     if isinstance(kind, NewType):
         return _reader(kind.__supertype__)
     if kind is float:
@@ -133,17 +133,17 @@ def _float(plain: object) -> float:
     if isinstance(plain, str):
         return _ENDLESS[plain]
     if not isinstance(plain, int | float):
-        raise TypeError(f"no number: {plain!r}")
+        raise TypeError(f"not a number: {plain!r}")
     return float(plain)
 
 
 def _list(plain: object) -> list[object]:
     if not isinstance(plain, list):
-        raise TypeError(f"no list: {plain!r}")
+        raise TypeError(f"not a list: {plain!r}")
     return plain
 
 
 def _mapping(plain: object) -> dict[str, object]:
     if not isinstance(plain, dict):
-        raise TypeError(f"no mapping: {plain!r}")
+        raise TypeError(f"not a mapping: {plain!r}")
     return plain

@@ -1,8 +1,8 @@
-"""What is kept warm where a start takes longer than the slo leaves, and the budget for it. Pure.
+"""Compute the warm reserve of a pool whose starts take longer than the slo allows, and its budget. Pure (ADR 18).
 
-A task that comes while nobody is idle is then late, whatever is started for it. Two things say how many workers have to
-be there before the work: the fleet that meets the slo on paper, and the worst burst lately. What they idle is paid for,
-so it is bounded by what the pool is busy: one burst an hour keeps nobody for an hour.
+In such a pool a task that finds no idle worker is late. The workers needed beforehand follow from the Erlang C estimate
+and from the worst recent burst. Idle time costs, so it is bounded by how busy the pool is: one burst an hour keeps no
+worker warm for an hour.
 """
 
 import math
@@ -13,25 +13,28 @@ from orchestrator.scaling.deadline import Pace, ServingCapacity
 from orchestrator.values import value
 
 STEADY_SHARE: Final = 1.5
-"""Idle slots per slot that was busy on average, at most, for arrivals at random. Chosen by measurement, as are the
-others here: on 200 random worlds more of it costs more than it saves in late tasks, and less of it saves nothing."""
+"""The most idle slots per slot that is busy on average, for random arrivals. Measured, like the others here: on 200
+random worlds a larger share costs more than it saves in late tasks, and a smaller one saves nothing."""
 BURST_SHARE: Final = 6.0
-"""The same for bursts: they come to a pool that is idle for most of the time."""
+"""The same for bursts: they come to a pool that is idle most of the time."""
 BUSY_SECONDS: Final = 1200.0
-"""The time constant of the average."""
+"""The time constant of the average of busy slots."""
 _BURSTY: Final = 1.3
+"""A burst counts if it needs this many times the Erlang C estimate."""
 _HALF_LIFE_SECONDS: Final = 600.0
+"""The half-life of the worst burst."""
 _NOISE: Final = 0.2
 _QUIET_TASKS: Final = 0.2
+"""Arrivals expected within a start below which nothing is kept warm."""
 _MAX_LOOKS: Final = 256
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
 @value
 class WarmWorkers:
-    """Workers to keep warm: as many as would hold the slo are `wanted`, and `kept` is what their budget leaves of them.
+    """The workers to keep warm: `wanted` would hold the slo, `kept` is what the budget allows.
 
-    `busy` is the average that the budget is counted from, in workers.
+    `busy` is the average from which the budget is computed, in workers.
     """
 
     wanted: int = 0
@@ -39,8 +42,8 @@ class WarmWorkers:
     busy: float = 0.0
 
     @property
-    def told(self) -> str:
-        """What the budget took away, in a sentence; "" for nothing."""
+    def description(self) -> str:
+        """A sentence on what the budget denied; "" if nothing."""
         if self.kept >= self.wanted:
             return ""
         times = self.wanted / max(self.busy, 0.01)
@@ -55,10 +58,10 @@ NOBODY_WARM: Final = WarmWorkers()
 
 @value
 class Reserve:
-    """What the reserve is worked out from.
+    """The state from which the reserve is computed.
 
-    `burst` is the worst burst lately in slots that had to be warm for it, half forgotten in ten minutes; `recent` has
-    the arrivals of the last start-up's time; `busy_slots` is an average over twenty minutes.
+    `burst` is the worst recent burst, in slots that had to be warm for it, with a half-life of ten minutes; `recent`
+    has the arrivals of the last start-up time; `busy_slots` is an average over twenty minutes.
     """
 
     burst: float = 0.0
@@ -73,10 +76,10 @@ class Reserve:
         at: Monotonic,
         busy_seconds: float,
         elapsed_seconds: float,
-        crew: ServingCapacity,
+        capacity: ServingCapacity,
         pace: Pace,
     ) -> "Reserve":
-        """Learn that `arrivals` came in the turn that ended `at`; slots were busy in it for `busy_seconds` in all."""
+        """Learn from the turn that ended `at`: its `arrivals`, and the sum of `busy_seconds` of its slots."""
         gain = 1.0 - math.exp(-elapsed_seconds / BUSY_SECONDS)
         busy_slots = self.busy_slots + gain * (busy_seconds / elapsed_seconds - self.busy_slots)
         reach = pace.startup_seconds + pace.turn_seconds
@@ -89,32 +92,32 @@ class Reserve:
         total = 0
         for then, count in reversed(recent):
             total += count
-            burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / crew.service_seconds))
+            burst = max(burst, total / (1.0 + (at - then + pace.usable_slo_seconds) / capacity.service_seconds))
         return Reserve(burst, at, recent, busy_slots)
 
     def warm(
-        self, *, paper: int, tasks: int, in_flight: int, rate: float, crew: ServingCapacity, pace: Pace
+        self, *, erlang_workers: int, tasks: int, in_flight: int, rate: float, capacity: ServingCapacity, pace: Pace
     ) -> WarmWorkers:
-        """What is to be kept warm now.
+        """Return the workers to keep warm now.
 
         Args:
-            paper: workers that meet the slo on paper.
-            tasks: that wait or are held.
-            in_flight: tasks that are held; what is busy needs no budget.
-            rate: arrivals per second lately.
+            erlang_workers: the Erlang C estimate, in workers.
+            tasks: tasks that wait or are held.
+            in_flight: tasks that are held; busy workers need no budget.
+            rate: recent arrivals per second.
         """
         if pace.is_start_in_time:
             return NOBODY_WARM
         if not tasks and rate * pace.startup_seconds < _QUIET_TASKS:
-            return NOBODY_WARM  # nothing comes within a start, as far as can be told
-        slots = crew.slots_per_worker
+            return NOBODY_WARM  # no arrival is expected within a start
+        slots = capacity.slots_per_worker
         burst = math.ceil(max(0.0, self.burst / slots - _NOISE))
-        kept = min(paper, self._affordable(STEADY_SHARE, in_flight, slots))
-        if burst > _BURSTY * paper:
+        kept = min(erlang_workers, self._affordable(STEADY_SHARE, in_flight, slots))
+        if burst > _BURSTY * erlang_workers:
             kept = max(kept, min(burst, self._affordable(BURST_SHARE, in_flight, slots)))
         else:
             burst = 0
-        return WarmWorkers(max(paper, burst), kept, self.busy_slots / slots)
+        return WarmWorkers(max(erlang_workers, burst), kept, self.busy_slots / slots)
 
     def _affordable(self, share: float, in_flight: int, slots: int) -> int:
         return math.floor((in_flight + share * self.busy_slots) / slots + 0.5)

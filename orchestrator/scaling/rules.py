@@ -1,7 +1,7 @@
-"""The rules: those that ask for more workers, and those that let idle ones go. Pure.
+"""The rules that propose a size: more workers (`grow`), or fewer idle ones (`shrink`). Pure.
 
-More: a deadline, a wake-up, a warm reserve, the lower bound. Fewer: each idle worker after a hold learned at its level,
-or once a smaller fleet does.
+More: deadlines, late tasks, saturation, finish_by, a warm reserve, upcoming tasks, an empty pool, the lower bound.
+Fewer: each idle worker after a time learned at its level, or once a smaller fleet is enough.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Final
 from orchestrator.samples import Waiting
 from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
-from orchestrator.scaling.finish_by import Course
+from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
 
 _DAY_SECONDS: Final = 86_400.0
@@ -21,20 +21,20 @@ _SATURATED: Final = 0.5
 
 
 def grow(context: DecisionContext) -> Proposal | None:
-    """The most that any rule asks for; None when none asks for anything."""
+    """Return the proposal with the highest target; None if no rule proposes anything."""
     facts = context.facts
     current, sample = len(facts.alive), facts.sample
     need = _deadline(context)
     proposals = [Proposal(current + need.workers, "deadline", _why_deadline(context, need))] if need.workers else []
     if sample.ready and not sample.paused and facts.spec.workers.max:
         proposals += [one for one in (_late(context), _saturated(context)) if one is not None]
-    if context.course is not None:
-        proposals.append(_finish(context, context.course))
+    if context.forecast is not None:
+        proposals.append(_finish_proposal(context, context.forecast))
     if context.warm.kept:
         proposals.append(_warm(context))
     if context.upcoming and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
-    if current == 0 and sample.ready > context.crew.taken_elsewhere:
+    if current == 0 and sample.ready > context.capacity.taken_elsewhere:
         proposals.append(Proposal(1, "wake", f"{sample.ready} ready and nobody to lease them"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
@@ -48,11 +48,11 @@ def _deadline(context: DecisionContext) -> Need:
     grown = context.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
-    return workers_needed(waiting, crew=context.crew, pace=context.pace)
+    return workers_needed(waiting, capacity=context.capacity, pace=context.pace)
 
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
-    starting = len(context.crew.ready_in_seconds)
+    starting = len(context.capacity.ready_in_seconds)
     return (
         f"{context.facts.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
         f"must be leased within {need.within_seconds:.1f} s; "
@@ -61,30 +61,32 @@ def _why_deadline(context: DecisionContext, need: Need) -> str:
     )
 
 
-def _finish(context: DecisionContext, course: Course) -> Proposal:
+def _finish_proposal(context: DecisionContext, forecast: FinishForecast) -> Proposal:
     return Proposal(
-        context.facts.current + course.workers, "finish_by", told(context, course) if course.workers else ""
+        context.facts.current + forecast.workers,
+        "finish_by",
+        describe_forecast(context, forecast) if forecast.workers else "",
     )
 
 
-def told(context: DecisionContext, course: Course) -> str:
-    """How the work that waits stands to the instant by which it is to be done."""
+def describe_forecast(context: DecisionContext, forecast: FinishForecast) -> str:
+    """Describe whether the waiting work will be done by the instant it must be done by."""
     finish_by = context.facts.conditions.finish_by
     if finish_by is None:
         return ""
-    done_in, ready = course.done_in_seconds, context.facts.sample.ready
+    done_in, ready = forecast.done_in_seconds, context.facts.sample.ready
     by = finish_by.clock()
-    if not course.is_in_time:
-        # Of an estimate that is beyond a day the time of day says nothing.
+    if not forecast.is_in_time:
+        # Beyond a day the time of day is misleading.
         days = done_in / _DAY_SECONDS
         later = done_in - finish_by.within_seconds
         when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
         return f"{ready} ready can't be done by {by} with max {context.facts.spec.workers.max}: {when}"
-    return f"{ready} ready are to be done by {by}: {course.workers} more needed for that"
+    return f"{ready} ready are to be done by {by}: {forecast.workers} more needed for that"
 
 
 def _late(context: DecisionContext) -> Proposal | None:
-    """Late is most urgent: while a task waits longer than the slo there is a slot for each that waits or runs."""
+    """Propose a slot for each task that waits or runs, while a task waits longer than the slo."""
     facts, slo_seconds = context.facts, context.pace.slo_seconds
     if context.oldest_seconds <= slo_seconds:
         return None
@@ -97,16 +99,16 @@ def _late(context: DecisionContext) -> Proposal | None:
 
 
 def _saturated(context: DecisionContext) -> Proposal | None:
-    """Near max nothing is put off: what could be started for it later is not there to be started.
+    """Propose a slot for each task when the work is near the pool's max: then starts can't be put off.
 
-    That is where the tasks that wait, and half of those that come within the slo, are more than half of what the
-    largest fleet does in that time.
+    That is when the tasks that wait, plus half of those expected within the slo, are more than half of what the largest
+    fleet does in that time.
     """
     facts, slo_seconds = context.facts, context.pace.slo_seconds
     spec, rate = facts.spec, facts.state.estimates.arrival_rate
-    most = spec.workers.max * spec.concurrency * slo_seconds / context.crew.service_seconds
-    asked = facts.sample.ready + _COMING * rate * slo_seconds
-    if asked <= _SATURATED * most:
+    most = spec.workers.max * spec.concurrency * slo_seconds / context.capacity.service_seconds
+    tasks = facts.sample.ready + _COMING * rate * slo_seconds
+    if tasks <= _SATURATED * most:
         return None
     why = (
         f"{facts.sample.ready} wait and {rate:.2f} arrive per second, and max {spec.workers.max} does {most:.0f} "
@@ -116,19 +118,19 @@ def _saturated(context: DecisionContext) -> Proposal | None:
 
 
 def _slot_each(context: DecisionContext) -> int:
-    """Workers with a slot for every task that waits or runs, beside what other pools have for them."""
-    return math.ceil(context.tasks / context.facts.spec.concurrency) - context.crew.workers_elsewhere
+    """Return the workers that give every task that waits or runs a slot, less those of helper pools."""
+    return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
 def _warm(context: DecisionContext) -> Proposal:
     why = f"a start takes {context.pace.startup_seconds:.1f} s, too long for the slo: {context.warm.kept} are kept warm"
-    return Proposal(context.warm.kept - context.crew.workers_elsewhere, "warm", why)
+    return Proposal(context.warm.kept - context.capacity.workers_elsewhere, "warm", why)
 
 
 def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
-    """Let idle workers go, least recently used first, while a rule says so; and the hold of each level looked at.
+    """Propose to let idle workers go, the least recently used first; also return the hold of each level considered.
 
-    A worker's level counts those that are up: while others start, the one that is idle is all there is.
+    A worker's level counts only workers that have started.
     """
     facts = context.facts
     sample, spec, now = facts.sample, facts.spec, facts.now
@@ -137,9 +139,9 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
         return proposal, {}
     state = facts.state
     restart = state.estimates.restart_seconds(spec)
-    # The pool's first worker is number below + 1 of all.
-    below = context.crew.workers_below if context.crew.helpers else 0
-    starting = len(context.crew.ready_in_seconds)
+    # The pool's first worker is number `below + 1` of all pools' workers.
+    below = context.capacity.workers_below if context.capacity.helpers else 0
+    starting = len(context.capacity.ready_in_seconds)
     level = facts.current - starting
     low = max(spec.workers.min - starting, context.warm.kept - below, context.busy, fewest(context) - starting)
     held: dict[int, float] = {}
@@ -148,15 +150,15 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
             break
         needed_at = state.estimates.gaps.needed_at(level + below)
         spare_at = worker.since if needed_at is None else needed_at
-        if level <= len(state.grown_at):  # what was asked for a moment ago is not spare, whatever was needed till then
+        if level <= len(state.grown_at):  # a worker that a decision has just asked for is not spare
             spare_at = max(spare_at, state.grown_at[level - 1])
         spare_seconds = now - spare_at
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
         if spare_seconds >= hold:
             why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
             proposal = Proposal(level - 1 + starting, "idle", why)
-        elif level - 1 + below >= max(1, state.paper.workers) and context.pace.is_start_in_time:
-            why = f"{max(1, state.paper.workers)} meet the slo on paper, for {restart:.0f} s now"
+        elif level - 1 + below >= max(1, state.erlang.workers) and context.pace.is_start_in_time:
+            why = f"{max(1, state.erlang.workers)} meet the slo on paper, for {restart:.0f} s now"
             proposal = Proposal(level - 1 + starting, "paper", why)
         else:
             break

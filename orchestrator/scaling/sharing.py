@@ -1,8 +1,8 @@
-"""Pools that take the same tasks of a queue: what the workers of one mean for another. Pure.
+"""Share tasks among pools of one queue: count the workers of one pool as helpers of another. Pure.
 
-Pools are decided on one after the other: the higher priority first, then by name. Each counts what the workers of the
-others can begin of its own tasks, those that are still starting too, and starts workers for what is left. So a pool
-that can't grow leaves the rest to the next one.
+Pools are decided one after the other, by priority, then by name. Each counts which of its tasks the workers of the
+others can begin, including starting ones, and starts workers for the rest. So a pool that can't grow leaves the rest to
+the next one.
 """
 
 import math
@@ -15,24 +15,24 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
-from orchestrator.scaling.deadline import HelperPool, ServingCapacity, crew_of
+from orchestrator.scaling.deadline import HelperPool, ServingCapacity, capacity_of
 from orchestrator.scaling.learning import PolicyState
 
 MAX_SHARERS: Final = 16
-"""Pools that one pool counts at most: each costs it a look in each turn."""
+"""The most helper pools that one pool counts; each costs time in every turn."""
 _UNTAGGED: Final = frozenset({""})
 
 
 def order_of(spec: PoolSpec) -> tuple[int, str]:
-    """The place of a pool among those of its supervisor."""
+    """Return the sort key by which the pools of a supervisor are decided."""
     return -spec.priority, spec.name
 
 
 def sharers(pools: Iterable[PoolSpec]) -> dict[str, list[str]]:
-    """For each pool that shares tasks: the others, of which one takes all tasks that the other takes.
+    """Return for each pool the pools it shares tasks with: of the two, one takes all tasks that the other takes.
 
-    In their order, and of very many the first. Pools that have only some of their tags in common plan each for itself:
-    how many tasks wait of those is not known.
+    They are in the order of decisions, at most `MAX_SHARERS`. Pools with only some tags in common plan independently,
+    as it is unknown how many tasks wait for both.
     """
     by_queue: dict[str, list[PoolSpec]] = {}
     for pool in sorted(pools, key=order_of):
@@ -52,7 +52,7 @@ def _sharers_of(pool: PoolSpec, of_queue: Iterable[PoolSpec]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SharingPool:
-    """A pool that shares tasks, as it is now: `state` is the policy's."""
+    """The present state of a pool that shares tasks; `state` is its policy's."""
 
     spec: PoolSpec
     fleet: Fleet
@@ -61,39 +61,39 @@ class SharingPool:
 
 
 def helper(pool: SharingPool, other: SharingPool, *, now: Monotonic) -> HelperPool:
-    """What the workers of the other pool mean for this one."""
-    crew = _crew(other, now=now)
+    """Return the other pool as a helper of this one."""
+    capacity = _capacity_of(other, now=now)
     held = sum(1 for lease in pool.sample.running if lease.worker in other.fleet.workers)
     is_first = order_of(other.spec) < order_of(pool.spec)
     tasks, others_tasks = _tasks(pool.sample), _tasks(other.sample)
     if not _takes_all_of(other.spec, pool.spec):
-        return HelperPool(other.spec.name, crew, held, 1.0, others_tasks, is_first)
+        return HelperPool(other.spec.name, capacity, held, 1.0, others_tasks, is_first)
     share = 1.0 if others_tasks <= tasks or _takes_all_of(pool.spec, other.spec) else tasks / others_tasks
-    return HelperPool(other.spec.name, crew, held, share, math.inf, is_first)
+    return HelperPool(other.spec.name, capacity, held, share, math.inf, is_first)
 
 
-def _crew(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
-    """What its workers can lease, as far as is known; those that are starting while starts fail are not counted."""
+def _capacity_of(pool: SharingPool, *, now: Monotonic) -> ServingCapacity:
+    """Return the pool's serving capacity; starting workers are left out while starts fail."""
     alive = pool.fleet.alive
     if pool.fleet.failed_starts(pool.spec):
         alive = tuple([worker for worker in alive if worker.state != "starting"])
     running = [lease.held_seconds for lease in pool.sample.running]
-    return crew_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
+    return capacity_of(alive, running, estimates=pool.state.estimates, spec=pool.spec, now=now)
 
 
 def _tasks(sample: QueueSample) -> int:
-    """Tasks that wait or are about to come."""
+    """Return how many tasks wait or are about to become leasable."""
     return sample.ready + (sample.upcoming[-1].position if sample.upcoming else 0)
 
 
 def _takes_all_of(one: PoolSpec, other: PoolSpec) -> bool:
-    """Whether `one` takes every task of that queue that the other takes."""
+    """Return whether `one` takes every task of the queue that `other` takes."""
     wide, narrow = _tags(one), _tags(other)
     return wide is None or (narrow is not None and narrow <= wide)
 
 
 def _tags(pool: PoolSpec) -> frozenset[str] | None:
-    """The tags of the tasks that a pool takes, "" for none; None: any."""
+    """Return the tags of the tasks that a pool takes, "" for untagged ones; None for any."""
     if pool.untagged:
         return _UNTAGGED
     return frozenset(pool.tags) if pool.tags else None

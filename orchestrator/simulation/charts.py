@@ -1,4 +1,4 @@
-"""A study as a picture: lines of blocks for a terminal, SVG for a file. Pure: text out."""
+"""Draw a study: block characters for a terminal, SVG for a file. Pure: it returns text."""
 
 import math
 from bisect import bisect_left
@@ -11,7 +11,7 @@ from orchestrator.simulation.workload import Workload
 
 
 def arrivals_over(ready_at: Sequence[float], *, end_at: float, slots: int) -> list[float]:
-    """Arrivals per second in each slot of the time from 0 to `end_at`."""
+    """Return the arrivals per second in each slot of the time from 0 to `end_at`."""
     width = end_at / slots
     edges = [bisect_left(ready_at, slot * width) for slot in range(slots)]
     edges.append(len(ready_at))
@@ -19,7 +19,7 @@ def arrivals_over(ready_at: Sequence[float], *, end_at: float, slots: int) -> li
 
 
 def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: int) -> list[float]:
-    """Workers in each slot of the time from 0 to `end_at`, on average; `sizes` holds until the next of it."""
+    """Return the mean workers in each slot of the time from 0 to `end_at`; each size holds until the next one."""
     width = end_at / slots
     seconds = [0.0] * slots
     for place, (at, size) in enumerate(sizes):
@@ -28,7 +28,7 @@ def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: in
         while size and at < until and slot < slots:
             edge = min(until, (slot + 1) * width)
             seconds[slot] += size * max(0.0, edge - at)
-            at = max(at, edge)  # noqa: PLW2901  what is left of this stretch
+            at = max(at, edge)  # noqa: PLW2901  the rest of this stretch
             slot += 1
     return [held / width for held in seconds]
 
@@ -49,7 +49,7 @@ _ARRIVALS: Final = "#e8590c"
 
 
 def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int, height: int = 4) -> list[str]:
-    """Arrivals, then the workers of each row, over the same time; all fleets are drawn to one scale."""
+    """Return lines with the arrivals, then the workers of each row, over the same time; all fleets have one scale."""
     slots = max(_MIN_COLUMNS, columns - 12)
     end_at = _end_of(rows)
     most = _most_workers(rows)
@@ -64,12 +64,12 @@ def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int
 
 
 def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
-    """Rows of blocks, the highest first; the scale stands to the left."""
+    """Return rows of blocks, the highest first, with the scale on the left."""
     most = most or 1.0
     lines = []
     for level in range(height, 0, -1):
         filled = (min(1.0, max(0.0, value / most * height - level + 1)) for value in values)
-        # Whatever is more than nothing is seen.
+        # Any value above zero is visible.
         bar = "".join(
             _BLOCKS[max(round(part * 8), 1 if level == 1 and value > 0 else 0)]
             for part, value in zip(filled, values, strict=True)
@@ -80,7 +80,7 @@ def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
 
 
 def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> str:
-    """A standalone SVG document: a panel of arrivals, and one of workers for each row, over the same time."""
+    """Return a standalone SVG document: a panel of arrivals, and one of workers for each row, over the same time."""
     end_at = _end_of(rows)
     height = _TOP + (len(rows) + 1) * (_PANEL + _GAP) + 30
     most = _most_workers(rows)
@@ -94,13 +94,13 @@ def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> st
     ]
     for place, row in enumerate(rows, 1):
         workers = workers_over(row.result.sizes, end_at=end_at, slots=_SLOTS)
-        told = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
-        parts += _panel(place, _titled(row), told, workers, most, _TOWLINE if row.is_towline else _RULE)
+        lines = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
+        parts += _panel(place, _titled(row), lines, workers, most, _TOWLINE if row.is_towline else _RULE)
     parts += _time_axis(height - 14, end_at)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _panel(place: int, name: str, told: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
+def _panel(place: int, name: str, lines: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
     top = _TOP + place * (_PANEL + _GAP)
     bottom, most = top + _PANEL, most or 1.0
     step = (_WIDTH - _LEFT - _RIGHT) / len(values)
@@ -113,7 +113,7 @@ def _panel(place: int, name: str, told: Sequence[str], values: Sequence[float], 
         f'<text x="12" y="{top + 14}" font-weight="600">{escape(_cut(name))}</text>',
         *(
             f'<text x="12" y="{top + 30 + 14 * line}" fill="#495057" font-size="11">{escape(text)}</text>'
-            for line, text in enumerate(told)
+            for line, text in enumerate(lines)
         ),
         f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" fill="#495057" font-size="10">{most:.3g}</text>',
         f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#ced4da"/>',
@@ -136,13 +136,13 @@ def _titled(row: StudyRow) -> str:
 
 
 def _lateness(row: StudyRow) -> str:
-    """How many were late, and how late."""
+    """Return how many tasks were late, and how late."""
     result = row.result
     return f"{result.late_share:.2%} late, p99 {result.p99_over_slo:.2f} slo, worst {result.worst_over_slo:.2f} slo"
 
 
 def _cut(name: str) -> str:
-    """As much of a name as the margin has room for."""
+    """Return a name cut to the width of the margin."""
     return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
 
 
@@ -151,12 +151,12 @@ def _end_of(rows: Sequence[StudyRow]) -> float:
 
 
 def _most_workers(rows: Sequence[StudyRow]) -> float:
-    """The top of every panel of workers, so that they compare at a glance."""
+    """Return the common scale of all panels of workers, so that they can be compared."""
     return float(max((row.result.peak for row in rows), default=1))
 
 
 def _clock(seconds: float) -> str:
-    """A time from the start, short."""
+    """Format a time since the start."""
     minutes = math.floor(seconds / 60)
     if minutes < 1:
         return f"{seconds:.0f}s"

@@ -1,4 +1,4 @@
-"""Whether a pool does better than a worker per task would have: the same tasks through both, in a sentence. Pure."""
+"""Compare a pool with a worker per task on the same tasks, in one sentence. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.simulation.results import RunResult
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import PoolCandidate, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload
@@ -15,12 +15,12 @@ RULE: Final = "one-per-task"
 SAME_COST: Final = 0.02
 SAME_LATE: Final = 0.005
 SAME_WAIT: Final = 0.1
-"""Shares below which costs, numbers of late tasks and waits beyond the slo count as alike: starts are random."""
+"""Differences below which costs, late shares and waits beyond the slo count as equal, as starts are random."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What some runs came to, each figure their mean; waits are in slos."""
+    """The mean figures of several runs; waits are in slos."""
 
     worker_seconds: float
     late_share: float
@@ -30,14 +30,14 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A pool beside the rule "a worker per task", on the same tasks."""
+    """The figures of a pool and of the rule "a worker per task" on the same tasks."""
 
     pool: Figures
     rule: Figures
 
     @property
     def is_worse(self) -> bool:
-        """Whether the rule is cheaper and no later, or less late and no dearer."""
+        """Whether the pool is worse: the rule is cheaper and no later, or less late and no dearer."""
         is_cheaper = self._cost < -SAME_COST
         is_no_dearer = self._cost <= SAME_COST
         return (is_cheaper and not _is_later(self.rule, self.pool)) or (
@@ -45,7 +45,7 @@ class Comparison:
         )
 
     def sentence(self) -> str:
-        """What the rule would have done; it follows on "a worker per task would have"."""
+        """Return what the rule would have done, to be put after "a worker per task would have"."""
         cost = "cost about as much"
         if abs(self._cost) > SAME_COST:
             cost = f"cost {abs(self._cost):.0%} {'less' if self._cost < 0 else 'more'}"
@@ -64,20 +64,20 @@ class Comparison:
 
     @property
     def _cost(self) -> float:
-        """How much more the rule costs, as a share of what the pool does."""
+        """The extra cost of the rule, as a share of the pool's."""
         return self.rule.worker_seconds / self.pool.worker_seconds - 1.0 if self.pool.worker_seconds else 0.0
 
 
 def against_rule(
     workload: Workload, world: SimulatedWorld, candidate: PoolCandidate, *, seeds: Sequence[int]
 ) -> Comparison:
-    """A pool beside a worker per task within the pool's bounds; each figure is the mean over the seeds' runs."""
+    """Run a pool and a worker per task within the pool's bounds; each figure is the mean over the seeds."""
     spec = candidate.spec
     slots, bounds = spec.concurrency, spec.workers
-    told = told_of(workload, slo_seconds=spec.slo, least=bounds.min, most=bounds.max, slots=slots)
+    settings = rule_settings(workload, slo_seconds=spec.slo, least=bounds.min, most=bounds.max, slots=slots)
     scalers = (
         lambda: PolicyScaler(spec, cores=world.cores, begins_at=world.begins_at, state=candidate.state),
-        lambda: RuleScaler(RULE, told),
+        lambda: RuleScaler(RULE, settings),
     )
     pool, rule = (
         _figures([simulate(workload, world, made(), slo_seconds=spec.slo, slots=slots, seed=seed) for seed in seeds])
@@ -99,12 +99,12 @@ def _figures(runs: Sequence[RunResult]) -> Figures:
 
 
 def shown_slos(wait: float) -> str:
-    """A wait in slos, short."""
+    """Format a wait in slos."""
     return f"{wait:.2g}" if wait < 10.0 else f"{wait:,.0f}"
 
 
 def _is_later(one: Figures, other: Figures) -> bool:
-    """Whether one has clearly more late tasks than the other, or later ones; within the slo no wait is late."""
+    """Return whether `one` has clearly more late tasks than `other`, or later ones; waits within the slo are equal."""
     if one.late_share > other.late_share + SAME_LATE:
         return True
     pairs = ((one.p99_over_slo, other.p99_over_slo), (one.worst_over_slo, other.worst_over_slo))

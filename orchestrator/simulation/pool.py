@@ -1,22 +1,76 @@
-"""One pool in virtual time: tasks arrive, workers start, lease, finish and go. It decides nothing about its size.
+"""Simulate one pool in virtual time: tasks arrive, workers start, lease, finish and leave. A scaler sets its size.
 
-Tasks are numbers, events tuples and a lease is one object: a day of a task a second must be over in seconds.
+For speed, tasks are numbers and events are tuples: a day with a task a second takes seconds.
 """
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.samples import Outcome
-from orchestrator.simulation.parts import NEVER, SimulatedExit, SimulatedLease, SimulatedWorker, SimulationEvents
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 
+NEVER: Final = math.inf
+
+
+@dataclass(slots=True)
+class SimulatedWorker:
+    """A simulated worker. `up_at` is its first lease call; `used_at` the end of its last lease, if any."""
+
+    name: str
+    born_at: float
+    used_at: float
+    up_at: float | None = None
+    is_leaving: bool = False
+    leases: int = 0
+
+
+@dataclass(slots=True)
+class SimulatedLease:
+    """A simulated lease, held until `ended_at`. `at_a_time` counts the pool's leases when it began, itself included."""
+
+    worker: SimulatedWorker
+    task: int
+    began_at: float
+    waited_seconds: float
+    number: int
+    at_a_time: int
+    ended_at: float = NEVER
+    outcome: Outcome = "deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedExit:
+    """The exit of a simulated worker, as a runtime reports it (see `exits.EndedWorker`)."""
+
+    worker: str
+    at: Monotonic
+    code: int | None = 0
+    signal: int | None = None
+    out_of_memory: bool = False
+    memory_limit_bytes: int | None = None
+    memory_peak_bytes: int | None = None
+    reason: str = ""
+    is_stopped: bool = False
+
+
+@dataclass(slots=True)
+class SimulationEvents:
+    """The events since they were last taken."""
+
+    arrivals: int
+    finished: list[SimulatedLease]
+    gone: list[SimulatedExit]
+
+
 MAX_UPCOMING: Final = 1_000
-"""Tasks to come that are told, at most, as the queue does."""
+"""The most upcoming tasks of a sample, as in the queue."""
 
 _LOOKED_AHEAD: Final = 64
 _START: Final = 0
@@ -27,7 +81,7 @@ _NOTHING: Final = 4
 
 
 class SimulatedPool:
-    """The queue and the workers. `now` moves with each event; whoever sizes the pool acts between two of them."""
+    """The queue and the workers. `now` moves with each event; a scaler acts between two events."""
 
     def __init__(
         self, workload: Workload, world: SimulatedWorld, *, slots: int, recent_first: bool, rng: Random
@@ -40,7 +94,7 @@ class SimulatedPool:
         self.ready: deque[int] = deque()
         self.workers: dict[str, SimulatedWorker] = {}
         self.leases: dict[int, SimulatedLease] = {}
-        self.free: dict[str, SimulatedWorker] = {}  # up and with a free slot; the one used last is last
+        self.free: dict[str, SimulatedWorker] = {}  # workers with a free slot; the most recently used is last
         self.starting = 0
         self.leaving = 0
         self.retrying = 0
@@ -65,35 +119,35 @@ class SimulatedPool:
         self._ready_again: dict[int, float] = {}
         self._numbers: dict[int, int] = {}
         self._next = 0
-        self._told = 0
+        self._taken = 0
         self._arrives_at = self._ready_at[0]
         self._is_contended = any(world.contention)
         self._is_failing = workload.failures is not None or world.failing is not None
-        self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # so that one is always next
+        self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # never empty
         self._order = 0
-        self._news = SimulationEvents(0, [], [])
+        self._recent = SimulationEvents(0, [], [])
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def next_at(self) -> float:
-        """When something happens next by itself; `NEVER` when nothing will."""
+        """Return when the next event happens by itself; `NEVER` if none will."""
         return min(self._events[0][0], self._arrives_at)
 
-    def news_at(self, ahead_seconds: float) -> float:
-        """The same, where it is news too that a task which was added becomes leasable within so many seconds."""
-        news_at = self.next_at()
+    def next_visible_at(self, ahead_seconds: float) -> float:
+        """Return the same, counting as events also added tasks that come within `ahead_seconds` of their eta."""
+        visible_at = self.next_at()
         if self._added_at is None or not ahead_seconds:
-            return news_at
+            return visible_at
         for task in range(self._next, min(self._next + _LOOKED_AHEAD, self._tasks)):
             seen_at = self._ready_at[task] - ahead_seconds
-            if seen_at >= news_at:
+            if seen_at >= visible_at:
                 break
-            news_at = min(news_at, max(seen_at, self._added_at[task]))
-        return news_at
+            visible_at = min(visible_at, max(seen_at, self._added_at[task]))
+        return visible_at
 
     @property
     def steps(self) -> int:
-        """How much has happened, or is about to: it only grows."""
+        """The number of events so far and scheduled; it only grows."""
         return self._next + self._order
 
     @property
@@ -102,7 +156,7 @@ class SimulatedPool:
         return len(self.waits) >= self._tasks
 
     def advance(self, until: float, *, wakes: bool) -> None:
-        """Let the next thing happen, and all that follows before `until`; with `wakes` only until a turn is wanted."""
+        """Run the next event and all before `until`; with `wakes` stop when a turn is wanted."""
         events, ready_at, arrives_at = self._events, self._ready_at, self._arrives_at
         ready, free = self.ready, self.free
         happens_at = events[0][0]
@@ -112,7 +166,7 @@ class SimulatedPool:
                 self._next = task + 1
                 self._arrives_at = arrives_at = ready_at[task + 1]
                 ready.append(task)
-                if free or len(ready) == 1:  # else it waits behind others
+                if free or len(ready) == 1:  # else it waits behind other tasks
                     self._arrived()
             else:
                 self.now, _, kind, key = heappop(events)
@@ -132,35 +186,35 @@ class SimulatedPool:
         elif kind == _RETRY:
             self.retrying -= 1
             self._ready_again[key] = self.now  # type: ignore[index]
-            self._news.arrivals += 1
+            self._recent.arrivals += 1
             self.ready.append(key)  # type: ignore[arg-type]
             self._arrived()
         else:
             self._overdue(key)  # type: ignore[arg-type]
 
-    def take_news(self) -> SimulationEvents:
-        """What happened since this was asked last."""
-        news, self._news = self._news, SimulationEvents(0, [], [])
-        news.arrivals += self._next - self._told
-        self._told = self._next
-        return news
+    def take_events(self) -> SimulationEvents:
+        """Return the events since the last call."""
+        events, self._recent = self._recent, SimulationEvents(0, [], [])
+        events.arrivals += self._next - self._taken
+        self._taken = self._next
+        return events
 
-    # -- what is seen ---------------------------------------------------------------------------------------------
+    # -- observation ----------------------------------------------------------------------------------------------
 
     @property
     def staying(self) -> int:
-        """Workers that were not asked to go."""
+        """The number of workers that were not asked to leave."""
         return len(self.workers) - self.leaving
 
     @property
     def delayed(self) -> int:
-        """Tasks that were added and are not leasable yet."""
+        """The number of tasks that were added and are not leasable yet."""
         if self._adds is None:
             return self.retrying
         return max(0, bisect_right(self._adds, self.now) - self._next) + self.retrying
 
     def upcoming_seconds(self, within_seconds: float) -> list[float]:
-        """In how many seconds tasks become leasable that were added and never leased: the first of them, in order."""
+        """Return in how many seconds each added and never leased task becomes leasable, the first ones in order."""
         if self._added_at is None:
             return []
         now, first = self.now, self._next
@@ -168,16 +222,16 @@ class SimulatedPool:
         return [self._ready_at[task] - now for task in range(first, last) if self._added_at[task] <= now]
 
     def waited_seconds(self, positions: Iterable[int]) -> list[float]:
-        """How long the tasks at these positions of the ready queue, from 1, have waited."""
+        """Return how long the tasks at these positions of the ready queue, from 1, have waited."""
         now, ready, ready_at, again = self.now, self.ready, self._ready_at, self._ready_again
         if again:
             return [now - again.get(ready[position - 1], ready_at[ready[position - 1]]) for position in positions]
         return [now - ready_at[ready[position - 1]] for position in positions]
 
-    # -- what a scaler does ---------------------------------------------------------------------------------------
+    # -- actions of a scaler --------------------------------------------------------------------------------------
 
     def spawn(self, count: int) -> list[str]:
-        """Start so many workers; their names."""
+        """Start `count` workers; return their names."""
         self.starting += count
         names = [f"w{self.starts + number}" for number in range(1, count + 1)]
         self.starts += count
@@ -189,7 +243,7 @@ class SimulatedPool:
         return names
 
     def leave(self, name: str, *, grace_seconds: float = NEVER) -> None:
-        """Ask a worker to finish: at once when it holds nothing, else after its leases, or by force after the grace."""
+        """Ask a worker to leave: now if it holds nothing, else after its leases, or killed after the grace."""
         worker = self.workers.get(name)
         if worker is None or worker.is_leaving:
             return
@@ -203,7 +257,7 @@ class SimulatedPool:
             self._push(self.now + grace_seconds, _OVERDUE, name)
 
     def kill(self, name: str) -> None:
-        """End a worker now; what it held is leasable again, and first."""
+        """End a worker now; its tasks become leasable again, before all others."""
         worker = self.workers.get(name)
         if worker is None:
             return
@@ -214,7 +268,7 @@ class SimulatedPool:
         self._remove(worker, signal=9)
 
     def serve(self) -> None:
-        """Give what is ready to whoever is free."""
+        """Lease ready tasks to free workers."""
         while self.ready and self.free:
             self._lease(self._chosen())
 
@@ -244,7 +298,7 @@ class SimulatedPool:
             return  # its worker was killed
         worker, now = lease.worker, self.now
         lease.ended_at = now
-        self._news.finished.append(lease)
+        self._recent.finished.append(lease)
         if not (self._is_failing and self._fails(lease)):
             self.waits.append(lease.waited_seconds)
         worker.leases -= 1
@@ -261,10 +315,10 @@ class SimulatedPool:
             self.kill(name)
             self.serve()
 
-    # -- inside ---------------------------------------------------------------------------------------------------
+    # -- internals ------------------------------------------------------------------------------------------------
 
     def _serve(self, worker: SimulatedWorker) -> None:
-        """Give a worker with a free slot, that was used just now, what it can take."""
+        """Lease tasks to a worker that has just become free, as many as it has slots."""
         ready, slots = self.ready, self._slots
         while worker.leases < slots:
             if not ready:
@@ -298,7 +352,7 @@ class SimulatedPool:
         heappush(self._events, (now + seconds, order, _END, order))
 
     def _fails(self, lease: SimulatedLease) -> bool:
-        """Note how a lease ended; whether its task comes back."""
+        """Set how a lease ended; return whether its task comes back."""
         outcome = lease.outcome = self._outcome(lease.task, lease.number)
         if outcome == "released":
             self.retrying += 1
@@ -322,7 +376,7 @@ class SimulatedPool:
         self.free.pop(worker.name, None)
         self.starting -= worker.up_at is None
         self.leaving -= worker.is_leaving
-        self._news.gone.append(SimulatedExit(worker.name, Monotonic(self.now), None if signal else code, signal))
+        self._recent.gone.append(SimulatedExit(worker.name, Monotonic(self.now), None if signal else code, signal))
         self._resized()
 
     def _resized(self) -> None:

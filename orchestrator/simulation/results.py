@@ -1,4 +1,4 @@
-"""What a simulated run came to: lateness, waits, cost, and how often the pool changed. Values only."""
+"""The result of a simulated run: lateness, waits, cost, and how often the pool's size changed. Values only."""
 
 import math
 from bisect import bisect_right
@@ -13,10 +13,10 @@ _ROUNDING: float = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """One run. Waits are those before the lease that ended a task's stay, in seconds; a task that is still ready at
-    the end has waited until then.
+    """The result of one run.
 
-    `late_share` counts tasks that waited longer than the slo, or never ended. `worker_seconds` are from spawn to exit;
+    Waits are those before a task's last lease, in seconds; a task still ready at the end has waited until then.
+    `late_share` counts tasks that waited longer than the slo or never ended. `worker_seconds` are from spawn to exit;
     `grew` and `shrank` count turns; `sizes` has the number of workers from each instant at which it changed.
     """
 
@@ -52,14 +52,14 @@ class RunResult:
 
     @property
     def changes_per_hour(self) -> float:
-        """Turns that changed the size of the pool, per hour."""
+        """The turns per hour that changed the size of the pool."""
         return (self.grew + self.shrank) * 3600.0 / self.ended_at if self.ended_at else 0.0
 
 
 def result_of(
     pool: SimulatedPool, workload: Workload, *, scaler: str, slo_seconds: float, grew: int, shrank: int
 ) -> RunResult:
-    """The result of a pool whose time is over; workers that are left cost until now."""
+    """Return the result of a finished run; remaining workers cost until now."""
     ended = sorted(pool.waits)
     unfinished = workload.tasks - len(ended)
     late = len(ended) - bisect_right(ended, slo_seconds + _ROUNDING) + unfinished
@@ -88,7 +88,7 @@ def result_of(
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which this share of an ordered sequence lies, between two neighbours; 0 of nothing."""
+    """Return a quantile of an ordered sequence, interpolated; 0 if it is empty."""
     if not ordered:
         return 0.0
     place = share * (len(ordered) - 1)

@@ -1,7 +1,7 @@
-"""The rules that others size pools by, from their public documentation, for comparison. Pure.
+"""Other systems' scaling rules, from their public documentation, for comparison. Pure.
 
-Each rule sees counts only, as its original does, and answers with a size. Where its documentation asks an operator to
-work out the mean service time, it is told the true one.
+Like its original, each rule sees only counts and returns a size. If its documentation tells an operator to work out the
+mean service time, it gets the true one.
 """
 
 import math
@@ -10,19 +10,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from orchestrator.simulation.parts import NEVER
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import NEVER, SimulatedPool
 from orchestrator.simulation.workload import Workload
 
 Removal = Literal["idle", "drain", "kill"]
-"""How a rule's owner lets workers go: idle ones only; busy ones after their lease; anyone, by force after a grace."""
+"""How workers are removed: only idle ones (`idle`), busy ones after their lease (`drain`), any (`kill`)."""
 
 _ROUNDING: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class RuleObservation:
-    """What a rule may look at; `workers` were not asked to go, and include those that are `starting`."""
+    """The counts that a rule may use; `workers` excludes leaving ones and includes `starting` ones."""
 
     at: float
     ready: int
@@ -34,7 +33,7 @@ class RuleObservation:
 
 @dataclass(frozen=True, slots=True)
 class RuleSettings:
-    """What an operator writes down for a rule."""
+    """The settings that an operator would give a rule."""
 
     slo_seconds: float
     least: int
@@ -45,7 +44,7 @@ class RuleSettings:
 
 
 class ScalingRule(Protocol):
-    """A size for what is seen, every `turn_seconds`."""
+    """A rule that returns a size for the observed counts every `turn_seconds`."""
 
     turn_seconds: float
     removal: Removal
@@ -56,42 +55,42 @@ class ScalingRule(Protocol):
 
 @dataclass(slots=True)
 class Fixed:
-    """Always as many: for the mean load at 60 % use."""
+    """A fixed size: for the mean load at 60 % utilisation."""
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
-    def size(self, seen: RuleObservation) -> int:  # noqa: ARG002  it looks at nothing
+    def size(self, seen: RuleObservation) -> int:  # noqa: ARG002  the size is fixed
         """See `ScalingRule.size`."""
-        return max(1, math.ceil(self.told.mean_load / (0.6 * self.told.slots)))
+        return max(1, math.ceil(self.settings.mean_load / (0.6 * self.settings.slots)))
 
 
 @dataclass(slots=True)
 class OnePerTask:
-    """A worker for each task that waits or is worked on; idle ones go at the next look, 5 s later at most."""
+    """One worker for each task that waits or runs; idle ones go at the next turn, 5 s later at most."""
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 5.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        return math.ceil((seen.ready + seen.in_flight) / self.told.slots)
+        return math.ceil((seen.ready + seen.in_flight) / self.settings.slots)
 
 
 @dataclass(slots=True)
 class HorizontalPodAutoscaler:
-    """KEDA with Kubernetes' autoscaler, by their defaults: five tasks, waiting or worked on, per worker.
+    """KEDA with the autoscaler of Kubernetes and their defaults: five tasks, waiting or running, per worker.
 
-    From none to one, and back, KEDA decides at its polling interval and cooldown; between, the autoscaler every 15 s:
-    tasks by target, rounded up, with a tolerance of 10 %; up at most by 4 or to double per 15 s; down to the highest
-    size wanted within the stabilisation window. Pods are any, and are ended after 30 s.
+    KEDA decides between none and one, by its polling interval and cooldown. Above, the autoscaler decides every 15 s:
+    tasks by target, rounded up, with a tolerance of 10 %; up by at most 4 or to double per 15 s; down to the highest
+    size wanted within the stabilisation window. Any pod may be removed, and is killed after 30 s.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 15.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
@@ -114,8 +113,8 @@ class HorizontalPodAutoscaler:
                 if not seen.workers:
                     self.wanted.clear()
                     self.added.clear()
-                    return max(1, self.told.least)
-            elif seen.workers and not self.told.least and seen.at - self.active_at > self.cooldown_seconds:
+                    return max(1, self.settings.least)
+            elif seen.workers and not self.settings.least and seen.at - self.active_at > self.cooldown_seconds:
                 self.wanted.clear()
                 return 0
         return self._between(tasks, seen) if seen.workers else 0
@@ -124,7 +123,7 @@ class HorizontalPodAutoscaler:
         wanted = seen.workers
         if abs(tasks / (self.target * seen.workers) - 1.0) > 0.1:
             wanted = math.ceil(tasks / self.target)
-        wanted = min(self.told.most, max(1, self.told.least, wanted))
+        wanted = min(self.settings.most, max(1, self.settings.least, wanted))
         self.wanted.append((seen.at, wanted))
         while self.wanted[0][0] < seen.at - self.window_seconds:
             self.wanted.popleft()
@@ -139,14 +138,14 @@ class HorizontalPodAutoscaler:
         return wanted
 
 
-def tuned_autoscaler(told: RuleSettings) -> HorizontalPodAutoscaler:
-    """The same, set up by who knows the mean service time: what a worker does in half the slo is its target.
+def tuned_autoscaler(settings: RuleSettings) -> HorizontalPodAutoscaler:
+    """Return the same, tuned with the mean service time: its target is what a worker does in half the slo.
 
-    It looks every 5 s, has a window and a cooldown of a minute, and pods may finish what they hold.
+    It decides every 5 s, has a window and a cooldown of a minute, and pods may finish their tasks.
     """
-    target = max(1.0, told.slots * (1.0 + 0.5 * told.slo_seconds / told.mean_service_seconds))
+    target = max(1.0, settings.slots * (1.0 + 0.5 * settings.slo_seconds / settings.mean_service_seconds))
     return HorizontalPodAutoscaler(
-        told,
+        settings,
         turn_seconds=5.0,
         removal="drain",
         grace_seconds=NEVER,
@@ -161,11 +160,11 @@ def tuned_autoscaler(told: RuleSettings) -> HorizontalPodAutoscaler:
 class CeleryAutoscale:
     """Celery's `--autoscale=max,min`: as many processes as there are reserved tasks, at once.
 
-    A worker reserves four tasks per process of its max. It shrinks 30 s after it last grew, when a message comes or
-    half a minute has passed, and never below one process.
+    A worker reserves four tasks per process of its max. It shrinks from 30 s after it last grew, when a message comes
+    or every half a minute, and never below one process.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 1.0
     removal: Removal = "idle"
     grace_seconds: float = NEVER
@@ -175,9 +174,9 @@ class CeleryAutoscale:
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
         self.looks += 1
-        least = max(1, self.told.least)
-        reserved = min(seen.ready + seen.in_flight, 4 * self.told.most)
-        needed = max(least, min(self.told.most, reserved))
+        least = max(1, self.settings.least)
+        reserved = min(seen.ready + seen.in_flight, 4 * self.settings.most)
+        needed = max(least, min(self.settings.most, reserved))
         if needed > seen.workers:
             self.grew_at = seen.at
             return needed
@@ -187,13 +186,13 @@ class CeleryAutoscale:
 
 @dataclass(slots=True)
 class TargetTracking:
-    """Amazon's target tracking on the backlog per worker: slo by mean service time, looked at once a minute.
+    """Amazon's target tracking on the backlog per worker; the target is slo by mean service time, checked every minute.
 
-    Out after three minutes above the target, in after fifteen below nine tenths of it; one worker at least, since
-    nothing is known of none. Ended after 30 s.
+    It scales out after three minutes above the target, in after fifteen below nine tenths of it, and keeps one worker,
+    as the metric is undefined without. Workers are killed after 30 s.
     """
 
-    told: RuleSettings
+    settings: RuleSettings
     turn_seconds: float = 60.0
     removal: Removal = "kill"
     grace_seconds: float = 30.0
@@ -202,10 +201,10 @@ class TargetTracking:
 
     def size(self, seen: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        least = max(1, self.told.least)
+        least = max(1, self.settings.least)
         if seen.workers < least:
             return least
-        target = max(1.0, self.told.slots * self.told.slo_seconds / self.told.mean_service_seconds)
+        target = max(1.0, self.settings.slots * self.settings.slo_seconds / self.settings.mean_service_seconds)
         running = max(1, seen.workers - seen.starting)
         backlog = seen.ready / running
         self.above = self.above + 1 if backlog > target else 0
@@ -227,11 +226,11 @@ RULES: Final[Mapping[str, Callable[[RuleSettings], ScalingRule]]] = {
     "celery": CeleryAutoscale,
     "target-tracking": TargetTracking,
 }
-"""Every rule by its name."""
+"""The rules by name."""
 
 
-def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> RuleSettings:
-    """What the operator of a rule would have to know of a workload."""
+def rule_settings(workload: Workload, *, slo_seconds: float, least: int, most: int, slots: int) -> RuleSettings:
+    """Return the settings that an operator would derive from a workload."""
     hours_seconds = max(1.0, workload.last_at)
     return RuleSettings(
         slo_seconds,
@@ -244,24 +243,24 @@ def told_of(workload: Workload, *, slo_seconds: float, least: int, most: int, sl
 
 
 class RuleScaler:
-    """A `Scaler` that follows a rule, within the pool's bounds. Those see a pool at their own pace: none wakes."""
+    """A `Scaler` that follows a rule within the pool's bounds, at the rule's own pace: it is never woken."""
 
     wakes: Final = False
     ahead_seconds: Final = 0.0
 
-    def __init__(self, name: str, told: RuleSettings) -> None:
+    def __init__(self, name: str, settings: RuleSettings) -> None:
         """Raises `KeyError` for a name that is not in `RULES`."""
         self.name = name
-        self._rule = RULES[name](told)
-        self._told = told
+        self._rule = RULES[name](settings)
+        self._settings = settings
         self.turn_seconds = self._rule.turn_seconds
         self.recent_first = name == "one-per-task"
 
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
-        arrivals = pool.take_news().arrivals
+        arrivals = pool.take_events().arrivals
         seen = RuleObservation(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
-        size = max(self._told.least, min(self._told.most, self._rule.size(seen)))
+        size = max(self._settings.least, min(self._settings.most, self._rule.size(seen)))
         if size > seen.workers:
             pool.spawn(size - seen.workers)
             return 1
@@ -271,7 +270,7 @@ class RuleScaler:
         return -1 if leaving else 0
 
     def is_settled(self, pool: SimulatedPool) -> bool:
-        """See `Scaler.is_settled`: rules count their looks, so only an empty pool may be passed over."""
+        """See `Scaler.is_settled`: rules count their turns, so only those of an empty pool may be skipped."""
         return not (pool.workers or pool.ready or pool.leases)
 
     def _leaving(self, pool: SimulatedPool, surplus: int) -> list[str]:

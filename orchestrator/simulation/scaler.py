@@ -1,4 +1,4 @@
-"""Whoever sizes a simulated pool; here the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
+"""Size a simulated pool: with the pool's own policy, plan and guards, as the supervisor runs them. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -14,29 +14,28 @@ from orchestrator.capacity.allocation import (
     CapacityDemand,
     HostCapacity,
     WorkerUsage,
-    shared,
+    allocate,
 )
 from orchestrator.clock import Monotonic
-from orchestrator.config.budget import full
+from orchestrator.config.budget import full_budget
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import Bounds, bounds_at, next_daily
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined, killed
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import context_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision, FinishBy
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, FinishBy
 from orchestrator.scaling.guards import turn_seconds_after
 from orchestrator.scaling.learning import PolicyState, learn
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.policy import decide
 from orchestrator.scaling.upcoming import lead_seconds
-from orchestrator.simulation.parts import SimulationEvents
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import SimulatedPool, SimulationEvents
 from orchestrator.simulation.workload import MONDAY
 
 
 class SimulatedConditions:
-    """The conditions of one pool, from its time 0 on, which is the epoch second `begins_at`."""
+    """The conditions of one pool over virtual time; time 0 is the epoch second `begins_at`."""
 
     def __init__(self, spec: PoolSpec, *, cores: int, start_seconds: float | None, begins_at: float) -> None:
         self._spec = spec
@@ -44,22 +43,22 @@ class SimulatedConditions:
         self._begins_at = begins_at
         self._conditions = Conditions(cores=cores, start_seconds=start_seconds)
         self._bounds = Bounds(spec.workers.min, spec.workers.max, until=-1.0)
-        self._budget = None if spec.budget is None else full(spec.budget)
+        self._budget = None if spec.budget is None else full_budget(spec.budget)
         self._spent_at = 0.0
         self._finish_at, self._offset = 0.0, 0
 
     @property
     def conditions(self) -> Conditions:
-        """Those of the last moment that was asked about."""
+        """The conditions at the last call of `at`."""
         return self._conditions
 
     @property
     def are_plain(self) -> bool:
-        """Whether they are the same at all times."""
+        """Whether the conditions never change."""
         return not self._spec.schedule and self._spec.finish_by is None
 
     def at(self, now: float, *, workers: int) -> tuple[PoolSpec, Conditions]:
-        """The pool with its bounds of this moment, and what else bears on its size; `workers` were there until now."""
+        """Return the pool with its bounds at `now`, and the other conditions; `workers` were there until now."""
         spec, wall = self._spec, self._begins_at + now
         if spec.schedule and wall >= self._bounds.until:
             self._bounds = bounds_at(spec.workers, spec.schedule, now=wall)
@@ -79,22 +78,20 @@ class SimulatedConditions:
 
 
 POSITIONS: Final = 8
-"""Positions of the ready queue that a sample tells, as the queue does."""
-MAX_LEASES_TOLD: Final = 2_000
-"""Leases that a sample names, at most, as the queue does."""
-
-
+"""The most positions of the ready queue in a sample, as in the queue."""
+MAX_SAMPLED_LEASES: Final = 2_000
+"""The most leases in a sample, as in the queue."""
 SPANS_AHEAD: Final = 64
-"""Spans of the time ahead of which a sample tells, as the queue does."""
+"""The spans into which a sample divides the time ahead, as the queue does."""
 _ENDLESS: Final = HostCapacity(math.inf, math.inf, math.inf, math.inf)
 
 
 class Scaler(Protocol):
-    """One way to size a pool.
+    """A way to size a pool.
 
-    `turn_seconds`: between two turns. `wakes`: a turn is taken at once when a task meets a pool without workers, and
-    when a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to any free one.
-    `ahead_seconds`: how long before tasks become leasable it sees them.
+    `turn_seconds`: the time between two turns. `wakes`: a turn is taken at once when a task finds a pool without
+    workers, or a worker ends by itself. `recent_first`: a task goes to the free worker used last, else to a random one.
+    `ahead_seconds`: how long before they become leasable it sees tasks.
     """
 
     @property
@@ -109,14 +106,14 @@ class Scaler(Protocol):
     def ahead_seconds(self) -> float: ...
 
     def turn(self, pool: SimulatedPool) -> int:
-        """Size the pool now: 1 when it grew, -1 when it shrank, else 0."""
+        """Size the pool now; return 1 if it grew, -1 if it shrank, else 0."""
 
     def is_settled(self, pool: SimulatedPool) -> bool:
-        """Whether turns would change nothing until something happens."""
+        """Return whether turns would change nothing until the next event."""
 
 
 class PolicyScaler:
-    """A pool of Towline: the real decisions over real samples of the simulated queue."""
+    """A Towline pool: the real decisions over samples of the simulated queue."""
 
     wakes: Final = True
     recent_first: Final = True
@@ -134,16 +131,16 @@ class PolicyScaler:
         """Args:
         cores: of the simulated host (see `guards.spawn_parallelism`).
         start_seconds: the CPU time of one start on it.
-        begins_at: the epoch second at which simulated time begins, for settings that mean a time of day.
-        name: for people; the pool's by default.
-        state: what was learned before; nothing by default.
+        begins_at: the epoch second at which simulated time begins, for settings with a time of day.
+        name: for display; the pool's by default.
+        state: the policy's state at the start; that of a new pool by default.
         """
         self.name = name or spec.name
         self.decision: Decision | None = None
         self._spec = spec
         self._digest = spec.digest()
         self._hours = SimulatedConditions(spec, cores=cores, start_seconds=start_seconds, begins_at=begins_at)
-        self._conditions = NOTHING_SPECIAL
+        self._conditions = DEFAULT_CONDITIONS
         self._state = state or PolicyState()
         self._cores = cores
         self._measured_seconds = 0.0 if state is None else MEASURED_SECONDS
@@ -159,21 +156,21 @@ class PolicyScaler:
 
     @property
     def turn_seconds(self) -> float:
-        """See `Scaler`: as the supervisor does, the next turn comes soon where growth waits for a moment."""
+        """See `Scaler`: as in the supervisor, turns are shorter while growth waits for starts."""
         return turn_seconds_after(self.decision, self._conditions, self._spec)
 
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
         now = Monotonic(pool.now)
-        news = pool.take_news()
-        for gone in news.gone:
+        recent = pool.take_events()
+        for gone in recent.gone:
             self._fleet, _ = exited(self._fleet, gone, now=now)
             self._unseen.discard(gone.worker)
-        sample = self._sample(pool, news, now)
+        sample = self._sample(pool, recent, now)
         self._fleet = observe(self._fleet, sample)
         spec, conditions = self._hours.at(pool.now, workers=len(self._fleet.workers))
         if self._measured_seconds < MEASURED_SECONDS:
-            conditions = replace(conditions, room=self._room(sample, least=spec.workers.min))
+            conditions = replace(conditions, allocation=self._allocation(sample, least=spec.workers.min))
         self._conditions = conditions
         learned = learn(self._state, sample, fleet=self._fleet, spec=spec, now=now)
         decision = decide(
@@ -183,10 +180,10 @@ class PolicyScaler:
         todo = plan_actions(decision, fleet=self._fleet, spec=spec, now=now, conditions=conditions)
         return 0 if todo.is_empty else self._act(pool, todo, now)
 
-    def _room(self, sample: QueueSample, *, least: int) -> Allocation | None:
-        """What an endless host gives a new pool until busy workers were measured for a second.
+    def _allocation(self, sample: QueueSample, *, least: int) -> Allocation | None:
+        """Return the allocation of an endless host until busy workers were measured for a second; then None.
 
-        A supervisor measures before it looks at the work, and counts workers that were busy at both looks before.
+        A supervisor measures before it samples, and counts workers that were busy at both previous samples.
         """
         seen, busy = self._busy, frozenset([lease.worker for lease in sample.running])
         self._measured_seconds += (sample.at - self._looked_at) * len(seen[0] & seen[1])
@@ -194,12 +191,20 @@ class PolicyScaler:
         if self._measured_seconds >= MEASURED_SECONDS:
             return None
         alive = len(self._fleet.alive)
-        claim = CapacityDemand(self.name, alive, alive + MOST_AT_A_TIME, WorkerUsage(), untried=max(self._cores, least))
-        return shared(_ENDLESS, [claim])[self.name]
+        demand = CapacityDemand(
+            self.name, alive, alive + MOST_AT_A_TIME, WorkerUsage(), untried=max(self._cores, least)
+        )
+        return allocate(_ENDLESS, [demand])[self.name]
 
     def is_settled(self, pool: SimulatedPool) -> bool:
         """See `Scaler.is_settled`."""
-        if pool.leases or pool.ready or pool.starting or pool.leaving or pool.news_at(self.ahead_seconds) <= pool.now:
+        if (
+            pool.leases
+            or pool.ready
+            or pool.starting
+            or pool.leaving
+            or pool.next_visible_at(self.ahead_seconds) <= pool.now
+        ):
             return False
         changes_by_itself = not self._hours.are_plain or (
             bool(pool.workers) and (self._spec.recycle.age is not None or self._spec.budget is not None)
@@ -215,7 +220,7 @@ class PolicyScaler:
             self._fleet = killed(self._fleet, leave.worker, now=now)
             pool.kill(leave.worker)
         for leave in todo.retire:
-            if not pool.workers[leave.worker].leases:  # else the queue would not fence it
+            if not pool.workers[leave.worker].leases:  # the queue would not fence it otherwise
                 self._leave(pool, leave.worker, now)
         for leave in todo.finish:
             self._leave(pool, leave.worker, now)
@@ -238,13 +243,13 @@ class PolicyScaler:
             self._fleet = draining(self._fleet, worker, grace_seconds=self._spec.grace, now=now)
         pool.leave(worker)
 
-    def _sample(self, pool: SimulatedPool, news: SimulationEvents, now: Monotonic) -> QueueSample:
+    def _sample(self, pool: SimulatedPool, recent: SimulationEvents, now: Monotonic) -> QueueSample:
         at, ready, held = pool.now, len(pool.ready), pool.leases.values()
         positions = _positions(ready)
         waiting = tuple(map(Waiting, positions, pool.waited_seconds(positions)))
         running = [
             RunningLease(lease.worker.name, at - lease.began_at, lease.waited_seconds, lease.number, lease.at_a_time)
-            for lease in islice(held, MAX_LEASES_TOLD)
+            for lease in islice(held, MAX_SAMPLED_LEASES)
         ]
         finished = [
             LeaseSample(
@@ -256,7 +261,7 @@ class PolicyScaler:
                 at - lease.ended_at,
                 lease.at_a_time,
             )
-            for lease in news.finished
+            for lease in recent.finished
         ]
         return QueueSample(
             now,
@@ -264,8 +269,8 @@ class PolicyScaler:
             pool.delayed,
             len(held),
             pool.dead,
-            False,  # noqa: FBT003  paused; by keywords this takes three times as long
-            news.arrivals,
+            False,  # noqa: FBT003  paused; keyword arguments would take three times as long
+            recent.arrivals,
             waiting,
             tuple(running),
             tuple(finished),
@@ -275,16 +280,16 @@ class PolicyScaler:
         )
 
     def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
-        """Of each span of the time ahead in which any task becomes leasable, the first, as the queue does."""
+        """Return the first task of each span of the time ahead in which any becomes leasable, as the queue does."""
         width = self.ahead_seconds / SPANS_AHEAD
-        told: dict[int, Waiting] = {}
+        firsts: dict[int, Waiting] = {}
         for position, due_in in enumerate(pool.upcoming_seconds(self.ahead_seconds), start=1):
             span = int(due_in / width)
-            told[span] = Waiting(position, told[span].age_seconds if span in told else -due_in)
-        return tuple(told.values())
+            firsts[span] = Waiting(position, firsts[span].age_seconds if span in firsts else -due_in)
+        return tuple(firsts.values())
 
     def _first_seen(self, pool: SimulatedPool) -> dict[str, float]:
-        """Of workers that are up since the last sample; those known already are not looked at again."""
+        """Return the time since the start of each worker that started since the last sample."""
         if not self._unseen:
             return {}
         up = {name: at for name in self._unseen if (at := pool.workers[name].up_at) is not None}
@@ -294,7 +299,7 @@ class PolicyScaler:
 
 @lru_cache(maxsize=1_000)
 def _positions(ready: int) -> Sequence[int]:
-    """All positions of a short ready queue, and as many of a longer one as are told, the first and last among them."""
+    """Return the positions to sample: all of a short ready queue, else evenly spaced ones with the first and last."""
     if ready <= POSITIONS:
         return range(1, ready + 1)
     return [1 + (ready - 1) * point // (POSITIONS - 1) for point in range(POSITIONS)]

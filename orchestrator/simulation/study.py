@@ -1,4 +1,4 @@
-"""One workload through several pools and rules, each against hindsight. Pure."""
+"""Run one workload through several pools and rules, and compare each with hindsight. Pure."""
 
 import math
 from bisect import bisect_left, bisect_right, insort
@@ -9,17 +9,16 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.learning import PolicyState
-from orchestrator.simulation.parts import NEVER
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import NEVER, SimulatedPool
 from orchestrator.simulation.results import RunResult, result_of
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 
 COOL_DOWN_SECONDS: Final = 900.0
-"""How long after the last arrival workers that are kept still cost, at most."""
+"""Time after the last arrival until which remaining workers still cost."""
 GIVE_UP_SECONDS: Final = 6 * 3600.0
-"""How long after the last arrival tasks that are still not done count as never done."""
+"""Time after the last arrival at which tasks that are not done count as never done."""
 _STEPS_PER_REPORT: Final = 20_000
 
 
@@ -38,8 +37,8 @@ def simulate(
     Args:
         slo_seconds: the longest wait that is in time, for the result.
         slots: leases that one worker holds at a time.
-        seed: the same one gives the same run.
-        progress: told now and then which share of the arrivals' time is over, in [0, 1].
+        seed: equal seeds give equal runs.
+        progress: called now and then with the share of the arrivals' time that is over, in [0, 1].
     """
     rng = Random(seed)  # noqa: S311  no secret
     pool = SimulatedPool(workload, world, slots=slots, recent_first=scaler.recent_first, rng=rng)
@@ -47,13 +46,13 @@ def simulate(
     last_at = workload.last_at
     report_at = _STEPS_PER_REPORT
     while pool.now < last_at or not _is_over(pool, last_at):
-        next_at, news_at = pool.next_at(), pool.news_at(scaler.ahead_seconds)
-        if turn_at <= news_at and scaler.is_settled(pool):
-            if news_at == NEVER:  # workers that are kept cost until the time is over
+        next_at, visible_at = pool.next_at(), pool.next_visible_at(scaler.ahead_seconds)
+        if turn_at <= visible_at and scaler.is_settled(pool):
+            if visible_at == NEVER:  # remaining workers cost until the time is over
                 pool.now = max(pool.now, last_at + COOL_DOWN_SECONDS) if pool.workers else pool.now
                 break
-            # The last turn before something happens stands for all of those in between.
-            turn_at += math.floor((news_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
+            # The last turn before the next event stands for all in between.
+            turn_at += math.floor((visible_at - turn_at) / scaler.turn_seconds) * scaler.turn_seconds
         if pool.wants_turn and scaler.wakes:
             turn_at = pool.now
         if turn_at <= next_at:
@@ -71,7 +70,7 @@ def simulate(
 
 
 def _is_over(pool: SimulatedPool, last_at: float) -> bool:
-    """Every task has come and gone and so have the workers, within the time that either is given."""
+    """Return whether all tasks are done and all workers gone, or the time allowed for that is over."""
     beyond = pool.now - last_at
     if pool.is_over and not pool.leases:
         return not pool.workers or beyond > COOL_DOWN_SECONDS
@@ -79,7 +78,7 @@ def _is_over(pool: SimulatedPool, last_at: float) -> bool:
 
 
 _STYLES: Final = (
-    # patience and lateness as shares of the slo; whether a task takes the first or the last slot it may wait for
+    # patience and lateness as shares of the slo; whether a task takes the first or the last slot it can wait for
     (0.0, 0.0, False),
     (0.5, 0.0, False),
     (0.95, 0.0, False),
@@ -94,7 +93,7 @@ _FORGET_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Hindsight:
-    """The cheapest schedule found with no task late, and what no schedule can beat: the work and one start."""
+    """The cheapest schedule found without a late task, and the lower bound of any schedule: the work and one start."""
 
     worker_seconds: float
     starts: int
@@ -102,11 +101,11 @@ class Hindsight:
 
 
 def hindsight(workload: Workload, *, slo_seconds: float, startup_seconds: float) -> Hindsight:
-    """The best of several list schedules: in order of arrival each task is given a worker, and never moved.
+    """Return the best of several list schedules, which assign each task to a worker in order of arrival.
 
     A worker is started exactly `startup_seconds` before its first task, and goes at once unless keeping it idle until
-    its next task costs less than another start. The styles differ in how long a task may wait for a worker that is
-    busy, and in how late a worker is started.
+    its next task costs less than another start. The styles differ in how long a task may wait for a busy worker, and in
+    how late a worker is started.
     """
     found = [
         _schedule(
@@ -126,7 +125,7 @@ def hindsight(workload: Workload, *, slo_seconds: float, startup_seconds: float)
 def _schedule(
     workload: Workload, startup_seconds: float, *, patience_seconds: float, late_seconds: float, takes_first: bool
 ) -> tuple[float, int]:
-    """Worker-seconds and starts of one schedule."""
+    """Return the worker-seconds and starts of one schedule."""
     free_at: list[float] = []  # when each worker's last task so far ends, ascending
     idle_seconds, starts = 0.0, 0
     forgotten_seconds = _FORGET_STARTS * startup_seconds + _FORGET_SECONDS
@@ -134,7 +133,7 @@ def _schedule(
         idle = bisect_right(free_at, ready_at)
         soon = bisect_right(free_at, ready_at + patience_seconds, idle) if patience_seconds else idle
         if soon > idle and not (idle and free_at[idle - 1] == ready_at):
-            begins_at = free_at.pop(idle if takes_first else soon - 1)  # waits for one that is busy: nobody idles
+            begins_at = free_at.pop(idle if takes_first else soon - 1)  # wait for a busy worker: no idle time
         elif idle and ready_at - free_at[idle - 1] <= startup_seconds:
             idle_seconds += ready_at - free_at.pop(idle - 1)
             begins_at = ready_at
@@ -147,12 +146,12 @@ def _schedule(
 
 
 Progress = Callable[[str, float], None]
-"""Told the name of what runs, and which share of its time is over."""
+"""Called with the name of the present run and the share of its time that is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolCandidate:
-    """A pool to try, under a name for people; `state` is what was learned before."""
+    """A pool to simulate, with a name for display; `state` is its policy's at the start."""
 
     name: str
     spec: PoolSpec
@@ -161,7 +160,7 @@ class PoolCandidate:
 
 @dataclass(frozen=True, slots=True)
 class StudyRow:
-    """One run; `hindsight` is the yardstick at its slo, None where a worker holds several tasks at a time."""
+    """One run; `hindsight` is that of its slo, None if a worker holds several tasks at a time."""
 
     name: str
     is_towline: bool
@@ -170,7 +169,7 @@ class StudyRow:
 
     @property
     def cost_ratio(self) -> float | None:
-        """Its worker-seconds over those of hindsight."""
+        """The run's worker-seconds divided by those of hindsight."""
         if self.hindsight is None or not self.hindsight.worker_seconds:
             return None
         return self.result.worker_seconds / self.hindsight.worker_seconds
@@ -185,16 +184,16 @@ def study(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> list[StudyRow]:
-    """Every candidate, then every rule at each slo among them, within the bounds of the first candidate with it."""
+    """Run every candidate, then every rule at each of their slos, within the bounds of the first candidate with it."""
     yardsticks = {
         slo: hindsight(workload, slo_seconds=slo, startup_seconds=world.mean_startup_seconds)
         for slo in dict.fromkeys(candidate.spec.slo for candidate in candidates)
     }
 
     def row(scaler: Scaler, spec: PoolSpec, *, is_towline: bool) -> StudyRow:
-        told = None if progress is None else lambda share: progress(scaler.name, share)
+        report = None if progress is None else lambda share: progress(scaler.name, share)
         slots = spec.concurrency
-        result = simulate(workload, world, scaler, slo_seconds=spec.slo, slots=slots, seed=seed, progress=told)
+        result = simulate(workload, world, scaler, slo_seconds=spec.slo, slots=slots, seed=seed, progress=report)
         return StudyRow(scaler.name, is_towline, result, yardsticks[spec.slo] if slots == 1 else None)
 
     def scaler(one: PoolCandidate) -> Scaler:
@@ -211,6 +210,6 @@ def study(
     for slo in yardsticks:
         spec = next(one.spec for one in candidates if one.spec.slo == slo)
         bounds = spec.workers
-        told = told_of(workload, slo_seconds=slo, least=bounds.min, most=bounds.max, slots=spec.concurrency)
-        rows += [row(RuleScaler(name, told), spec, is_towline=False) for name in rules]
+        settings = rule_settings(workload, slo_seconds=slo, least=bounds.min, most=bounds.max, slots=spec.concurrency)
+        rows += [row(RuleScaler(name, settings), spec, is_towline=False) for name in rules]
     return rows

@@ -1,4 +1,4 @@
-"""What happens to a simulated pool: tasks that become leasable, and the world its workers live in. Values only."""
+"""The inputs of a simulation: the tasks, and the world in which the workers run. Values only."""
 
 import math
 from collections.abc import Sequence
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from orchestrator.errors import OrchestratorError
+
 SHORTEST_SERVICE_SECONDS: Final = 0.001
 NEVER_SUCCEEDS: Final = -1
 MONDAY: Final = 4 * 86_400.0
-"""A midnight, UTC, between a Sunday and a Monday."""
+"""A Monday's midnight, UTC, in seconds since the epoch."""
 _QUICKEST_START: Final = 0.7
 
 
@@ -18,11 +20,11 @@ class Workload:
     """Tasks in the order in which they become leasable; each sequence has one entry per task.
 
     Args:
-        name: for people.
+        name: for display.
         ready_at: seconds from the start, never falling.
-        service_seconds: how long a worker needs for it alone.
-        added_at: when it was added, for tasks with an eta; left out: when it became leasable.
-        failures: leases that fail before one succeeds, `NEVER_SUCCEEDS` for ever; left out: none fails.
+        service_seconds: how long a task takes if it runs alone.
+        added_at: when a task was added, for tasks with an eta; left out: when it became leasable.
+        failures: leases that fail before one succeeds, `NEVER_SUCCEEDS` if none does; left out: none fails.
     """
 
     name: str
@@ -35,26 +37,26 @@ class Workload:
         counts = {len(self.ready_at), len(self.service_seconds)}
         counts |= {len(given) for given in (self.added_at, self.failures) if given is not None}
         if len(counts) > 1:
-            raise ValueError(f"a workload needs as many of everything as tasks: {sorted(counts)}")
+            raise ValueError(f"the sequences of a workload must have one length: {sorted(counts)}")
 
     @property
     def tasks(self) -> int:
-        """How many there are."""
+        """The number of tasks."""
         return len(self.ready_at)
 
     @property
     def work_seconds(self) -> float:
-        """Worker-seconds of work, each task done once."""
+        """The worker-seconds of work, each task done once."""
         return math.fsum(self.service_seconds)
 
     @property
     def mean_service_seconds(self) -> float:
-        """Of one task; 0 without any."""
+        """The mean service time of a task; 0 without tasks."""
         return self.work_seconds / self.tasks if self.tasks else 0.0
 
     @property
     def last_at(self) -> float:
-        """When the last task becomes leasable; 0 without any."""
+        """The time at which the last task becomes leasable; 0 without tasks."""
         return self.ready_at[-1] if self.tasks else 0.0
 
 
@@ -65,7 +67,7 @@ def workload_of(
     added_at: Sequence[float] | None = None,
     failures: Sequence[int] | None = None,
 ) -> Workload:
-    """A workload from pairs of ready and service seconds in any order; the other sequences are in the same order."""
+    """Make a workload from pairs of ready and service seconds in any order; the other sequences have the same order."""
     order = sorted(range(len(tasks)), key=lambda index: tasks[index][0])
     return Workload(
         name,
@@ -78,22 +80,22 @@ def workload_of(
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWorld:
-    """What is simulated besides the arrivals.
+    """The simulated world besides the arrivals.
 
     Args:
-        startup_seconds: mean time from a spawn to the first lease call: never less than 0.7 of it, the rest random
+        startup_seconds: mean time from a spawn to the first lease call: at least 0.7 of it, the rest random
             (exponential). With `startup_samples` each start takes one of those instead.
-        start_cpu_seconds: how much of that it computes; left out: all of what it takes at least. Starts at the same
-            time take no less than the cores need for all of them.
-        max_leases: leases of one task, at most; it is dead then.
+        start_cpu_seconds: CPU time of one start; left out: the shortest start. Concurrent starts take no less than the
+            cores need for all of them.
+        max_leases: the most leases of one task; then it is dead.
         retry_min_seconds: how long a task waits after its first failed lease; doubled by each further one, up to
             `retry_max_seconds`.
-        contention: what n leases at a time do to the seconds of each: s and k of Gunther's law, times
-            1 + s (n - 1) + k n (n - 1).
-        failing: every lease that ends within these two instants fails.
-        no_start_until: workers die at their start before this instant.
-        cores: of the host that the workers share; they bound how many are started at a time.
-        begins_at: the epoch second of time 0, for settings that mean a time of day; a Monday's midnight by default.
+        contention: s and k of Gunther's law: with n leases at a time each takes 1 + s (n - 1) + k n (n - 1) times as
+            long.
+        failing: two instants between which every lease that ends fails.
+        no_start_until: workers that start before this instant die at their start.
+        cores: the cores of the host that the workers share; they bound how many start at a time.
+        begins_at: the epoch second of time 0, for settings with a time of day; a Monday's midnight by default.
     """
 
     startup_seconds: float = 2.0
@@ -109,7 +111,7 @@ class SimulatedWorld:
     begins_at: float = MONDAY
 
     def start_seconds(self, rng: Random, *, at_a_time: int = 1) -> float:
-        """How long one of so many starts takes."""
+        """Return how long one of `at_a_time` concurrent starts takes."""
         if self.startup_samples:
             alone = rng.choice(self.startup_samples)
         else:
@@ -118,24 +120,50 @@ class SimulatedWorld:
 
     @property
     def computed_start_seconds(self) -> float:
-        """CPU time of one start."""
+        """The CPU time of one start."""
         if self.start_cpu_seconds is not None:
             return self.start_cpu_seconds
         return min(self.startup_samples, default=_QUICKEST_START * self.startup_seconds)
 
     def held_seconds(self, service_seconds: float, *, at_a_time: int) -> float:
-        """How long a lease lasts that begins as one of so many."""
+        """Return how long a lease lasts that begins as one of `at_a_time`."""
         s, k = self.contention
         if not (s or k):
             return service_seconds
         return service_seconds * (1.0 + s * (at_a_time - 1) + k * at_a_time * (at_a_time - 1))
 
     def retry_seconds(self, leases: int) -> float:
-        """How long a task waits after so many failed leases."""
+        """Return how long a task waits after its `leases`-th failed lease."""
         return min(self.retry_max_seconds, self.retry_min_seconds * 2.0 ** (leases - 1))
 
     @property
     def mean_startup_seconds(self) -> float:
-        """Of one start."""
+        """The mean time of one start."""
         samples = self.startup_samples
         return math.fsum(samples) / len(samples) if samples else self.startup_seconds
+
+
+class WorkloadError(OrchestratorError):
+    """Arrivals can't be used. `where` is a file with its line, or a shape; `fix` says what to do about it."""
+
+    def __init__(self, what: str, *, where: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.where = where
+        self.fix = fix
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTimes:
+    """Lognormal service times for tasks without recorded ones. `spread` is the deviation over the mean: 1 is usual."""
+
+    mean_seconds: float
+    spread: float = 1.0
+
+    def drawn(self, count: int, rng: Random) -> list[float]:
+        """Return `count` random service times."""
+        if not self.spread:
+            return [self.mean_seconds] * count
+        variance = math.log(1.0 + self.spread**2)
+        deviation = math.sqrt(variance)
+        middle = math.log(self.mean_seconds) - variance / 2.0
+        return [rng.lognormvariate(middle, deviation) for _ in range(count)]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict, name_for
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict, solo_worker_name
 from queue_core.api import Queues
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
@@ -46,12 +46,12 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
     return held
 
 
-def settle(queues: Queues, fates: Sequence[SuspectVerdict]) -> list[str]:
+def apply_verdicts(queues: Queues, verdicts: Sequence[TaskVerdict]) -> list[str]:
     """Hold back and make dead what is to be so. For each its mark: the task's id and eta if it is held back, else "".
 
     A task whose lease is not current any more has moved on, and is left alone.
     """
-    return [_settle(queues, fate) for fate in fates]
+    return [_apply(queues, verdict) for verdict in verdicts]
 
 
 def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedTask]:
@@ -66,15 +66,17 @@ def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedT
     return given
 
 
-def _settle(queues: Queues, fate: SuspectVerdict) -> str:
-    if fate.verdict == "given back":
+def _apply(queues: Queues, verdict: TaskVerdict) -> str:
+    if verdict.verdict == "given back":
         return ""
-    held = fate.task
+    held = verdict.task
     try:
-        if fate.verdict == "dead":
-            queues.queue(held.queue).release(held.token, dead_reason=fate.why[:MAX_REASON_CHARACTERS])
+        if verdict.verdict == "dead":
+            queues.queue(held.queue).release(held.token, dead_reason=verdict.why[:MAX_REASON_CHARACTERS])
             return ""
-        released = queues.queue(held.queue).release(held.token, delay_seconds=fate.hold_seconds, charge=fate.charge)
+        released = queues.queue(held.queue).release(
+            held.token, delay_seconds=verdict.hold_seconds, charge=verdict.charge
+        )
     except StoreError:
         raise
     except QueueError:
@@ -82,15 +84,15 @@ def _settle(queues: Queues, fate: SuspectVerdict) -> str:
     if not released or released[0].died:  # answered twice, or its bound was lowered meanwhile
         return ""
     task_id, _ = parse_token(held.token)
-    return f"{task_id}.{after(released[0].ended_at, fate.hold_seconds)}"
+    return f"{task_id}.{after(released[0].ended_at, verdict.hold_seconds)}"
 
 
-def recall(queues: Queues, suspects: Sequence[Suspect]) -> None:
+def recall(queues: Queues, suspects: Sequence[IsolatedTask]) -> None:
     """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
     for suspect in suspects:
         queue = queues.queue(suspect.task.queue)
         try:
-            queue.release(queue.lease(worker=name_for(suspect, identity=_NOBODY)), charge="uncounted")
+            queue.release(queue.lease(worker=solo_worker_name(suspect, identity=_NOBODY)), charge="uncounted")
         except StoreError:
             raise
         except QueueError:

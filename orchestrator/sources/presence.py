@@ -5,13 +5,13 @@ from typing import Protocol
 
 from orchestrator.samples import PresentWorker
 from queue_core.errors import QueueError
-from queue_core.stats import HeardWorker
+from queue_core.stats import WorkerActivity
 
 
 class PresenceSource(Protocol):
     """One server."""
 
-    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
         """Workers whose names begin so, as this server has heard of them."""
 
 
@@ -45,12 +45,12 @@ class ServersPresence:
 
     def _ask(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
         """What the servers tell, one error of those that do not answer, and how many do."""
-        found: dict[str, HeardWorker] = {}
+        found: dict[str, WorkerActivity] = {}
         failure: QueueError | None = None
         answers = 0
         for server in self._servers:
             try:
-                heard = server.heard_workers(queue, prefix=prefix)
+                heard = server.worker_activity(queue, prefix=prefix)
             except QueueError as error:
                 failure = error
                 continue

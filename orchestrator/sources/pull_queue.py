@@ -10,7 +10,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.external import prefix_of
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
@@ -158,7 +158,7 @@ class QueueSource:
                 for lease, held_then in zip(finished, at_a_time, strict=False)
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
-            heard=self._asked(pool, look),
+            presence=self._asked(pool, look),
             upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, look.now)) for w in look.upcoming),
         )
 
@@ -240,12 +240,12 @@ class QueueSource:
             _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
-    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
         with _told_as_unavailable("hold suspects back"):
-            return held_tasks.settle(self._queues, fates)
+            return held_tasks.apply_verdicts(self._queues, verdicts)
 
-    def recall(self, suspects: Sequence[Suspect]) -> None:
+    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         """See `WorkSource.recall`."""
         with _told_as_unavailable("let suspects go"):
             held_tasks.recall(self._queues, suspects)

@@ -140,7 +140,7 @@ class StateDir:
         """
         if not self._orders_path.exists():
             return {}
-        return overrides.found(_read_certainly(self._orders_path))
+        return overrides.overrides_from_json(_read_certainly(self._orders_path))
 
     def change_orders(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
         """Give other orders to one pool; what others ask at the same time is not lost. Returns what is asked now.
@@ -155,8 +155,8 @@ class StateDir:
                 known = self.read_orders()
             except ValueError:
                 known = {}
-            known[pool] = change(known.get(pool, overrides.NO_ORDERS))
-            _write(self._orders_path, overrides.kept(known))
+            known[pool] = change(known.get(pool, overrides.NO_OVERRIDES))
+            _write(self._orders_path, overrides.overrides_to_json(known))
             return known[pool]
         finally:
             os.close(lock)

@@ -11,13 +11,13 @@ from typing import Final, TypeVar
 import structlog
 
 from orchestrator import events
-from orchestrator.capacity.allocation import MOST_AT_A_TIME, Allocation, CapacityDemand, shared
+from orchestrator.capacity.allocation import MOST_AT_A_TIME, Allocation, CapacityDemand, allocate
 from orchestrator.capacity.host import SETTLED_SECONDS, HostMeter
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import budget
 from orchestrator.config.budget import Budget
-from orchestrator.config.overrides import NO_ORDERS, NOT_DRAINED, Moment, Overrides, told
+from orchestrator.config.overrides import NO_OVERRIDES, NOT_DRAINED, Moment, Overrides, describe_overrides
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import Bounds, bounds_at, next_daily
 from orchestrator.fleet.workers import Fleet
@@ -65,16 +65,16 @@ class OverrideReader:
         except OSError as error:  # there is one, and it will be read when that is possible
             self._warn(error)
             return {}
-        self._unread.ends()
+        self._unread.recovers()
         self._mark = mark
         before, self._orders = self._orders, orders
         changed = [name for name in sorted({*before, *orders}) if before.get(name) != orders.get(name)]
-        return {name: orders.get(name, NO_ORDERS) for name in changed}
+        return {name: orders.get(name, NO_OVERRIDES) for name in changed}
 
     def in_force(self, pool: str, moment: Moment) -> Overrides:
         """Return what is ordered of a pool and not over."""
         found = self._orders.get(pool)
-        return NO_ORDERS if found is None else found.in_force(moment)
+        return NO_OVERRIDES if found is None else found.in_force(moment)
 
     def drained_at(self) -> float | None:
         """Since when no worker is to be on this host, in seconds since the epoch; None when they may be."""
@@ -96,7 +96,7 @@ class OverrideReader:
         return found
 
     def _warn(self, error: OSError) -> None:
-        if self._unread.is_news(error):
+        if self._unread.is_new(error):
             log.warning(events.STATE_NOT_READ, path=str(self._files.path), error=error.strerror)
 
 
@@ -158,7 +158,7 @@ class ScheduleBounds:
         """Return whether worker-hours are left, once those that were used until now are taken off."""
         if spec.budget is None:
             return "left"
-        known = self.budgets.get(spec.name) or budget.full(spec.budget)
+        known = self.budgets.get(spec.name) or budget.full_budget(spec.budget)
         elapsed = now - self._spent_at.get(spec.name, now)
         known = known.after(len(fleet.workers), elapsed_seconds=elapsed, hours_per_day=spec.budget)
         self.budgets[spec.name], self._spent_at[spec.name] = known, now
@@ -175,31 +175,31 @@ class ScheduleBounds:
 class CapacityShare:
     """What of the host each pool may have: by what its workers take, and by what the others have and want."""
 
-    def __init__(self, host: HostMeter, appetites: WorkerUsages) -> None:
+    def __init__(self, host: HostMeter, usages: WorkerUsages) -> None:
         self._host = host
         self._cores = len(os.sched_getaffinity(0))
         self._wanting: dict[str, CapacityDemand] = {}
         self._resting: dict[str, CapacityDemand] = {}
         self._untold: set[str] = set()
-        self.appetites = appetites
+        self.usages = usages
 
-    def room(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
+    def allocation(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
         """Return the workers that the pool may add now; None for one whose workers are elsewhere."""
         if spec.runtime_kind == "external":
             return None
         own = self._claim(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
-        host = self._host.look(now=now)
+        host = self._host.measure(now=now)
         # Of the others only those have a part in it that want something, or have something to give.
         others = [*self._wanting.values(), *(self._resting.values() if host.is_pressed else ())]
-        return shared(host, [own, *(claim for claim in others if claim.pool != spec.name)])[spec.name]
+        return allocate(host, [own, *(claim for claim in others if claim.pool != spec.name)])[spec.name]
 
     def cores(self, *, now: Monotonic) -> int:
         """Return the cores that are ours to run on; a control group may allow less than there are."""
-        return max(1, math.ceil(min(self._cores, self._host.look(now=now).cores)))
+        return max(1, math.ceil(min(self._cores, self._host.measure(now=now).cores)))
 
     def start_seconds(self, spec: PoolSpec) -> float | None:
         """Return the CPU time of one start; None where it is not known, or spent elsewhere."""
-        return self.appetites.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
+        return self.usages.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
 
     def decided(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Remember what the pool has and wants of the host, for the turns of the others."""
@@ -217,13 +217,13 @@ class CapacityShare:
     def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
         """Whether a measurement now would tell what was not known: what a start takes, or a busy worker."""
         workers = fleet.workers.values()
-        if spec.runtime_kind == "process" and self.appetites.of(spec.name).start_seconds is None:
+        if spec.runtime_kind == "process" and self.usages.of(spec.name).start_seconds is None:
             return any(w.started_at is not None and not w.adopted for w in workers)
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
     def measured(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn what workers take from a new measurement."""
-        self.appetites.learn(fleets, usage, now=now)
+        self.usages.learn(fleets, usage, now=now)
         self._untold.update(fleet.pool for fleet in fleets if _is_untold(fleet, usage, now=now))
 
     def forget(self, kept: Collection[str]) -> None:
@@ -231,26 +231,26 @@ class CapacityShare:
         self._untold &= set(kept)
         _keep_only(kept, self._wanting)
         _keep_only(kept, self._resting)
-        self.appetites.forget(kept)
+        self.usages.forget(kept)
 
     def _is_untried(self, spec: PoolSpec) -> bool:
         """Whether nobody knows yet how much CPU the pool's workers take, and it can still be found out."""
         is_told = spec.runtime_kind in _MEASURED and spec.name not in self._untold
-        return is_told and self.appetites.of(spec.name).cores is None
+        return is_told and self.usages.of(spec.name).cores is None
 
     def _claim(self, spec: PoolSpec, fleet: Fleet, *, wanted: int, now: Monotonic) -> CapacityDemand:
         alive = fleet.alive
         settled_at = now - SETTLED_SECONDS
-        appetite = self.appetites.of(spec.name)
+        usage = self.usages.of(spec.name)
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
         return CapacityDemand(
             spec.name,
             len(alive),
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
-            appetite,
+            usage,
             idle=sum(1 for w in alive if w.state == "idle"),
             starting=sum(1 for w in alive if w.started_at is None or w.started_at > settled_at),
-            promised_bytes=math.fsum(max(0.0, appetite.memory_bytes - w.memory_bytes) for w in starting),
+            promised_bytes=math.fsum(max(0.0, usage.memory_bytes - w.memory_bytes) for w in starting),
             priority=spec.priority,
             hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
             untried=max(self.cores(now=now), spec.workers.min) if self._is_untried(spec) else None,
@@ -268,9 +268,9 @@ class ConditionsTracker:
         self._keep_at = Monotonic(clock.monotonic() + KEEP_SECONDS)
         self._is_failing = False
         self._troubles: list[str] = []
-        appetites, budgets, at = self._restored()
+        usages, budgets, at = self._restored()
         self.overrides = OverrideReader(files)
-        self.share = CapacityShare(host or HostMeter(), appetites)
+        self.share = CapacityShare(host or HostMeter(), usages)
         self._bounds = ScheduleBounds(budgets, at=at)
 
     def of(self, spec: PoolSpec, fleet: Fleet) -> tuple[PoolSpec, Conditions]:
@@ -279,7 +279,7 @@ class ConditionsTracker:
         now = Monotonic(moment.monotonic)
         orders = self.overrides.in_force(spec.name, moment)
         bounded, bounds = self._bounds.of(spec, orders, moment)
-        notes = told(orders, moment)
+        notes = describe_overrides(orders, moment)
         if bounds.by and orders.scale is None:
             notes.append(f"{bounds.by}: min {bounds.min}, max {bounds.max}")
         if spec.dry_run:
@@ -288,7 +288,7 @@ class ConditionsTracker:
             paused=orders.paused,
             cores=self.share.cores(now=now),
             start_seconds=self.share.start_seconds(spec),
-            room=self.share.room(bounded, fleet, now=now),
+            allocation=self.share.allocation(bounded, fleet, now=now),
             budget=self._bounds.budget_left(spec, fleet, now=now),
             bounds_by=bounds.by,
             finish_by=self._bounds.finish_by(spec, orders, moment),
@@ -316,8 +316,10 @@ class ConditionsTracker:
         try:
             self._files.write_usage(
                 {
-                    "budgets": budget.kept(self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3)),
-                    "appetites": self.share.appetites.to_json(),
+                    "budgets": budget.budgets_to_json(
+                        self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3)
+                    ),
+                    "appetites": self.share.usages.to_json(),
                 }
             )
         except OSError as error:
@@ -333,13 +335,13 @@ class ConditionsTracker:
         """Return what workers take, and what was left of budgets at an instant, as an earlier supervisor kept it."""
         usage = self._files.read_usage()
         try:
-            appetites = WorkerUsages.from_json(usage.get("appetites", {}))
-            kept_at, budgets = budget.found(usage["budgets"]) if "budgets" in usage else (0.0, {})
+            usages = WorkerUsages.from_json(usage.get("appetites", {}))
+            kept_at, budgets = budget.budgets_from_json(usage["budgets"]) if "budgets" in usage else (0.0, {})
         except ValueError as error:
             self._troubles.append(str(error))
             return WorkerUsages(), {}, _AT_ONCE
         ago = max(0.0, self._clock.wall_seconds() - kept_at)
-        return appetites, budgets, Monotonic(self._clock.monotonic() - ago)
+        return usages, budgets, Monotonic(self._clock.monotonic() - ago)
 
 
 def _keep_only(names: Collection[str], known: dict[str, Kept]) -> None:

@@ -10,14 +10,14 @@ from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
-from orchestrator.fleet.quarantine import Suspect
+from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.workers import Fleet
 from orchestrator.log_once import LogOnce
 from orchestrator.samples import Outcome, QueueSample
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision, Rule
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Rule
 from orchestrator.scaling.learning import PolicyState
-from orchestrator.scaling.lease_waits import NONE, Waits, waits_of
+from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
 
 log = structlog.get_logger()
@@ -63,7 +63,7 @@ class PoolCounters:
     deaths: dict[Cause, int] = field(default_factory=dict)
     decisions: dict[tuple[Rule, Direction], int] = field(default_factory=dict)
     leases: dict[Outcome, int] = field(default_factory=dict)
-    waits: Waits = NONE
+    waits: Waits = NO_WAITS
 
     def died(self, cause: Cause, *, failed_start: bool) -> None:
         """A worker ended."""
@@ -111,15 +111,15 @@ class Pool:
     watch: WorkWatch | None = None
     decision: Decision | None = None
     effective: PoolSpec | None = None
-    conditions: Conditions = NOTHING_SPECIAL
+    conditions: Conditions = DEFAULT_CONDITIONS
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
     told: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
-    suspects: tuple[Suspect, ...] = ()
-    errands: dict[str, Suspect] = field(default_factory=dict)
+    suspects: tuple[IsolatedTask, ...] = ()
+    errands: dict[str, IsolatedTask] = field(default_factory=dict)
     tally: PoolCounters = field(default_factory=PoolCounters)
     trouble: LogOnce = field(default_factory=LogOnce)
 

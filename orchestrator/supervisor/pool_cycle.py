@@ -13,10 +13,10 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import Cause
-from orchestrator.fleet.external import ExternalWorkers, roll_call, wanted_again
+from orchestrator.fleet.external import ExternalWorkers, observe_external, wanted_again
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.quarantine import reserved
-from orchestrator.fleet.responsiveness import judged, watched
+from orchestrator.fleet.responsiveness import mark_unresponsive, next_watch
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.deadline import HelperPool
@@ -161,9 +161,9 @@ class PoolTurn:
         last, pool.is_stale = None if pool.is_stale else pool.sample, False
         before = pool.fleet
         since = pool.sample.at if pool.sample else None
-        pool.watch = watched(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
+        pool.watch = next_watch(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
         pool.sample = sample
-        pool.fleet = judged(observe(before, sample), sample, spec=spec, watch=pool.watch)
+        pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
         pool.tally.sampled(sample, since=since, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
@@ -188,7 +188,7 @@ class PoolTurn:
         present = self._source.present(spec)
         names = {*pool.fleet.workers, *(one.worker for one in present)}
         sample = self._source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
-        called = roll_call(pool.fleet, present, sample, spec=spec, now=now)
+        called = observe_external(pool.fleet, present, sample, spec=spec, now=now)
         _count_and_log(pool, called)
         pool.fleet = called.fleet
         return sample

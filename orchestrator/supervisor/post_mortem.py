@@ -10,8 +10,8 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, WITHOUT_FAULT, Cause, at_work
-from orchestrator.fleet.quarantine import Key, Suspect, SuspectVerdict, judged, ledger_of
+from orchestrator.fleet.exits import ENDS_WELL, WITHOUT_FAULT, Cause, detail_at_work
+from orchestrator.fleet.quarantine import IsolatedTask, Key, TaskVerdict, judge_tasks, ledger_of
 from orchestrator.fleet.workers import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
@@ -60,7 +60,7 @@ class _Burial:
     """
 
     end: WorkerEnd
-    fates: Sequence[SuspectVerdict] | None = None
+    fates: Sequence[TaskVerdict] | None = None
     marks: Sequence[str] = ()
     spared: Sequence[ReleasedTask] = ()
     returned: Sequence[ReleasedTask] | None = None
@@ -83,7 +83,7 @@ class PostMortems:
         self._ledger = ledger_of(reversed(files.read_deaths(limit=MAX_READ)))
         self._waiting: dict[str, _Burial] = {}
         self._done: dict[str, _Burial] = {}
-        self._suspects: list[tuple[str, Suspect]] = []
+        self._suspects: list[tuple[str, IsolatedTask]] = []
         self._is_told = False
 
     def bury(self, ends: Iterable[WorkerEnd]) -> None:
@@ -115,7 +115,7 @@ class PostMortems:
         burial = self._done.get(worker)
         return burial.held if burial else 0
 
-    def take_suspects(self) -> Sequence[tuple[str, Suspect]]:
+    def take_suspects(self) -> Sequence[tuple[str, IsolatedTask]]:
         """Suspects of the burials since the last call, each with its pool."""
         taken, self._suspects = self._suspects, []
         return taken
@@ -156,7 +156,7 @@ class PostMortems:
             burial.fates = self._judged(end)
         special = [fate for fate in burial.fates if fate.verdict != "given back"]
         if special and not burial.marks:
-            burial.marks = self._source.settle(special)
+            burial.marks = self._source.apply_verdicts(special)
             now = self._clock.monotonic()
             self._suspects += [
                 (end.pool, _suspect(fate, mark, now=now))
@@ -168,17 +168,17 @@ class PostMortems:
             burial.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
         burial.released = [*burial.spared, *self._source.release_held_by(end.worker)]
 
-    def _judged(self, end: WorkerEnd) -> Sequence[SuspectVerdict]:
+    def _judged(self, end: WorkerEnd) -> Sequence[TaskVerdict]:
         if end.cause in WITHOUT_FAULT or end.spec is None:
             return ()
         held = self._source.held_by(end.worker, end.spec)
         if not held:
             return ()
-        self._ledger, fates = judged(
+        self._ledger, fates = judge_tasks(
             self._ledger,
             held,
             worker=end.worker,
-            how=at_work(end.cause, end.detail),
+            how=detail_at_work(end.cause, end.detail),
             isolates=end.isolates,
             waiting=end.waiting,
             at=self._clock.wall_seconds(),
@@ -243,7 +243,7 @@ def _certificate(death: Death, ended: Exit) -> Record:
     return told
 
 
-def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
+def _told_fates(fates: Iterable[TaskVerdict]) -> list[Record]:
     """Tasks that were held back, or became dead with their worker."""
     return [
         {
@@ -254,7 +254,7 @@ def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
             "lease_number": fate.task.lease_number,
             "fate": fate.verdict,
             "deaths": fate.record.deaths,
-            "alone": fate.record.alone,
+            "alone": fate.record.solo,
             "hold_seconds": fate.hold_seconds or None,
             "why": fate.why or None,
         }
@@ -262,7 +262,7 @@ def _told_fates(fates: Iterable[SuspectVerdict]) -> list[Record]:
     ]
 
 
-def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, SuspectVerdict]) -> list[Record]:
+def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVerdict]) -> list[Record]:
     """Tasks that were given back; `known` has the records of those that are."""
     told: list[Record] = []
     for task in released:
@@ -276,11 +276,11 @@ def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, Suspect
         }
         fate = known.get((task.queue, task.task))
         if fate is not None:
-            one |= {"deaths": fate.record.deaths, "alone": fate.record.alone}
+            one |= {"deaths": fate.record.deaths, "alone": fate.record.solo}
         told.append(one)
     return told
 
 
-def _suspect(fate: SuspectVerdict, mark: str, *, now: Monotonic) -> Suspect:
+def _suspect(fate: TaskVerdict, mark: str, *, now: Monotonic) -> IsolatedTask:
     not_before, lapses_at = Monotonic(now + fate.pause_seconds), Monotonic(now + fate.hold_seconds)
-    return Suspect(fate.task, mark, not_before, lapses_at, fate.record.workers)
+    return IsolatedTask(fate.task, mark, not_before, lapses_at, fate.record.workers)

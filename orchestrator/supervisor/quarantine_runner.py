@@ -11,7 +11,14 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import WITHOUT_FAULT, Cause
-from orchestrator.fleet.quarantine import Suspect, explained_by, is_alone, name_for, next_ones, queued
+from orchestrator.fleet.quarantine import (
+    IsolatedTask,
+    cleared_by,
+    is_solo_worker,
+    next_to_start,
+    solo_worker_name,
+    still_held,
+)
 from orchestrator.fleet.workers import joined
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime, SpawnRequest
@@ -45,12 +52,12 @@ class QuarantineRunner:
     def run(self, pool: Pool, spec: PoolSpec) -> None:
         """Start whom there is room for: they count towards the pool's upper bound, and go before its growth."""
         now = self._clock.monotonic()
-        pool.suspects = queued(pool.suspects, now=now)
+        pool.suspects = still_held(pool.suspects, now=now)
         if not pool.suspects or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
             return
-        alone = sum(1 for worker in pool.fleet.workers if is_alone(worker))
+        alone = sum(1 for worker in pool.fleet.workers if is_solo_worker(worker))
         taken = len(pool.fleet.workers)
-        for suspect in next_ones(pool.suspects, most=spec.workers.max, taken=taken, alone=alone, now=now):
+        for suspect in next_to_start(pool.suspects, most=spec.workers.max, taken=taken, solo=alone, now=now):
             if not self._start(pool, spec, suspect, now=now):
                 break
 
@@ -63,11 +70,11 @@ class QuarantineRunner:
         if suspect is None or cause in WITHOUT_FAULT:
             return
         if held:
-            self._let_go(pool, explained_by(suspect, pool.suspects))
+            self._let_go(pool, cleared_by(suspect, pool.suspects))
         elif cause is not Cause.FINISHED:
             pool.suspects = (*pool.suspects, suspect)
 
-    def _let_go(self, pool: Pool, free: Sequence[Suspect]) -> None:
+    def _let_go(self, pool: Pool, free: Sequence[IsolatedTask]) -> None:
         if not free:
             return
         try:
@@ -77,8 +84,8 @@ class QuarantineRunner:
         pool.suspects = tuple(one for one in pool.suspects if one not in free)
         log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 
-    def _start(self, pool: Pool, spec: PoolSpec, suspect: Suspect, *, now: Monotonic) -> bool:
-        worker = name_for(suspect, identity=self._identify(pool.name))
+    def _start(self, pool: Pool, spec: PoolSpec, suspect: IsolatedTask, *, now: Monotonic) -> bool:
+        worker = solo_worker_name(suspect, identity=self._identify(pool.name))
         environment = {**self._launch.environment(worker, spec), "TOWLINE_CONCURRENCY": "1"}
         others = tuple(one for one in pool.suspects if one is not suspect)
         try:

@@ -12,7 +12,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import ENDS_WELL
 from orchestrator.fleet.external import without_external
-from orchestrator.fleet.workers import Fleet, Memory, Worker, adopted, cause_in, exited, measured, recalled
+from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.scaling.guards import turn_seconds_after
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 USAGE_SECONDS: Final = 5.0
 UNTRIED_USAGE_SECONDS: Final = 0.2
 """The same while pools wait for a first measurement."""
-NOTHING_KEPT: Final[Mapping[str, Memory]] = {}
+NOTHING_KEPT: Final[Mapping[str, RememberedWorker]] = {}
 
 
 class Reconciler:
@@ -116,7 +116,7 @@ class Reconciler:
         self._conditions.forget(specs)
         return changes
 
-    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, Memory] = NOTHING_KEPT) -> None:
+    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NOTHING_KEPT) -> None:
         """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone.
 
         `memories` tell whom it had asked to finish, and whom it was replacing: that goes on where it was.
@@ -226,7 +226,7 @@ class Reconciler:
         self._morgue.bury(())
         self._suspect()
         for name, orders in self._conditions.overrides.changed().items():
-            log.info(events.POOL_ORDERED, pool=name, orders=orders.to_json())
+            log.info(events.POOL_OVERRIDDEN, pool=name, orders=orders.to_json())
             self.arrived(name)
         for trouble in self._conditions.troubles():
             log.warning(events.STATE_DISCARDED, error=trouble)
@@ -236,7 +236,7 @@ class Reconciler:
         looked = [pool for pool in due if self._tried(pool, self._look)]
         acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
         for pool in acted:
-            if pool.trouble.ends():
+            if pool.trouble.recovers():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
         self._conditions.keep()
         return len(acted) == len(due)
@@ -245,7 +245,7 @@ class Reconciler:
         try:
             step(pool)
         except Exception as error:
-            if pool.trouble.is_news(error):
+            if pool.trouble.is_new(error):
                 log.exception(events.TURN_FAILED, pool=pool.name)
             return False
         return True

@@ -12,7 +12,7 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.workers import Memory, Worker
+from orchestrator.fleet.workers import RememberedWorker, Worker
 from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
 from orchestrator.samples import QueueSample
@@ -92,7 +92,7 @@ def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | Non
     return None
 
 
-def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, Memory]:
+def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, RememberedWorker]:
     """What the supervisor of a snapshot was about with its workers; those left alone are left out."""
     memories = {}
     for worker in workers_in(snapshot):
@@ -100,7 +100,7 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
         leaves_by = wall.back(ends_at) if isinstance(ends_at, int | float) else None
         finishes = leaves_by is None and worker.get("state") == "draining"
         if isinstance(name, str) and (successor or leaves_by or finishes):
-            memories[name] = Memory(successor if isinstance(successor, str) else None, leaves_by, finishes)
+            memories[name] = RememberedWorker(successor if isinstance(successor, str) else None, leaves_by, finishes)
     return memories
 
 
@@ -169,7 +169,7 @@ class SnapshotWriter:
         wall = self._time_of(shown)
         return [handle for worker in workers_in(shown) if (handle := handle_in(worker, wall=wall))]
 
-    def memories(self) -> Mapping[str, Memory]:
+    def memories(self) -> Mapping[str, RememberedWorker]:
         """What it was about with each of them."""
         shown = self._files.read_snapshot() or {}
         return memories_in(shown, wall=self._time_of(shown))

@@ -192,7 +192,7 @@ class Supervisor:
         except Exception as error:  # noqa: BLE001  the top of a pass
             self._tell(error)
             return False
-        if self._trouble.ends():
+        if self._trouble.recovers():
             log.info(events.TURN_RECOVERED)
         if is_well:
             self._feed_watchdog()
@@ -324,7 +324,7 @@ class Supervisor:
         return True
 
     def _tell(self, error: Exception) -> None:
-        if self._trouble.is_news(error):
+        if self._trouble.is_new(error):
             log.error(events.TURN_FAILED, exc_info=error)
 
 

@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler, Scaler
 from orchestrator.simulation.study import hindsight, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload
@@ -164,7 +164,9 @@ def _ours(scenario, name: str, seed: int) -> Figures:
 def _scaler(scenario, name: str) -> Scaler:
     bounds = {"min": scenario.min_workers, "max": scenario.max_workers}
     if name != "towline":
-        told = told_of(_workload(scenario), slo_seconds=scenario.slo, least=bounds["min"], most=bounds["max"], slots=1)
+        told = rule_settings(
+            _workload(scenario), slo_seconds=scenario.slo, least=bounds["min"], most=bounds["max"], slots=1
+        )
         return RuleScaler(name, told)
     settings = {"name": "simulated", "queue": "simulated", "app": "tasks:app", "slo": scenario.slo, "workers": bounds}
     return PolicyScaler(PoolSpec.model_validate(settings), cores=CORES)

@@ -29,9 +29,10 @@ from random import Random
 from typing import Final
 
 from orchestrator.cli.arrivals import LogFilter, read_files
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import quantile
 from queue_core import events

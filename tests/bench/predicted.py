@@ -27,18 +27,18 @@ from typing import Final
 
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
 from orchestrator.demo.arrivals import due_seconds, recorded_shape
 from orchestrator.demo.crew import ProcessFleet
 from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import simulate
-from orchestrator.simulation.workload import SimulatedWorld
+from orchestrator.simulation.workload import ServiceTimes, SimulatedWorld
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks
-from orchestrator.simulation.workloads.service_times import ServiceTimes
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.task import NewTask

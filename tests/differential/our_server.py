@@ -50,7 +50,7 @@ class OurServer:
 
     def note_leases(self) -> None:
         """What the server does every few seconds, for its figures of the last minute and hour."""
-        noted = self._core.service.look(lease_totals)
+        noted = self._core.service.read(lease_totals)
         self._core.lease_counts.record(noted.totals, now=noted.at)
 
     def call(self, method: Method, request: Any) -> Answer:

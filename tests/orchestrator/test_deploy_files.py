@@ -160,7 +160,7 @@ def sections() -> dict[str, str]:
 def checks_of_doctor() -> set[str]:
     """The names of all findings, from the calls that make them."""
     found = set()
-    for source in sorted((ROOT / "orchestrator/cli").glob("*.py")):
+    for source in sorted((ROOT / "orchestrator/cli").rglob("*.py")):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 assert isinstance(node.args[0], ast.Constant), "a finding's name is a literal"

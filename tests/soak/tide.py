@@ -12,7 +12,7 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.samples import PresentWorker, QueueSample
 from orchestrator.source import ReleasedTask, SampleQuery
@@ -56,10 +56,10 @@ class Tide:
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         return False
 
-    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
-        return [""] * len(fates)
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+        return [""] * len(verdicts)
 
-    def recall(self, suspects: Sequence[Suspect]) -> None:
+    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         pass
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:

@@ -18,7 +18,7 @@ from orchestrator.settings_file import Project, state_of
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL, answers
+from queue_core.cli.target import DEFAULT_URL, is_listening
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
@@ -148,7 +148,7 @@ def _shared_store(project: Project) -> Finding:
     try:
         for _ in range(LOOKS):
             began = clock.monotonic()
-            QueueService(store).look(lambda turn: turn.transaction.queues())
+            QueueService(store).read(lambda turn: turn.transaction.queues())
             took.append(clock.monotonic() - began)
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
         store.signals.subscribe("doctor", ANY).close()
@@ -250,9 +250,9 @@ def _clock(folder: Path) -> Finding:
 
 def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
-    if not answers(url):
+    if not is_listening(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(timeouts=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:

@@ -16,7 +16,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.settings_file import Project
 from orchestrator.simulation.comparison import against_rule, shown_slos
 from orchestrator.simulation.study import PoolCandidate
-from orchestrator.simulation.workloads.errors import WorkloadError
+from orchestrator.simulation.workload import WorkloadError
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycles
 from queue_core.cli.output import shown_seconds
 

@@ -15,13 +15,13 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 
 POLL_SECONDS: Final = 0.2
 
 
 @command(
-    "drain", when_cut="tell", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain")
+    "drain", when_cut="stderr", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain")
 )
 @click.option("--wait", "seconds", type=DURATION, help="Wait until no worker is left, at most so long.")
 @click.option("--undo", is_flag=True, help="The same as `towline undrain`.")
@@ -43,7 +43,7 @@ def drain(seconds: float | None, undo: bool, file: Path | None, as_json: bool) -
     )
 
 
-@command("undrain", when_cut="tell", examples=("towline undrain",))
+@command("undrain", when_cut="stderr", examples=("towline undrain",))
 @file_option
 @json_option
 def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
@@ -84,7 +84,7 @@ def _order(order: HostOverride, *, file: Path | None, as_json: bool, seconds: fl
             f"this host is drained: {_counted(left)} left" if left else "this host is drained: no worker is left"
         )
     if not files.is_supervised():
-        say("no supervisor is alive: the next one heeds it")
+        print_info("no supervisor is alive: the next one heeds it")
     return exits.TRY_AGAIN if is_late else exits.OK
 
 

@@ -20,7 +20,7 @@ from queue_core.cli.commands.export_import import export as export_tasks
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.opened_store import store_options
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 from queue_core.cli.settings_file import read_text
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import read_document
@@ -91,7 +91,7 @@ def export(
     except ExportRefusedError as error:
         raise CommandError(error.lines, code=exits.BAD_CONFIG, fix="mend the settings, then export again") from None
     for warning in exported.warnings:
-        say(f"warning: {warning}")
+        print_info(f"warning: {warning}")
     if out is None:
         _print(exported, as_json=as_json)
     else:
@@ -156,7 +156,7 @@ def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) ->
     if as_json:
         print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})
     else:
-        say(f"wrote {', '.join(str(out / name) for name in exported.files)}")
+        print_info(f"wrote {', '.join(str(out / name) for name in exported.files)}")
 
 
 def _differs(path: Path, text: str) -> bool:

@@ -17,7 +17,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import columns, echo, print_json, print_table, say, shown_seconds
+from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.config.messages import did_you_mean
 from queue_core.config.units import format_bytes, format_seconds
 
@@ -130,7 +130,7 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
     )
     print_table(heads, rows, empty="no pools in the settings file")
     if note := drained_note(files):
-        say(note)
+        print_info(note)
     _warn(shown)
     return exits.OK
 
@@ -227,9 +227,9 @@ def _instant(text: str) -> Typed | None:
 
 def _warn(shown: Shown) -> None:
     if not shown.is_alive:
-        say(f"no supervisor is alive: this was {shown_seconds(shown.age_seconds)} ago")
+        print_info(f"no supervisor is alive: this was {shown_seconds(shown.age_seconds)} ago")
     elif shown.age_seconds > STALE_SECONDS:
-        say(f"the supervisor has not shown itself for {shown_seconds(shown.age_seconds)}: is it stuck?")
+        print_info(f"the supervisor has not shown itself for {shown_seconds(shown.age_seconds)}: is it stuck?")
 
 
 def _part(pool: Json, name: str) -> Json:

@@ -13,12 +13,12 @@ from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.view import LIVE_SECONDS
 from queue_core.cli import exits
-from queue_core.cli.commands.health import ask, server_health
+from queue_core.cli.commands.health import probe, server_health
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json
-from queue_core.cli.target import Target, Where, answers, find_target
+from queue_core.cli.target import Target, TargetOptions, find_target, is_listening
 from queue_core.config.settings import ServerSettings
 
 READY: Final = "/v1/supervisor/readyz"
@@ -39,7 +39,7 @@ Part = Literal["all", "queue", "supervisor"]
     help="What must be well; all: the queue server, and the supervisor where there is one.",
 )
 @target_options
-def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Ask the queue server whether its store takes changes, and the supervisor whether its turns finish.
 
     The supervisor is asked at the URL of the server, else at supervisor.listen of the settings file, else looked for in
@@ -69,7 +69,7 @@ def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: F
 def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] | None:
     """How it is; None when there is none. Raises `CommandError` when it is not well."""
     if target is not None and target.is_server:
-        found = ask(target, READY, what="the supervisor", missing="fine")
+        found = probe(target, READY, what="the supervisor", missing="fine")
         if found is not None:
             return found | {"concerns": _concerns_at(target)}
     path = file or Path(DEFAULT_FILE)
@@ -84,10 +84,10 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
     if listen is None:
         return None
     url = ServerSettings(listen=listen).url(project.directory)
-    if not answers(url):
+    if not is_listening(url):
         return None
     there = Target(url, "supervisor.listen", target.token if target else None)
-    found = ask(there, READY, what="the supervisor", missing="fine")
+    found = probe(there, READY, what="the supervisor", missing="fine")
     return found and found | {"concerns": _concerns_at(there)}
 
 
@@ -95,7 +95,7 @@ def _concerns_at(target: Target) -> list[dict[str, object]]:
     """What a supervisor tells of its pools; nothing where it may not be asked, or does not lead."""
     found: dict[str, object] = {}
     with suppress(CommandError):
-        found = ask(target, POOLS, what="the supervisor", missing="fine") or {}
+        found = probe(target, POOLS, what="the supervisor", missing="fine") or {}
     pools = found.get("pools")
     return [
         {"pool": pool.get("pool"), "kinds": str(pool["concerns"]).split(","), "why": pool.get("concerns_why")}

@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 from queue_core.cli import exits
+from queue_core.cli.commands.queues_apply import load_queue_file_entries
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import json_option
-from queue_core.cli.output import print_json, say
-from queue_core.cli.queue_files import load_queue_file_entries
+from queue_core.cli.output import print_info, print_json
 from queue_core.config.units import format_bytes
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.task import QueueSpec
@@ -135,7 +135,7 @@ def resize(task: Task) -> None:
 
 @command(
     "init",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline init", "towline init --dir demo", "towline init --no-example", "towline init --from queue.yaml"),
 )
 @click.option(
@@ -171,7 +171,9 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
         click.echo("\n".join(f"wrote {path}" for path in wanted))
         place = "" if folder == Path() else f"cd {folder} && "
         if source is not None:
-            say(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
+            print_info(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
         else:
-            say(f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize")
+            print_info(
+                f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize"
+            )
     return exits.OK

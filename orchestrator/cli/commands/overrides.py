@@ -13,7 +13,15 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import Typed
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.model import MAX_WORKERS
-from orchestrator.config.overrides import Expiry, FinishOverride, Moment, Overrides, Paused, ScaleOverride, told
+from orchestrator.config.overrides import (
+    Expiry,
+    FinishOverride,
+    Moment,
+    Overrides,
+    Paused,
+    ScaleOverride,
+    describe_overrides,
+)
 from orchestrator.runtimes.procfs import boot
 from orchestrator.settings_file import state_of
 from queue_core.cli import exits
@@ -21,8 +29,8 @@ from queue_core.cli.commands import admin
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option, target_options
-from queue_core.cli.output import print_json, say
-from queue_core.cli.target import Where
+from queue_core.cli.output import print_info, print_json
+from queue_core.cli.target import TargetOptions
 from queue_core.config.messages import did_you_mean
 
 MAX_SECONDS: Final = 30 * 86_400.0
@@ -30,7 +38,7 @@ MAX_SECONDS: Final = 30 * 86_400.0
 
 @command(
     "scale",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline scale resize 5 --for 30m", "towline scale resize 0 --for 2h", "towline scale resize --reset"),
 )
 @click.argument("pool")
@@ -61,14 +69,20 @@ def scale(pool: str, workers: int | None, seconds: float, reset: bool, file: Pat
 
 @command(
     "pause",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline pause thumbs", "towline pause --pool resize", "towline pause --pool resize --changes up"),
 )
 @click.argument("queue", required=False)
 @click.option("--pool", help="Instead of a queue: leave this pool at its size.")
 @click.option("--changes", type=click.Choice(["both", "up", "down"]), help="Which changes of the pool's size.")
 @target_options
-def pause(queue: str | None, pool: str | None, changes: Paused | None, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+def pause(
+    queue: str | None,
+    pool: str | None,
+    changes: Paused | None,
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
     """Grant no more leases on QUEUE; adds and deletes go on, and nothing is lost. Or: leave a pool at its size."""
     _either(queue, pool, changes)
     if pool is None:
@@ -81,11 +95,11 @@ def pause(queue: str | None, pool: str | None, changes: Paused | None, as_json: 
     )
 
 
-@command("resume", when_cut="tell", examples=("towline resume thumbs", "towline resume --pool resize"))
+@command("resume", when_cut="stderr", examples=("towline resume thumbs", "towline resume --pool resize"))
 @click.argument("queue", required=False)
 @click.option("--pool", help="Instead of a queue: let this pool change its size again.")
 @target_options
-def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Grant leases on QUEUE again. Or: let a pool change its size again."""
     _either(queue, pool, None)
     if pool is None:
@@ -122,9 +136,9 @@ def order(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | N
     if as_json:
         print_json({"pool": pool, "alive": files.is_supervised(), "orders": orders.to_json()})
         return exits.OK
-    click.echo(f"{pool}: {'; '.join(told(orders, now)) or 'as its settings say'}")
+    click.echo(f"{pool}: {'; '.join(describe_overrides(orders, now)) or 'as its settings say'}")
     if not files.is_supervised():
-        say("no supervisor is alive: the next one heeds it, while it lasts")
+        print_info("no supervisor is alive: the next one heeds it, while it lasts")
     return exits.OK
 
 
@@ -141,6 +155,6 @@ def _either(queue: str | None, pool: str | None, changes: str | None) -> None:
         raise click.UsageError("--changes goes with --pool")
 
 
-def _of_queue(made: click.Command, queue: str | None, *, as_json: bool, where: Where) -> int:
+def _of_queue(made: click.Command, queue: str | None, *, as_json: bool, where: TargetOptions) -> int:
     code = click.get_current_context().invoke(made, queue=queue, as_json=as_json, **where)
     return int(code) if isinstance(code, int) else exits.OK

@@ -13,7 +13,7 @@ from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, adopted, joined, unresponsive
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Decision
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Decision
 from orchestrator.scaling.learning import PolicyState, learn
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.policy import decide
@@ -28,7 +28,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import opened
 
 
@@ -45,7 +45,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
     for trouble in tracker.troubles():
-        say(trouble)
+        print_info(trouble)
     looked: dict[str, SharingPool] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
         there = {spec.name for spec in queues.queues()}
@@ -53,7 +53,9 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
         source, fleets = QueueSource(queues), _fleets(project.pools, files, clock)
         states = {name: _state_of(learned.get(name)) for name in project.pools}
         asked = [
-            SampleQuery(pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, NOTHING_SPECIAL))
+            SampleQuery(
+                pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, DEFAULT_CONDITIONS)
+            )
             for name, pool in project.pools.items()
         ]
         ahead = source.samples([one for one in asked if one.pool.queue in there], now=clock.monotonic())

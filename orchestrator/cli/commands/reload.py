@@ -20,14 +20,14 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 
 POLL_SECONDS: Final = 0.05
 
 
 @command(
     "reload",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline reload", "towline reload --wait 1m --json", "systemctl reload towline"),
 )
 @click.option("--wait", "seconds", type=DURATION, default="15s", show_default=True, help="For its answer, at most.")
@@ -63,7 +63,7 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     for change in changes:
         click.echo(_told(change))
     if waiting:
-        say(f"for the next start only: {', '.join(waiting)}")
+        print_info(f"for the next start only: {', '.join(waiting)}")
     if not changes:
         click.echo("no pool changed")
     return exits.OK

@@ -11,7 +11,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, file_option, json_option, setting_options
-from queue_core.cli.output import columns, print_json, print_table, say
+from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.serving import flag_overrides
 
 
@@ -35,7 +35,7 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
         print_json({"mistakes": problems, "notes": list(project.notes)})
         return exits.BAD_CONFIG if problems else exits.OK
     for note in project.notes:
-        say(f"note: {note}")
+        print_info(f"note: {note}")
     if problems:
         raise CommandError(problems, code=exits.BAD_CONFIG, fix="mend what the app needs, then check again")
     queues, pools = len(project.queue_file.queues), len(project.pools)
@@ -109,7 +109,7 @@ def _imported(project: Project) -> list[str]:
     """What keeps a pool's app from being used, pool by pool."""
     from orchestrator.sources.pull_queue import tags_of
     from queue_core.errors import QueueError
-    from queue_core.worker.loading import load_app
+    from queue_core.worker.app import load_app
 
     problems = []
     path, modules = list(sys.path), set(sys.modules)
@@ -117,8 +117,8 @@ def _imported(project: Project) -> list[str]:
         if pool.app is None:
             continue
         try:
-            also = Path(pool.app_folder) if pool.app_folder else None
-            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), also=also)
+            folder = Path(pool.app_folder) if pool.app_folder else None
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), app_folder=folder)
             app.offer(pool.queue, tags_of(pool))
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")

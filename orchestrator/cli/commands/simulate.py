@@ -15,10 +15,9 @@ from orchestrator.cli.study_output import end_progress, progress_of, show
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.simulation.rules import RULES
 from orchestrator.simulation.study import PoolCandidate, StudyRow, study
-from orchestrator.simulation.workload import SimulatedWorld, Workload
+from orchestrator.simulation.workload import ServiceTimes, SimulatedWorld, Workload
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks
-from orchestrator.simulation.workloads.service_times import ServiceTimes
-from orchestrator.simulation.workloads.shapes import shaped
+from orchestrator.simulation.workloads.shapes import read_shape
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -161,7 +160,7 @@ def _recorded(
         raise click.UsageError(f"--slot must be more than 0 s: {slot:g}")
     if shape is not None:
         with told_as_failure():
-            return RecordedTasks(shaped(shape, rng=rng))
+            return RecordedTasks(read_shape(shape, rng=rng))
     return read_files(arrivals, rng=rng, service=service, slot_seconds=slot, wanted=wanted)
 
 

@@ -19,7 +19,7 @@ from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_json
-from queue_core.process.terminal_text import clean
+from queue_core.process.terminal import clean
 
 _POOL_HEADS = (
     *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "p99/slo", "rule", "limited by"),

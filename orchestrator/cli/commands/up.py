@@ -22,22 +22,21 @@ from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.settings_file import DEFAULT_FILE, Project
 from orchestrator.supervisor.view import Heartbeat
-from orchestrator.unix_signals import ignore_what_is_asked
+from orchestrator.unix_signals import ignore_control_signals
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked
 from queue_core.errors import ListenError
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.server.extensions import Extensions
-from queue_core.server.http import socket_activation
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.server import ServerThread
+from queue_core.server.server import ServerThread, pass_on_socket
 
 RENEW: Final = -1
 """What stands for an exit code until every resource is let go of, and the new program may start."""
@@ -45,8 +44,8 @@ RENEW: Final = -1
 
 def begin_as_daemon() -> None:
     """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
-    stay_first()
-    ignore_what_is_asked()
+    run_as_init()
+    ignore_control_signals()
 
 
 def renew(listening: int | None) -> NoReturn:
@@ -57,11 +56,11 @@ def renew(listening: int | None) -> NoReturn:
     """
     command = [sys.executable, *sys.orig_argv[1:]]
     structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
-    ignore_what_is_asked()
+    ignore_control_signals()
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
-        socket_activation.leave(listening)
+        pass_on_socket(listening)
     os.execv(sys.executable, command)  # noqa: S606  it is ourselves
 
 
@@ -111,12 +110,12 @@ def up(
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
-        opened = stack.enter_context(opened_store(settings, directory))
+        opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
         pulse, paths = _pulse()
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()

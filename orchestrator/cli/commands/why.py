@@ -18,7 +18,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say, shown_seconds
+from queue_core.cli.output import echo, print_info, print_json, shown_seconds
 from queue_core.config.messages import did_you_mean
 
 MAX_READ: Final = 50_000
@@ -87,7 +87,7 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
         echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
     if not found and current is None:
-        say("no decision yet" if then is None else f"no decision is kept from before {_clock(at)}")
+        print_info("no decision yet" if then is None else f"no decision is kept from before {_clock(at)}")
     return exits.OK
 
 
@@ -137,12 +137,12 @@ def _inputs(files: StateDir, pool: str, decision: Json) -> object:
 
 def _print_again(inputs: object, decision: Json | None) -> None:
     if inputs is None or decision is None:
-        say("its inputs are no longer kept")
+        print_info("its inputs are no longer kept")
         return
     try:
         again = replayed(inputs)
     except ValueError as error:
-        say(f"its inputs can't be read, as those of another version can't: {error}")
+        print_info(f"its inputs can't be read, as those of another version can't: {error}")
         return
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
     ago = shown_seconds(SystemMonotonicClock().wall_seconds() - _at(decision))

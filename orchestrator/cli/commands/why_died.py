@@ -17,7 +17,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import Target, opened
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
@@ -62,7 +62,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
         for one in found:
             echo(headline(one, now=wall_seconds))
         if not found:
-            say("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
+            print_info("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK
     death = _chosen(worker, deaths, files)
     now = _looked_up(death, file=file)

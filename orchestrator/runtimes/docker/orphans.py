@@ -121,7 +121,7 @@ class OrphanCollector:
         try:
             self._warden.keep(self._engine.socket_path, self._state, str(self._duty), str(self._lock))
         except OSError as error:
-            log.warning(events.WARDEN_MISSING, error=error.strerror)
+            log.warning(events.WATCHDOG_MISSING, error=error.strerror)
 
     def look(self, *, now: Monotonic) -> None:
         """Judge, once a minute, what supervisors of this host that are gone have left."""

@@ -1,1 +1,1 @@
-"""Where a simulation's tasks come from: a file of arrivals, the queue's own lifecycle log, a shape."""
+"""Sources of a simulation's tasks: a file of arrivals, the queue's own lifecycle log, a shape."""

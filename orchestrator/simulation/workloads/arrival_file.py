@@ -1,4 +1,4 @@
-"""A CSV file of arrivals: a row per task, or a row per slot of time with its count."""
+"""Read a CSV file of arrivals: a row per task, or a row per slot of time with its count."""
 
 import csv
 import math
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.workload import Workload, workload_of
-from orchestrator.simulation.workloads.errors import WorkloadError
-from orchestrator.simulation.workloads.service_times import ServiceTimes
+from orchestrator.simulation.workload import ServiceTimes, Workload, WorkloadError, workload_of
 
 ARRIVAL: Final = "arrival_s"
 SERVICE: Final = "service_s"
@@ -20,14 +18,14 @@ _HEADER_FIX: Final = f"begin the file with `{ARRIVAL},{SERVICE}` (a row per task
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The file's rows with their line numbers, and where its columns are."""
+    """The file's rows with their line numbers, and the positions of its columns."""
 
     name: str
     columns: dict[str, int]
     rows: Iterable[tuple[int, list[str]]]
 
     def number(self, line: int, row: list[str], column: str) -> float:
-        """A cell as a number, 0 or more."""
+        """Return a cell as a number, 0 or more."""
         place = self.columns[column]
         where = f"{self.name}:{line}"
         if place >= len(row):
@@ -37,8 +35,8 @@ class _Rows:
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0:
-            told = f"{column} must be a number, 0 or more: {row[place][:40]!r}"
-            raise WorkloadError(told, where=where, fix=f"mend line {line}, or leave it out")
+            what = f"{column} must be a number, 0 or more: {row[place][:40]!r}"
+            raise WorkloadError(what, where=where, fix=f"correct line {line}, or leave it out")
         return value
 
 
@@ -50,13 +48,13 @@ def read_arrivals(
     service: ServiceTimes | None,
     slot_seconds: float | None = None,
 ) -> Workload:
-    """The tasks of a CSV file with a header; time begins with the first of them.
+    """Read the tasks of a CSV file with a header; time begins with the first of them.
 
     Args:
-        lines: the file's; empty ones and those that begin with # are passed over.
-        name: the file's, for mistakes.
-        service: how long tasks take where the file has no column `service_s`.
-        slot_seconds: the length of a slot, for a file of counts; within one, arrivals are at random.
+        lines: the file's; empty ones and those that begin with # are skipped.
+        name: the file's, for errors.
+        service: how long tasks take if the file has no column `service_s`.
+        slot_seconds: the length of a slot, for a file of counts; within a slot, arrivals are random.
 
     Raises `WorkloadError`.
     """
@@ -64,10 +62,10 @@ def read_arrivals(
     if ARRIVAL in rows.columns:
         return _of_tasks(rows, rng, service)
     if slot_seconds is None:
-        told = f"a file of counts needs the length of a slot: its columns are {', '.join(rows.columns)}"
-        raise WorkloadError(told, where=name, fix="give it, as in --slot 60s")
+        what = f"a file of counts needs the length of a slot: its columns are {', '.join(rows.columns)}"
+        raise WorkloadError(what, where=name, fix="give it, as in --slot 60s")
     if service is None:
-        raise WorkloadError("counts do not tell how long a task takes", where=name, fix="give it, as in --service 3s")
+        raise WorkloadError("counts do not say how long a task takes", where=name, fix="give it, as in --service 3s")
     return _of_counts(rows, rng, service, slot_seconds)
 
 
@@ -79,16 +77,16 @@ def _opened(lines: Iterable[str], name: str) -> _Rows:
     header = [cell.strip().lower() for cell in next(csv.reader([first[1]]), [])]
     columns = {column: place for place, column in enumerate(header)}
     if ARRIVAL not in columns and COUNT not in columns:
-        told = f"no column called {ARRIVAL} or {COUNT}: the header is {first[1].strip()[:60]!r}"
-        raise WorkloadError(told, where=f"{name}:{first[0]}", fix=_HEADER_FIX)
+        what = f"no column called {ARRIVAL} or {COUNT}: the header is {first[1].strip()[:60]!r}"
+        raise WorkloadError(what, where=f"{name}:{first[0]}", fix=_HEADER_FIX)
     return _Rows(name, columns, ((number, next(csv.reader([line]), [])) for number, line in kept))
 
 
 def _of_tasks(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workload:
     has_service = SERVICE in rows.columns
     if not has_service and service is None:
-        told = f"the file has no column {SERVICE}"
-        raise WorkloadError(told, where=rows.name, fix="add it, or say how long tasks take, as in --service 3s")
+        what = f"the file has no column {SERVICE}"
+        raise WorkloadError(what, where=rows.name, fix="add it, or say how long tasks take, as in --service 3s")
     found: list[tuple[float, float]] = []
     for line, row in rows.rows:
         held = rows.number(line, row, SERVICE) if has_service else 0.0
@@ -108,7 +106,7 @@ def _of_counts(rows: _Rows, rng: Random, service: ServiceTimes, slot_seconds: fl
     for slot, (line, row) in enumerate(rows.rows):
         count = rows.number(line, row, COUNT)
         if not count.is_integer():
-            fix = f"mend line {line}"
+            fix = f"correct line {line}"
             raise WorkloadError(f"a count must be a whole number: {count:g}", where=f"{rows.name}:{line}", fix=fix)
         _check_count(len(ready_at) + count, rows.name, line)
         ready_at += [(slot + rng.random()) * slot_seconds for _ in range(int(count))]
@@ -119,5 +117,5 @@ def _of_counts(rows: _Rows, rng: Random, service: ServiceTimes, slot_seconds: fl
 
 def _check_count(count: float, name: str, line: int) -> None:
     if count > MAX_TASKS:
-        told = f"more than {MAX_TASKS:,} tasks"
-        raise WorkloadError(told, where=f"{name}:{line}", fix="simulate a part of the time")
+        what = f"more than {MAX_TASKS:,} tasks"
+        raise WorkloadError(what, where=f"{name}:{line}", fix="simulate a part of the time")

@@ -1,4 +1,4 @@
-"""The queue's own lifecycle log as a workload: when each task could be leased, and how long it was held."""
+"""Read the queue's own lifecycle log as a workload: when each task became leasable, and how long it was held."""
 
 import json
 import math
@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload, workload_of
-from orchestrator.simulation.workloads.errors import WorkloadError
+from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload, WorkloadError, workload_of
 from queue_core import events
 
 _MICROSECONDS: Final = 1e6
@@ -26,11 +25,11 @@ _TASK_EVENTS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RecordedTasks:
-    """What a log tells of some tasks.
+    """The tasks of a log.
 
-    `waits` are the seconds before the lease that ended each task's stay; `begins_at` is the epoch second at which the
-    workload's time begins (None: nothing says); `unfinished` tasks were not over at the log's end, and take as long as
-    others did; `left_out` came before the newest that were asked for.
+    `waits` are the seconds before each task's last lease; `begins_at` is the epoch second at which the workload's time
+    begins (None: unknown); `unfinished` tasks were not over at the log's end, and take as long as others did;
+    `left_out` tasks are older than the newest that were requested.
     """
 
     workload: Workload
@@ -42,14 +41,14 @@ class RecordedTasks:
 
 @dataclass(frozen=True, slots=True)
 class LogFilter:
-    """Which tasks of a lifecycle log: of `queue` (None: the log must be of one), with one of `tags`, or without any."""
+    """A filter on tasks: of `queue` (None: the log must have only one), with one of `tags`, or untagged."""
 
     queue: str | None = None
     tags: frozenset[str] | None = None
     untagged: bool = False
 
     def takes(self, event: Mapping[str, object]) -> bool:
-        """Whether an event is of one of these tasks."""
+        """Return whether an event belongs to one of these tasks."""
         if self.queue is not None and event.get("queue") != self.queue:
             return False
         tag = event.get("tag")
@@ -61,7 +60,7 @@ EVERYTHING: Final = LogFilter()
 
 @dataclass(slots=True)
 class _Task:
-    """One task while the log is read; instants are epoch seconds."""
+    """A task while the log is read; instants are epoch seconds."""
 
     added_at: float
     ready_at: float
@@ -73,13 +72,13 @@ class _Task:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read so far."""
+    """The tasks read so far."""
 
     present: dict[tuple[str, str], _Task] = field(default_factory=dict)
     past: list[_Task] = field(default_factory=list)
 
     def take(self, event: dict[str, object]) -> None:
-        """One event of a task; what can't be one of the tasks looked for is let go."""
+        """Read one event of a task; a deletion without a lease is ignored."""
         kind, at = event["event"], _seconds(event.get("at")) / _MICROSECONDS
         key = (str(event.get("queue")), str(event.get("task")))
         if kind == events.TASK_ADDED:
@@ -92,7 +91,7 @@ class _Reading:
             task = self.present[key] = _Task(at, at)  # it was there before the log begins
         waited, held = _seconds(event.get("waited_seconds")), _seconds(event.get("held_seconds"))
         if not task.is_leased:
-            # Its eta, or the moment of its adding: the log tells neither, but how long it waited after that.
+            # The log has no eta, only how long the task waited after it.
             leased_at = at if kind == events.TASK_LEASED else at - held
             task.ready_at, task.is_leased = max(task.added_at, leased_at - waited), True
         if kind == events.TASK_LEASED:
@@ -105,7 +104,7 @@ class _Reading:
         if kind == events.TASK_DIED:
             task.failures = NEVER_SUCCEEDS
         del self.present[key]
-        if task.held_seconds is not None:  # else it was deleted by name, and needed nobody
+        if task.held_seconds is not None:  # else it was deleted by name, without a worker
             self.past.append(task)
 
 
@@ -117,13 +116,13 @@ def read_lifecycle(
     wanted: LogFilter = EVERYTHING,
     since: float = -math.inf,
 ) -> RecordedTasks:
-    """The tasks of a lifecycle log, a JSON object a line, as `lifecycle: task` writes it.
+    """Read the tasks of a lifecycle log, one JSON object per line, as `lifecycle: task` writes it.
 
     Args:
-        lines: of one log, or of several in their order.
-        name: the log's, for mistakes.
-        wanted: these tasks only.
-        since: tasks that could be leased from this epoch second on.
+        lines: those of one log, or of several in order.
+        name: the log's, for errors.
+        wanted: the tasks to read.
+        since: leave out tasks that were leasable before this epoch second.
 
     Raises `WorkloadError`.
     """
@@ -133,20 +132,20 @@ def read_lifecycle(
             queues.add(event.get("queue"))
             reading.take(event)
     if len(queues) > 1:
-        told = f"the log has {len(queues)} queues: {', '.join(sorted(map(str, queues)))[:200]}"
-        raise WorkloadError(told, where=name, fix="choose one with --queue")
+        what = f"the log has {len(queues)} queues: {', '.join(sorted(map(str, queues)))[:200]}"
+        raise WorkloadError(what, where=name, fix="choose one with --queue")
     return _recorded(reading, name=name, rng=rng, since=since)
 
 
 def read_lifecycles(
     lines: Iterable[str], *, name: str, rng: Random, wanted: Mapping[str, LogFilter], since: float, newest: int
 ) -> Mapping[str, RecordedTasks]:
-    """The tasks of several pools, in one pass through a log; a pool of which no task came and went is left out.
+    """Read the tasks of several pools in one pass through a log; pools without a finished task are left out.
 
     Args:
-        lines: as `read_lifecycle` takes them; also `name` and `since`.
-        wanted: each pool's tasks, by its name; each filter names a queue.
-        newest: so many of each pool's tasks, the newest, at most.
+        lines: as in `read_lifecycle`, like `name` and `since`.
+        wanted: each pool's tasks, by the pool's name; each filter names a queue.
+        newest: the most tasks of each pool, the newest ones.
 
     Raises `WorkloadError`.
     """
@@ -172,8 +171,8 @@ def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest
     past = [task for task in reading.past if task.ready_at >= since]
     rest = [task for task in reading.present.values() if task.ready_at >= since]
     if not past:
-        told = "no task in it came and went" if since == -math.inf else "no task in it came and went in that time"
-        raise WorkloadError(told, where=name, fix="record for longer, or look at another queue, tag or time")
+        what = "no task in it came and went" if since == -math.inf else "no task in it came and went in that time"
+        raise WorkloadError(what, where=name, fix="record for longer, or look at another queue, tag or time")
     durations = [task.held_seconds or 0.0 for task in past]
     for task in rest:
         task.held_seconds = rng.choice(durations)
@@ -201,13 +200,13 @@ def _events(lines: Iterable[str], name: str) -> Iterator[dict[str, object]]:
         if not isinstance(event, dict) or "event" not in event:
             if not line.endswith("\n"):
                 return  # the last line, cut by a crash
-            told = f"not an event of a lifecycle log: {line.strip()[:60]!r}"
-            raise WorkloadError(told, where=f"{name}:{number}", fix="give a log that `log:` of the settings file names")
+            what = f"not an event of a lifecycle log: {line.strip()[:60]!r}"
+            raise WorkloadError(what, where=f"{name}:{number}", fix="give a log that `log:` of the settings file names")
         if event["event"] not in _TASK_EVENTS:
             continue
         if "task" not in event:
-            told = "the log tells calls, not tasks (lifecycle: batch)"
-            raise WorkloadError(told, where=name, fix="write `lifecycle: task` in the settings file, and record anew")
+            what = "the log has calls, not tasks (lifecycle: batch)"
+            raise WorkloadError(what, where=name, fix="write `lifecycle: task` in the settings file, and record again")
         yield event
     if not number:
         raise WorkloadError("the log is empty", where=name, fix="let some tasks be done first")

@@ -1,14 +1,14 @@
-"""Invented arrivals by a short description: `poisson:2/s,service=3s,for=4h`.
+"""Generate arrivals from a short description: `poisson:2/s,service=3s,for=4h`.
 
-A shape is how fast tasks come (in tasks per s, m, h or d), then settings in any order:
+A shape is a rate (tasks per s, m, h or d), then settings in any order:
 
-    poisson:2/s           at random, at one rate
-    even:2/s              one by one, at one rate
-    sine:1/s..5/s         at random, at a rate that swings between the two; `every=2h` from low to low
-    steps:1/s..5/s        at random, at the first rate, then as long at the second; `every=30m` both together
-    bursts:600,every=1h   so many tasks at a time, within `within=2s`; between them `base=1/m`
+    poisson:2/s           random arrivals at one rate
+    even:2/s              evenly spaced arrivals at one rate
+    sine:1/s..5/s         random arrivals at a rate that swings between the two; `every=2h` from low to low
+    steps:1/s..5/s        random arrivals at the first rate, then as long at the second; `every=30m` both together
+    bursts:600,every=1h   that many tasks at a time, within `within=2s`; between bursts `base=1/m`
 
-`service` is the mean time a task takes, `spread` its deviation over its mean, `for` how long tasks come.
+`service` is the mean service time, `spread` its deviation over its mean, `for` how long tasks arrive.
 """
 
 import math
@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
-from orchestrator.simulation.workload import Workload, workload_of
+from orchestrator.simulation.workload import ServiceTimes, Workload, WorkloadError, workload_of
 from orchestrator.simulation.workloads.arrival_file import MAX_TASKS
-from orchestrator.simulation.workloads.errors import WorkloadError
-from orchestrator.simulation.workloads.service_times import ServiceTimes
 from queue_core.config.messages import did_you_mean
 from queue_core.config.units import parse_seconds
 
@@ -48,35 +46,35 @@ class _Shape:
         return seconds
 
     def rate(self, text: str) -> float:
-        """Tasks per second."""
+        """Return a rate in tasks per second."""
         found = _RATE.fullmatch(text)
         if found is None:
             raise WorkloadError(f"not a rate: {text!r}", where=self.text, fix="write a rate such as 2/s, 30/m or 5/h")
         return float(found[1]) / _PER_SECONDS[found[2]]
 
     def rates(self) -> tuple[float, float]:
-        """The low and the high rate."""
+        """Return the low and the high rate."""
         low, dots, high = self.amount.partition("..")
         if not dots:
-            told = f"{self.kind} needs two rates: {self.amount!r}"
-            raise WorkloadError(told, where=self.text, fix=f"write them as in {self.kind}:1/s..5/s")
+            what = f"{self.kind} needs two rates: {self.amount!r}"
+            raise WorkloadError(what, where=self.text, fix=f"write them as in {self.kind}:1/s..5/s")
         return self.rate(low), self.rate(high)
 
 
-def shaped(text: str, *, rng: Random) -> Workload:
-    """The tasks of a shape. Raises `WorkloadError`."""
+def read_shape(text: str, *, rng: Random) -> Workload:
+    """Generate the tasks of a shape. Raises `WorkloadError`."""
     shape = _parsed(text)
     try:
         spread = float(shape.settings["spread"])
     except ValueError:
         spread = -1.0
     if not 0 <= spread <= 100:
-        told = f"spread must be a number in [0, 100]: {shape.settings['spread']!r}"
-        raise WorkloadError(told, where=text, fix="1 is usual; 0 makes all tasks take as long")
+        what = f"spread must be a number in [0, 100]: {shape.settings['spread']!r}"
+        raise WorkloadError(what, where=text, fix="1 is usual; with 0 all tasks take equally long")
     services = ServiceTimes(shape.seconds("service"), spread)
     ready_at = _KINDS[shape.kind](shape, rng)
     if not ready_at:
-        raise WorkloadError("no task comes in that time", where=text, fix="give a higher rate, or a longer time (for=)")
+        raise WorkloadError("no task comes in that time", where=text, fix="give a higher rate or a longer time (for=)")
     return workload_of(text, list(zip(ready_at, services.drawn(len(ready_at), rng), strict=True)))
 
 
@@ -84,20 +82,20 @@ def _parsed(text: str) -> _Shape:
     head, *rest = text.split(",")
     kind, _, amount = head.partition(":")
     if kind not in _KINDS or not amount:
-        told = f"no such shape: {head!r}{did_you_mean(kind, list(_KINDS))}"
-        raise WorkloadError(told, where=text, fix=f"it begins with one of {', '.join(_KINDS)}; {_LIKE}")
+        what = f"no such shape: {head!r}{did_you_mean(kind, list(_KINDS))}"
+        raise WorkloadError(what, where=text, fix=f"it begins with one of {', '.join(_KINDS)}; {_LIKE}")
     settings = dict(_DEFAULTS)
     for part in rest:
         key, equals, value = part.strip().partition("=")
         if key not in _DEFAULTS or not equals:
-            told = f"no such setting of a shape: {part!r}{did_you_mean(key, list(_DEFAULTS))}"
-            raise WorkloadError(told, where=text, fix=f"there are {', '.join(_DEFAULTS)}")
+            what = f"no such setting of a shape: {part!r}{did_you_mean(key, list(_DEFAULTS))}"
+            raise WorkloadError(what, where=text, fix=f"there are {', '.join(_DEFAULTS)}")
         settings[key] = value
     return _Shape(text, kind, amount, settings)
 
 
 def _random(shape: _Shape, rng: Random, *, highest: float, rate_at: Callable[[float], float]) -> list[float]:
-    """Arrivals at random at a rate that changes: those of the highest rate, thinned out."""
+    """Return random arrivals at a changing rate: those at the highest rate, thinned out."""
     seconds = shape.seconds("for")
     _check(shape, highest * seconds)
     found: list[float] = []
@@ -140,8 +138,8 @@ def _steps(shape: _Shape, rng: Random) -> list[float]:
 
 def _bursts(shape: _Shape, rng: Random) -> list[float]:
     if not shape.amount.isdecimal():
-        told = f"bursts needs a number of tasks: {shape.amount!r}"
-        raise WorkloadError(told, where=shape.text, fix="write it as in bursts:600,every=1h")
+        what = f"bursts needs a number of tasks: {shape.amount!r}"
+        raise WorkloadError(what, where=shape.text, fix="write it as in bursts:600,every=1h")
     count, every, seconds = int(shape.amount), shape.seconds("every"), shape.seconds("for")
     within = shape.seconds("within")
     _check(shape, count * seconds / every)
@@ -154,8 +152,8 @@ def _bursts(shape: _Shape, rng: Random) -> list[float]:
 
 def _check(shape: _Shape, tasks: float) -> None:
     if tasks > MAX_TASKS:
-        told = f"about {tasks:,.0f} tasks, and {MAX_TASKS:,} are the most"
-        raise WorkloadError(told, where=shape.text, fix="give a lower rate, or a shorter time (for=)")
+        what = f"about {tasks:,.0f} tasks, and {MAX_TASKS:,} are the most"
+        raise WorkloadError(what, where=shape.text, fix="give a lower rate, or a shorter time (for=)")
 
 
 _KINDS: Final[dict[str, Callable[[_Shape, Random], list[float]]]] = {

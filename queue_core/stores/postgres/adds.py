@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
@@ -29,7 +29,7 @@ _ADD_BOUNDED = Statement(
 )
 EXISTS, TOMBSTONED = 1, 2
 
-new_added = builder(Added)
+new_added = fast_constructor(Added)
 
 
 def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:

@@ -57,8 +57,8 @@ class CallerTransaction(PostgresTransaction):
         self._notify([*_then_added(queue, deletions, outcomes), *_finished(granted.expired)])
         return outcomes, granted
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        expired, more = super().settle(queue, limit=limit, now=now)
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        expired, more = super().expire(queue, limit=limit, now=now)
         self._notify(_finished(expired))
         return expired, more
 

@@ -7,7 +7,7 @@ from operator import itemgetter, lt
 
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, builder, missing
+from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Deleted,
@@ -113,9 +113,9 @@ _UNSETTLED, _REFUSED = 1, 2
 _order = itemgetter(2, 0)
 _task_id, _grant = itemgetter(0), itemgetter(3)
 
-new_deleted = builder(Deleted)
-new_lease = builder(Lease)
-new_granted = builder(Granted)
+new_deleted = fast_constructor(Deleted)
+new_lease = fast_constructor(Lease)
+new_granted = fast_constructor(Granted)
 
 Fences = tuple[list[int], list[int]]
 """Ids of tasks, and the instants at which each was leased."""
@@ -207,7 +207,7 @@ def _exchange(
             _FILTERS[request.tags.kind],
             request.tags.tags,
             request.worker,
-            *_bounds(request.room),
+            *_bounds(request.allowance),
         )
     except VerbAnswerLostError as lost:
         rows = _rows_of_lost_call(session, lost, queue, now=now)
@@ -354,7 +354,7 @@ def _deleted(
         ended = _ended(queue, numbers, texts, now=now)
         return [None if place is None else ended[place] for place in found]
 
-    return LazyList(len(found), outcomes, missing=missing(found))
+    return LazyList(len(found), outcomes, none_indexes=none_indexes(found))
 
 
 def _ended(
@@ -461,7 +461,7 @@ def release(
 
 
 def expire(session: PostgresSession, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-    """See `Transaction.settle`."""
+    """See `Transaction.expire`."""
     ((*_, refusal, detail, flags, xid, _numbers, _texts, settled),) = session.rows(_EXPIRE, queue, now, limit)
     if refusal:
         refuse(refusal, detail)

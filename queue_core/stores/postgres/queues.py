@@ -3,7 +3,7 @@
 from typing import Literal
 
 from queue_core.store import Storage
-from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
@@ -83,7 +83,7 @@ def _spec_of(row: Row) -> QueueSpec:
         retention,
         paused=paused,
         moved_to=moved_to,
-        **kept_settings(kept),
+        **parse_extra_settings(kept),
     )
 
 
@@ -102,7 +102,7 @@ def put_queue(session: PostgresSession, spec: QueueSpec) -> bool:
         spec.retry_max_seconds,
         spec.on_exhausted == "delete",
         spec.name_retention_seconds,
-        kept_text(spec),
+        extra_settings_text(spec),
     )
     return bool(created)
 

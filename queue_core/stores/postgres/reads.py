@@ -12,7 +12,7 @@ from typing import Any
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -96,7 +96,7 @@ def peek(session: PostgresSession, queue: str, request: PostgresPeek) -> Page:
 
 
 def _as_of_now(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
-    settled = semantics.settle(task, spec, now=now)
+    settled = semantics.expire(task, spec, now=now)
     shown = settled.task if isinstance(settled, LeaseEnd) else settled
     assert shown is not None, "the statement leaves out tasks whose expiry deletes them"
     return shown
@@ -133,7 +133,7 @@ def waiting(session: PostgresSession, queue: str, tags: TagFilter, *, now: Insta
         return ()
     etas = list(islice(merge(stored, due), HEAD))
     last = max([now if newest is None else newest, *due[-1:]]) if newest is None else max([newest, *due[-1:]])
-    return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
+    return sample_waiting(etas, ready=ready, newest=Instant(last)) if etas else ()
 
 
 def upcoming(

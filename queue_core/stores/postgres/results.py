@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
@@ -18,7 +18,7 @@ TASK_COLUMNS = (
     " t.max_leases"
 )
 
-new_finished_lease = builder(FinishedLease)
+new_finished_lease = fast_constructor(FinishedLease)
 
 
 def call(session: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:

@@ -85,7 +85,7 @@ class PostgresTransaction:
     ) -> tuple[Sequence[Deleted | None], Granted]:
         return leases.exchange(self._session, queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         return leases.expire(self._session, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ class PostgresTransaction:
 
     # -- idempotency ----------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
         """See `Transaction.of_call`. The commit marker costs no further round trip."""
         return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

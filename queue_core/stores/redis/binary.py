@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from struct import Struct, pack
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
-from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
@@ -32,9 +32,9 @@ _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expire
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
 
-new_lease = builder(Lease)
-new_finished_lease = builder(FinishedLease)
-new_added = builder(Added)
+new_lease = fast_constructor(Lease)
+new_finished_lease = fast_constructor(FinishedLease)
+new_added = fast_constructor(Added)
 
 
 def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:
@@ -96,7 +96,7 @@ def pack_settings(spec: QueueSpec) -> bytes:
 
 def pack_kept(spec: QueueSpec) -> bytes:
     """Return the settings that no function reads, as JSON; empty when there are none."""
-    text = kept_text(spec)
+    text = extra_settings_text(spec)
     return b"" if text == "{}" else text.encode()
 
 
@@ -114,7 +114,7 @@ def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
         retention,
         paused=bool(flags & _PAUSED),
         moved_to=settings[_SETTINGS.size :].decode(),
-        **(kept_settings(kept.decode()) if kept else {}),
+        **(parse_extra_settings(kept.decode()) if kept else {}),
     )
 
 

@@ -78,7 +78,7 @@ class Calls:
         self.signals = signals
         self.is_repeatable = False
 
-    def of_call(self, call: ClientCall) -> "Calls":
+    def once_for_call(self, call: ClientCall) -> "Calls":
         """Return the calls for one call of a client: they take effect once, however often that call is repeated."""
         return IdempotentCalls(self, call)
 

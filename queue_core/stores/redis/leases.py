@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.redis.adds import cells_of, change_with_ids, queues_of
@@ -49,7 +49,7 @@ _COUNTS = Struct(">HH")
 _OWN = -1  # a length or delay that comes from the queue's settings
 _ONE = ord("1")
 
-new_deleted = builder(Deleted)
+new_deleted = fast_constructor(Deleted)
 
 
 def lease(calls: Calls, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -155,7 +155,7 @@ def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Insta
 
 
 def expire(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-    """See `Transaction.settle`."""
+    """See `Transaction.expire`."""
     data = calls.change("settle", queue, pack(">QI", now, limit))
     expired: list[FinishedLease] = []
     at = DATA
@@ -167,7 +167,7 @@ def expire(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[
 
 def _request(request: LeaseRequest, now: Instant) -> list[Cell]:
     kind, tags = pack_filter(request.tags)
-    room = request.room
+    room = request.allowance
     bounds = (0, 0, 0) if room is None else (max(1, room.total_bytes), room.each_bytes, room.least)
     return [
         REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),

@@ -8,7 +8,7 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.redis.admin import queue as settings_of
 from queue_core.stores.redis.binary import (
@@ -76,7 +76,7 @@ def waiting(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> tuple
     if data[1]:
         return tuple(WaitingTask(position, ready_at) for position, ready_at in _POSITION.iter_unpack(data[DATA:]))
     ready, newest, *etas = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
-    return spread(etas, ready=ready, newest=newest)
+    return sample_waiting(etas, ready=ready, newest=newest)
 
 
 def upcoming(calls: Calls, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
@@ -171,7 +171,7 @@ def _page(spec: QueueSpec, data: bytes, request: RedisPeek) -> Page:
     at = DATA
     while at < len(data):
         task, at = parse_task(spec.name, data, at)
-        settled = semantics.settle(task, spec, now=request.now)
+        settled = semantics.expire(task, spec, now=request.now)
         shown = settled.task if isinstance(settled, LeaseEnd) else settled
         if shown is not None and shown.state in request.states:
             tasks.append(shown)

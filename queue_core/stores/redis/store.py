@@ -38,7 +38,7 @@ class RedisStore:
             raise
         in_cluster = self._client.target.kind == "cluster"
         self._calls = Calls(self._client, self._signals, in_cluster=in_cluster)
-        self._sharded = ShardedTransaction(self._calls, dict(self._client.target.spread))
+        self._sharded = ShardedTransaction(self._calls, dict(self._client.target.shards))
         self._transaction = nullcontext(self._sharded)
         forking.renew_after_forks(self)
 

@@ -82,7 +82,7 @@ class RedisTransaction:
     ) -> tuple[list[Deleted | None], Granted]:
         return leases.exchange(self._calls, queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         return leases.expire(self._calls, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -177,13 +177,13 @@ class RedisTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         admin.set_moved(self._calls, queue, to)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
-        return RedisTransaction(self._calls.of_call(call))
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
+        return RedisTransaction(self._calls.once_for_call(call))
 
-    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `of_call`
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `once_for_call`
         return None
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         """See `answer_of`."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

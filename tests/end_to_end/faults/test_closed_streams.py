@@ -65,7 +65,7 @@ def test_a_command_does_what_it_does_with_open_streams(tmp_path: Path, closed: t
         code = process.wait(timeout=30)
     said = (tmp_path / "log").read_text()
     assert code == (78 if words.startswith("work") else 0), said
-    assert "mistake in Towline" not in said
+    assert "bug in Towline" not in said
     assert "Traceback" not in said
 
 

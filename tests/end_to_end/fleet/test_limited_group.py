@@ -25,7 +25,7 @@ LOOK = """
 import time
 from orchestrator.clock import Monotonic
 from orchestrator.capacity.host import HostMeter
-host = HostMeter().look(now=Monotonic(time.monotonic()))
+host = HostMeter().measure(now=Monotonic(time.monotonic()))
 print(int(host.memory_bytes), int(host.free_memory_bytes), host.cores)
 """
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.capacity.allocation import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, shared
+from orchestrator.capacity.allocation import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, allocate
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.clock import Monotonic
-from orchestrator.config.budget import Budget, full
+from orchestrator.config.budget import Budget, full_budget
 from orchestrator.runtime import Usage
 from tests.support.fleet.fleet_builders import NOW, a_fleet, a_worker
 
@@ -30,12 +30,12 @@ def a_claim(
 
 
 def granted(host: HostCapacity, *claims: CapacityDemand) -> dict[str, int]:
-    return {name: room.workers for name, room in shared(host, claims).items()}
+    return {name: room.workers for name, room in allocate(host, claims).items()}
 
 
 # Of 1 GiB that is free 870 MiB are given away: 8 workers of 100 MiB.
 def test_memory_that_is_free_bounds_the_workers_more() -> None:
-    room = shared(a_host(free=GIB), [a_claim(alive=3)])["a"]
+    room = allocate(a_host(free=GIB), [a_claim(alive=3)])["a"]
     assert (room.workers, room.scarce) == (8, "memory")
     assert room.why == "1,024 of 16,384 MiB are free, and one worker takes 100 MiB"
 
@@ -53,13 +53,13 @@ def test_what_starting_workers_will_still_take_is_promised() -> None:
     ],
 )
 def test_cores_that_are_free_bound_the_workers_more(free: float, expected: int) -> None:
-    room = shared(a_host(free_cores=free), [a_claim(alive=1, cores=1.0)])["a"]
+    room = allocate(a_host(free_cores=free), [a_claim(alive=1, cores=1.0)])["a"]
     assert (room.workers, room.scarce) == (expected, "cpu")
     assert room.why == f"{free} of 8 cores are free, and one worker takes 1.0"
 
 
 def test_until_it_is_known_what_a_worker_takes_there_are_no_more_than_so_many() -> None:
-    room = shared(a_host(), [a_claim(alive=1, untried=2)])["a"]
+    room = allocate(a_host(), [a_claim(alive=1, untried=2)])["a"]
     assert (room.workers, room.scarce) == (1, "unknown")
     assert room.why == "nothing is known yet of what a worker takes: 2 until one was measured for a second"
     assert granted(a_host(), a_claim(alive=1, more=1, untried=2)) == {"a": 1}
@@ -104,7 +104,7 @@ def test_a_higher_priority_is_served_first() -> None:
 
 def test_under_pressure_one_pool_yields_and_nobody_grows() -> None:
     pressed = a_host(free=GIB / 2)
-    rooms = shared(pressed, [a_claim("a", alive=9, idle=2), a_claim("b", alive=9, idle=4, priority=-1), a_claim("c")])
+    rooms = allocate(pressed, [a_claim("a", alive=9, idle=2), a_claim("b", alive=9, idle=4, priority=-1), a_claim("c")])
     assert [name for name, room in rooms.items() if room.is_to_yield] == ["b"]
     assert {room.workers for room in rooms.values()} == {0}
 
@@ -127,12 +127,12 @@ def test_no_more_is_given_away_than_is_free_and_nobody_gets_more_than_wanted(
     wanted: list[CapacityDemand], free_gib: float, free_cores: float
 ) -> None:
     host = a_host(free=free_gib * GIB, free_cores=free_cores)
-    rooms = shared(host, wanted)
-    memory = sum(rooms[c.pool].workers * c.appetite.memory_bytes for c in wanted)
-    beyond_first = [c for c in wanted if c.alive and (c.appetite.cores or 0) >= 0.1]
+    rooms = allocate(host, wanted)
+    memory = sum(rooms[c.pool].workers * c.usage.memory_bytes for c in wanted)
+    beyond_first = [c for c in wanted if c.alive and (c.usage.cores or 0) >= 0.1]
     assert memory <= 0.85 * host.free_memory_bytes + 1
-    taken = sum(rooms[c.pool].workers * (c.appetite.cores or 0) for c in beyond_first)
-    assert taken <= free_cores + max((c.appetite.cores or 0 for c in beyond_first), default=0.0) / 2 + 1e-6
+    taken = sum(rooms[c.pool].workers * (c.usage.cores or 0) for c in beyond_first)
+    assert taken <= free_cores + max((c.usage.cores or 0 for c in beyond_first), default=0.0) / 2 + 1e-6
     for claim in wanted:
         room = rooms[claim.pool]
         assert 0 <= room.workers <= claim.wanted - claim.alive
@@ -143,9 +143,9 @@ class TestBudget:
     """24 worker-hours a day are one worker, always."""
 
     def test_it_fills_with_time_up_to_a_day_and_no_further(self) -> None:
-        assert full(24).worker_seconds == 86_400
-        assert full(24).after(0, elapsed_seconds=1e9, hours_per_day=24) == full(24)
-        assert full(24).after(3, elapsed_seconds=100, hours_per_day=24).worker_seconds == 86_400 - 200
+        assert full_budget(24).worker_seconds == 86_400
+        assert full_budget(24).after(0, elapsed_seconds=1e9, hours_per_day=24) == full_budget(24)
+        assert full_budget(24).after(3, elapsed_seconds=100, hours_per_day=24).worker_seconds == 86_400 - 200
 
     def test_it_is_spent_then_overdrawn_and_needs_time_to_recover(self) -> None:
         budget = Budget(100.0)
@@ -161,7 +161,7 @@ class TestBudget:
 
     @given(st.lists(st.tuples(st.integers(0, 50), st.floats(0, 10_000)), max_size=50), st.floats(0.1, 1e4))
     def test_it_stays_within_its_bounds_whatever_happens(self, steps: list[tuple[int, float]], hours: float) -> None:
-        budget = full(hours)
+        budget = full_budget(hours)
         for workers, seconds in steps:
             budget = budget.after(workers, elapsed_seconds=seconds, hours_per_day=hours)
             assert -150 * hours - 1e-6 <= budget.worker_seconds <= 3600 * hours + 1e-6
@@ -170,12 +170,12 @@ class TestBudget:
 
 class TestAppetites:
     def learned(self, *looks: dict[str, tuple[float, float]], state: str = "busy") -> WorkerUsage:
-        appetites = WorkerUsages()
+        usages = WorkerUsages()
         fleet = a_fleet(*(a_worker(name, state) for name in looks[0]), pool="a")  # type: ignore[arg-type]
         for turn, look in enumerate(looks):
             usage = {name: Usage(int(memory * MIB), cpu) for name, (memory, cpu) in look.items()}
-            appetites.learn([fleet], usage, now=Monotonic(NOW + 5 * turn))
-        return appetites.of("a")
+            usages.learn([fleet], usage, now=Monotonic(NOW + 5 * turn))
+        return usages.of("a")
 
     def test_nearly_all_workers_need_no_more(self) -> None:
         look = {f"w{n}": (10.0 * n, 0.0) for n in range(1, 21)}
@@ -197,18 +197,18 @@ class TestAppetites:
     def test_cores_are_what_a_worker_would_take_if_it_never_waited_for_one(
         self, cpu: float, waited: float, cores: float
     ) -> None:
-        appetites, fleet = WorkerUsages(), a_fleet(a_worker("w", "busy"), pool="a")
-        appetites.learn([fleet], {"w": Usage(MIB, 10.0, 7.0)}, now=NOW)
-        appetites.learn([fleet], {"w": Usage(MIB, 10.0 + cpu, 7.0 + waited)}, now=Monotonic(NOW + 5))
-        assert appetites.of("a").cores == pytest.approx(cores)
+        usages, fleet = WorkerUsages(), a_fleet(a_worker("w", "busy"), pool="a")
+        usages.learn([fleet], {"w": Usage(MIB, 10.0, 7.0)}, now=NOW)
+        usages.learn([fleet], {"w": Usage(MIB, 10.0 + cpu, 7.0 + waited)}, now=Monotonic(NOW + 5))
+        assert usages.of("a").cores == pytest.approx(cores)
 
     def test_less_than_a_second_of_work_says_little(self) -> None:
-        appetites, fleet = WorkerUsages(), a_fleet(a_worker("w1", "busy"), a_worker("w2", "busy"), pool="a")
+        usages, fleet = WorkerUsages(), a_fleet(a_worker("w1", "busy"), a_worker("w2", "busy"), pool="a")
         seen = []
         for look in range(4):
             usage = {name: Usage(MIB, 0.2 * look) for name in fleet.workers}
-            appetites.learn([fleet], usage, now=Monotonic(NOW + 0.25 * look))
-            seen.append(appetites.of("a").cores)
+            usages.learn([fleet], usage, now=Monotonic(NOW + 0.25 * look))
+            seen.append(usages.of("a").cores)
         assert seen == [None, None, pytest.approx(0.8), pytest.approx(0.8)]
 
     @pytest.mark.parametrize(
@@ -217,11 +217,11 @@ class TestAppetites:
     )
     def test_a_start_takes_what_a_worker_has_used_when_it_is_up(self, cpu: float, took: float, seconds: float) -> None:
         worker = replace(a_worker("w", "busy", spawned_at=NOW - 9), started_at=Monotonic(NOW - 9 + took))
-        appetites, fleet = WorkerUsages(), a_fleet(worker, pool="a")
-        appetites.learn([fleet], {"w": Usage(MIB, cpu)}, now=NOW)
-        appetites.learn([fleet], {"w": Usage(MIB, cpu + 5)}, now=Monotonic(NOW + 5))
-        assert appetites.of("a").start_seconds == pytest.approx(seconds)
-        assert appetites.of("new").start_seconds == pytest.approx(seconds)
+        usages, fleet = WorkerUsages(), a_fleet(worker, pool="a")
+        usages.learn([fleet], {"w": Usage(MIB, cpu)}, now=NOW)
+        usages.learn([fleet], {"w": Usage(MIB, cpu + 5)}, now=Monotonic(NOW + 5))
+        assert usages.of("a").start_seconds == pytest.approx(seconds)
+        assert usages.of("new").start_seconds == pytest.approx(seconds)
 
     def test_cores_are_what_busy_workers_take(self) -> None:
         assert self.learned({"w": (1, 10)}, {"w": (1, 12.5)}).cores == pytest.approx(0.5)
@@ -232,14 +232,14 @@ class TestAppetites:
         assert self.learned({"w": (900, 0)}, state="starting") == WorkerUsage()
 
     def test_a_new_pool_is_like_the_others(self) -> None:
-        appetites = WorkerUsages({"a": WorkerUsage(100.0, 1.0), "b": WorkerUsage(300.0)})
-        assert appetites.of("new") == WorkerUsage(200.0)
+        usages = WorkerUsages({"a": WorkerUsage(100.0, 1.0), "b": WorkerUsage(300.0)})
+        assert usages.of("new") == WorkerUsage(200.0)
 
     def test_it_survives_a_restart(self) -> None:
-        appetites = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4), "b": WorkerUsage(300.0)})
-        again = WorkerUsages.from_json(json.loads(json.dumps(appetites.to_json())))
+        usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4), "b": WorkerUsage(300.0)})
+        again = WorkerUsages.from_json(json.loads(json.dumps(usages.to_json())))
         assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4), WorkerUsage(300.0))
-        with pytest.raises(ValueError, match="appetite"):
+        with pytest.raises(ValueError, match="worker usage"):
             WorkerUsages.from_json({"a": {"memory_bytes": "much"}})
 
 
@@ -249,4 +249,4 @@ class TestAppetites:
 def test_cores_that_workers_that_hang_give_back_are_free_for_those_that_replace_them(hung: int, granted: int) -> None:
     host = HostCapacity(memory_bytes=8e9, free_memory_bytes=4e9, cores=2.0, free_cores=0.1)
     claim = CapacityDemand("resize", 0, 2, WorkerUsage(50e6, 0.9), hung=hung)
-    assert shared(host, [claim])["resize"].workers == granted
+    assert allocate(host, [claim])["resize"].workers == granted

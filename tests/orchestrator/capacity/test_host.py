@@ -53,11 +53,11 @@ def test_a_container_has_what_its_groups_leave_it(
 ) -> None:
     write(tmp_path, files)
     meter = HostMeter(root=tmp_path)
-    host = meter.look(now=Monotonic(100.0))
+    host = meter.measure(now=Monotonic(100.0))
     assert (host.memory_bytes, host.free_memory_bytes) == (512 * MIB, 312 * MIB)
     assert host.cores == 0.5
     write(tmp_path, {usage: spent})  # half a second of CPU in two: a quarter of a core
-    assert meter.look(now=Monotonic(102.0)).free_cores <= 0.25
+    assert meter.measure(now=Monotonic(102.0)).free_cores <= 0.25
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_container_has_what_its_groups_leave_it(
 )
 def test_without_limits_it_is_the_whole_host(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, files)
-    host = HostMeter(root=tmp_path).look(now=Monotonic(100.0))
+    host = HostMeter(root=tmp_path).measure(now=Monotonic(100.0))
     assert host.memory_bytes == psutil.virtual_memory().total
     assert 0 < host.free_memory_bytes <= host.memory_bytes
     assert host.cores >= 1
@@ -88,16 +88,16 @@ def test_without_limits_it_is_the_whole_host(tmp_path: Path, files: dict[str, st
 def test_a_host_is_looked_at_once_a_second_at_most(tmp_path: Path) -> None:
     write(tmp_path, V2)
     meter = HostMeter(root=tmp_path)
-    first = meter.look(now=Monotonic(100.0))
+    first = meter.measure(now=Monotonic(100.0))
     write(tmp_path, {"sys/fs/cgroup/towline/memory.current": str(400 * MIB)})
-    assert meter.look(now=Monotonic(100.9)) is first
-    assert meter.look(now=Monotonic(101.0)).free_memory_bytes == 212 * MIB
+    assert meter.measure(now=Monotonic(100.9)) is first
+    assert meter.measure(now=Monotonic(101.0)).free_memory_bytes == 212 * MIB
 
 
 def test_this_very_host_can_be_looked_at() -> None:
     meter = HostMeter()
-    meter.look(now=Monotonic(100.0))
-    host = meter.look(now=Monotonic(110.0))
+    meter.measure(now=Monotonic(100.0))
+    host = meter.measure(now=Monotonic(110.0))
     assert 0 <= host.free_cores <= host.cores
     assert not host.is_pressed or host.free_memory_bytes < host.memory_bytes / 10
 

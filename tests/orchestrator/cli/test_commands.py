@@ -113,7 +113,7 @@ def test_there_is_no_command_beyond_those_and_help_lists_them_in_sections(towlin
     told = towline("--help")
     assert told.code == 0
     assert set(command().list_commands(click.Context(command()))) == set(THE_COMMANDS)
-    for section in ("Run:", "Tasks:", "Move:", "Look:", "Set up:", "Exit codes:"):
+    for section in ("Run:", "Tasks:", "Move:", "Inspect:", "Set up:", "Exit codes:"):
         assert section in told.out
     for code, _ in MEANINGS:
         assert f"  {code} " in told.out

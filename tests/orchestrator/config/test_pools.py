@@ -13,7 +13,7 @@ GOOD = {"queue": "thumbs", "app": "tasks:app", "slo": "30s"}
 def mistakes_in(pools: object) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         parse_pools(pools)
-    return {".".join(map(str, m.path)): m.message for m in caught.value.mistakes}
+    return {".".join(map(str, m.path)): m.message for m in caught.value.problems}
 
 
 def test_the_slo_is_the_only_scaling_setting_that_must_be_given() -> None:
@@ -180,4 +180,4 @@ def test_the_supervisors_own_settings() -> None:
     assert parse_supervisor({"orphan_grace": "2m"}).orphan_grace == 120.0
     with pytest.raises(ConfigError) as caught:
         parse_supervisor({"orphan_grce": 1, "state_dir": ""})
-    assert {m.path for m in caught.value.mistakes} == {("supervisor", "orphan_grce"), ("supervisor", "state_dir")}
+    assert {m.path for m in caught.value.problems} == {("supervisor", "orphan_grce"), ("supervisor", "state_dir")}

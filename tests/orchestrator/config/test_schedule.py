@@ -130,7 +130,7 @@ def test_a_window_that_cant_be_is_a_mistake_at_its_place(settings: dict[str, obj
     window = {**a_window("0 8 * * *", 1, least=1), **settings}
     with pytest.raises(ConfigError) as caught:
         parse_pools({"resize": {"queue": "q", "app": "a:b", "slo": 1, "schedule": [window]}})
-    found = {".".join(map(str, m.path[2:])): m.message for m in caught.value.mistakes}
+    found = {".".join(map(str, m.path[2:])): m.message for m in caught.value.problems}
     assert said in found[path]
 
 

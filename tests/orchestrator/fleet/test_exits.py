@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from orchestrator.fleet.exits import Cause, at_work, cause_of
+from orchestrator.fleet.exits import Cause, cause_of, detail_at_work
 from tests.support.fleet.fleet_builders import AnExit
 
 MIB = 2**20
@@ -54,14 +54,14 @@ MIB = 2**20
     ],
 )
 def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
-    assert cause_of(ended, asked=False, overdue=False) == (cause, told)
+    assert cause_of(ended, drained=False, overdue=False) == (cause, told)
 
 
 def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:
-    assert at_work(Cause.FINISHED, "finished by itself") == (
+    assert detail_at_work(Cause.FINISHED, "finished by itself") == (
         "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
     )
-    assert at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
+    assert detail_at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() ->
 def test_a_worker_that_was_ended_because_it_hung_is_told_as_unresponsive(
     ended: AnExit, overdue: bool, told: str
 ) -> None:
-    assert cause_of(ended, asked=True, overdue=overdue, hung="silent for 9 s") == (Cause.UNRESPONSIVE, told)
+    assert cause_of(ended, drained=True, overdue=overdue, hung="silent for 9 s") == (Cause.UNRESPONSIVE, told)
 
 
 def test_a_worker_that_hung_and_crashed_is_told_as_crashed() -> None:
-    assert cause_of(AnExit("w1", code=1), asked=True, overdue=False, hung="silent")[0] is Cause.CRASHED
+    assert cause_of(AnExit("w1", code=1), drained=True, overdue=False, hung="silent")[0] is Cause.CRASHED

@@ -13,8 +13,8 @@ from orchestrator.fleet.external import (
     ExternalWorkers,
     expected_ref,
     is_expected,
+    observe_external,
     released,
-    roll_call,
     wanted_again,
     without_external,
 )
@@ -32,7 +32,7 @@ def asking(*names: str) -> list[PresentWorker]:
 
 
 def seen(fleet: Fleet, present: Sequence[PresentWorker] = (), *, sample: QueueSample | None = None) -> ExternalWorkers:
-    return roll_call(fleet, present, sample or a_sample(), spec=POOL, now=NOW)
+    return observe_external(fleet, present, sample or a_sample(), spec=POOL, now=NOW)
 
 
 def expecting(*spawned_at: float) -> Fleet:

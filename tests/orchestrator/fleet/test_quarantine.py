@@ -6,28 +6,28 @@ from hypothesis import strategies as some
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet.quarantine import (
-    ALONE,
     FORGOTTEN_SECONDS,
     HOLD_SECONDS,
-    MAX_DEATHS_ALONE,
     MAX_HOLD_SECONDS,
     MAX_KNOWN,
-    START_SECONDS,
+    MAX_SOLO_DEATHS,
+    MIN_HOLD_LEFT_SECONDS,
+    SOLO_MARK,
     DeathLedger,
     DeathRecord,
-    Suspect,
+    IsolatedTask,
     SuspectedTask,
-    SuspectVerdict,
-    explained_by,
-    is_alone,
-    judged,
+    TaskVerdict,
+    cleared_by,
+    is_solo_worker,
+    judge_tasks,
     ledger_of,
-    name_for,
-    next_ones,
-    queued,
+    next_to_start,
     reserved,
+    solo_worker_name,
+    still_held,
 )
-from queue_core.quarantine import MARK, errand_of
+from queue_core.quarantine import MARK, quarantined_task_of
 
 AT = 1_000_000.0
 NOW = Monotonic(500.0)
@@ -43,8 +43,8 @@ def a_ledger(*, deaths: int, alone: int = 0, at: float = AT - 60, name: str = "p
 
 def judge(
     *held: SuspectedTask, ledger: DeathLedger | None = None, isolates: bool = True, waiting: int = 0, at: float = AT
-) -> tuple[DeathLedger, tuple[SuspectVerdict, ...]]:
-    return judged(
+) -> tuple[DeathLedger, tuple[TaskVerdict, ...]]:
+    return judge_tasks(
         ledger or DeathLedger(),
         held,
         worker="w1",
@@ -84,7 +84,7 @@ def test_what_becomes_of_a_task_whose_worker_died(
     assert {fate.verdict for fate in fates[1:]} <= {"given back"}
 
 
-@pytest.mark.parametrize(("alone", "verdict"), [(MAX_DEATHS_ALONE - 2, "held back"), (MAX_DEATHS_ALONE - 1, "dead")])
+@pytest.mark.parametrize(("alone", "verdict"), [(MAX_SOLO_DEATHS - 2, "held back"), (MAX_SOLO_DEATHS - 1, "dead")])
 def test_in_a_queue_without_a_bound_a_few_deaths_alone_are_enough(alone: int, verdict: str) -> None:
     _, (fate,) = judge(a_task(lease=9, most=None), ledger=a_ledger(deaths=9, alone=alone))
     assert fate.verdict == verdict
@@ -150,9 +150,9 @@ def test_the_ledger_is_found_again_in_the_certificates() -> None:
 # -- the line ---------------------------------------------------------------------------------------------------------
 
 
-def a_suspect(name: str = "poison", *workers: str, not_before: float = 0.0, lapses_in: float = 100.0) -> Suspect:
+def a_suspect(name: str = "poison", *workers: str, not_before: float = 0.0, lapses_in: float = 100.0) -> IsolatedTask:
     not_before_at, lapses_at = Monotonic(NOW + not_before), Monotonic(NOW + lapses_in)
-    return Suspect(a_task(name), "16.1766370000123456", not_before_at, lapses_at, workers)
+    return IsolatedTask(a_task(name), "16.1766370000123456", not_before_at, lapses_at, workers)
 
 
 @pytest.mark.parametrize(
@@ -170,24 +170,27 @@ def a_suspect(name: str = "poison", *workers: str, not_before: float = 0.0, laps
 )
 def test_a_few_suspects_run_at_a_time(most: int, taken: int, alone: int, started: int) -> None:
     line = [a_suspect("a"), a_suspect("b"), a_suspect("c")]
-    assert len(next_ones(line, most=most, taken=taken, alone=alone, now=NOW)) == started
+    assert len(next_to_start(line, most=most, taken=taken, solo=alone, now=NOW)) == started
 
 
 def test_nobody_is_started_for_one_whose_pause_lasts() -> None:
     line = [a_suspect("later", not_before=0.001), a_suspect("now")]
-    assert next_ones(line, most=9, taken=0, alone=0, now=NOW) == (line[1],)
+    assert next_to_start(line, most=9, taken=0, solo=0, now=NOW) == (line[1],)
 
 
 def test_nobody_is_started_for_one_who_is_about_to_be_anybodys() -> None:
-    line = [a_suspect("lapsed", lapses_in=START_SECONDS), a_suspect("held", lapses_in=START_SECONDS + 0.001)]
-    assert queued(line, now=NOW) == (line[1],)
+    line = [
+        a_suspect("lapsed", lapses_in=MIN_HOLD_LEFT_SECONDS),
+        a_suspect("held", lapses_in=MIN_HOLD_LEFT_SECONDS + 0.001),
+    ]
+    assert still_held(line, now=NOW) == (line[1],)
 
 
 def test_who_was_at_no_other_deaths_than_a_culprit_is_cleared() -> None:
     culprit = a_suspect("culprit", "w1", "w2", "w3")
     same, fewer = a_suspect("same", "w2", "w1", "w3"), a_suspect("fewer", "w2")
     another, unknown = a_suspect("another", "w2", "w4"), a_suspect("unknown")
-    assert explained_by(culprit, [same, another, fewer, unknown]) == (same, fewer)
+    assert cleared_by(culprit, [same, another, fewer, unknown]) == (same, fewer)
 
 
 @pytest.mark.parametrize(("waiting", "running", "free"), [(0, 0, 0), (2, 0, 1), (2, 1, 0), (0, 1, 0)])
@@ -196,13 +199,13 @@ def test_one_place_is_left_free_while_suspects_wait_and_none_runs(waiting: int, 
 
 
 def test_the_queue_reads_the_name_that_is_made_here() -> None:
-    name = name_for(a_suspect(), identity="resize-7f3k2q")
-    errand = errand_of(name)
-    assert MARK == ALONE
-    assert is_alone(name)
+    name = solo_worker_name(a_suspect(), identity="resize-7f3k2q")
+    errand = quarantined_task_of(name)
+    assert MARK == SOLO_MARK
+    assert is_solo_worker(name)
     assert errand is not None
     assert f"{errand.task_id}.{errand.held_until}" == a_suspect().mark
-    assert not is_alone("resize-7f3k2q")
+    assert not is_solo_worker("resize-7f3k2q")
 
 
 def test_a_token_is_not_shown() -> None:

@@ -6,7 +6,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
 from orchestrator.fleet.observation import observe
-from orchestrator.fleet.responsiveness import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, judged, watched
+from orchestrator.fleet.responsiveness import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, mark_unresponsive, next_watch
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.samples import PresentWorker, QueueSample
 from tests.support.fleet.fleet_builders import NOW, a_finished_lease, a_fleet, a_lease, a_pool, a_sample, a_worker
@@ -14,14 +14,14 @@ from tests.support.fleet.fleet_builders import NOW, a_finished_lease, a_fleet, a
 LONG = WorkWatch(Monotonic(NOW - 1000))
 
 
-def heard(silent: float, *, waits: bool = True) -> dict[str, PresentWorker]:
+def presence_of(silent: float, *, waits: bool = True) -> dict[str, PresentWorker]:
     return {"w1": PresentWorker("w1", silent, waits=waits)}
 
 
 def state_of(
     worker: Worker, sample: QueueSample, *, watch: WorkWatch = LONG, spec: PoolSpec | None = None, at: str = "w1"
 ) -> State:
-    fleet = judged(a_fleet(worker), sample, spec=spec or a_pool(), watch=watch)
+    fleet = mark_unresponsive(a_fleet(worker), sample, spec=spec or a_pool(), watch=watch)
     return fleet.workers[at].state
 
 
@@ -51,7 +51,7 @@ LAPSED = a_worker(since=NOW, lapsed_at=Monotonic(NOW - 0.5))
     ],
 )
 def test_idle_means_that_a_worker_asks_now_or_did_within_seconds(worker: Worker, silent: float, state: State) -> None:
-    assert state_of(worker, a_sample(heard=heard(silent))) == state
+    assert state_of(worker, a_sample(presence=presence_of(silent))) == state
 
 
 @pytest.mark.parametrize(
@@ -63,41 +63,41 @@ def test_idle_means_that_a_worker_asks_now_or_did_within_seconds(worker: Worker,
     ],
 )
 def test_a_worker_whose_calls_never_wait_may_be_silent_for_longer(silent: float, slo: float, state: State) -> None:
-    sample = a_sample(heard=heard(silent, waits=False))
+    sample = a_sample(presence=presence_of(silent, waits=False))
     assert state_of(IDLE, sample, spec=a_pool(slo=slo)) == state
 
 
 @pytest.mark.parametrize("paused", [False, True])
 def test_a_worker_that_waits_on_a_paused_queue_is_idle(paused: bool) -> None:
-    sample = a_sample(ages=[900.0], paused=paused, heard=heard(0.0))
+    sample = a_sample(ages=[900.0], paused=paused, presence=presence_of(0.0))
     assert state_of(IDLE, sample, watch=WorkWatch(LONG.since, Monotonic(NOW - 900))) == "idle"
 
 
 def test_what_was_silent_while_nobody_looked_is_judged_only_after_it_could_have_asked() -> None:
-    sample = a_sample(heard=heard(60.0))
+    sample = a_sample(presence=presence_of(60.0))
     assert state_of(IDLE, sample, watch=WorkWatch(Monotonic(NOW - WAITS_SECONDS + 0.1))) == "idle"
     assert state_of(IDLE, sample, watch=WorkWatch(Monotonic(NOW - WAITS_SECONDS))) == "unresponsive"
     assert state_of(LAPSED, sample, watch=WorkWatch(NOW)) == "idle", "its lease may have ended because nobody answered"
 
 
 def test_while_more_leases_are_held_than_a_sample_tells_nobody_is_judged() -> None:
-    sample = a_sample(heard=heard(60.0))
+    sample = a_sample(presence=presence_of(60.0))
     sample.in_flight = 1
     assert state_of(IDLE, sample) == "idle"
 
 
 def test_workers_that_others_start_are_not_judged() -> None:
     spec = a_pool(runtime="external", app=None)
-    assert state_of(IDLE, a_sample(heard=heard(600.0)), spec=spec) == "idle"
+    assert state_of(IDLE, a_sample(presence=presence_of(600.0)), spec=spec) == "idle"
 
 
 def test_a_worker_alone_with_a_suspect_that_hangs_it_is_unresponsive_too() -> None:
     name = "resize-1.alone.7.99"
     worker = a_worker(name, "alone")
-    sample = a_sample(heard={name: PresentWorker(name, 60.0, waits=True)})
+    sample = a_sample(presence={name: PresentWorker(name, 60.0, waits=True)})
     assert state_of(worker, sample, at=name) == "unresponsive"
     hung = a_worker(name, "unresponsive", hung_at=Monotonic(NOW - 9))
-    assert state_of(hung, a_sample(heard={name: PresentWorker(name, 0.0)}), at=name) == "alone"
+    assert state_of(hung, a_sample(presence={name: PresentWorker(name, 0.0)}), at=name) == "alone"
 
 
 UNTAKEN = WorkWatch(LONG.since, Monotonic(NOW - UNTAKEN_SECONDS))
@@ -139,7 +139,9 @@ def hung(**more: object) -> Worker:
 
 
 def test_a_worker_that_asks_again_is_idle_from_now_on() -> None:
-    fleet = judged(a_fleet(hung(condition="stopped")), a_sample(heard=heard(0.0)), spec=a_pool(), watch=LONG)
+    fleet = mark_unresponsive(
+        a_fleet(hung(condition="stopped")), a_sample(presence=presence_of(0.0)), spec=a_pool(), watch=LONG
+    )
     worker = fleet.workers["w1"]
     assert (worker.state, worker.since, worker.hung_at, worker.condition) == ("idle", NOW, None, "")
 
@@ -155,13 +157,13 @@ def test_a_worker_that_nobody_speaks_for_stays_unresponsive_when_the_servers_for
 
 def test_after_a_gap_a_worker_is_given_its_grace_anew() -> None:
     watch = WorkWatch(Monotonic(NOW - 6))
-    fleet = judged(a_fleet(hung()), a_sample(heard=heard(60.0)), spec=a_pool(), watch=watch)
+    fleet = mark_unresponsive(a_fleet(hung()), a_sample(presence=presence_of(60.0)), spec=a_pool(), watch=watch)
     assert fleet.workers["w1"].since == NOW - 6
 
 
 def test_no_change_is_the_same_fleet() -> None:
     fleet = a_fleet(IDLE)
-    assert judged(fleet, a_sample(heard=heard(0.0)), spec=a_pool(), watch=LONG) is fleet
+    assert mark_unresponsive(fleet, a_sample(presence=presence_of(0.0)), spec=a_pool(), watch=LONG) is fleet
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def watch_after(
     gap: float, *, ages: tuple[float, ...] = (), before: WorkWatch | None = LONG, failed: bool = False
 ) -> WorkWatch:
     last = None if failed else a_sample(at=NOW - gap)
-    return watched(before, a_sample(ages=ages), last=last, turn_seconds=1.0)
+    return next_watch(before, a_sample(ages=ages), last=last, turn_seconds=1.0)
 
 
 def test_a_watch_begins_anew_after_a_gap_or_a_look_that_failed() -> None:

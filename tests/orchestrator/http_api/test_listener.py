@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import orchestrator
 from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.fleet.exits import Cause
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
@@ -53,7 +53,7 @@ def alone(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -
 @contextmanager
 def beside_queues(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -> Iterator[int]:
     """The same paths at the listener of a queue server; its port."""
-    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), also=fleet_paths(pulse, clock))
+    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), extensions=fleet_paths(pulse, clock))
     url = server.start()
     try:
         yield int(url.rpartition(":")[2])
@@ -105,7 +105,7 @@ def test_a_pool_is_told_in_flat_numbers(serving: object) -> None:
 def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(serving: object) -> None:
     pool = a_managed_pool()
     task = SuspectedTask("thumbs", "poison", None, 0.5, 2, 5)
-    pool.suspects = (Suspect(task, "7.99", NOW, Monotonic(NOW + 120)),)
+    pool.suspects = (IsolatedTask(task, "7.99", NOW, Monotonic(NOW + 120)),)
     with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])
         metrics = got(port, "/metrics")[1].decode()

@@ -291,7 +291,7 @@ def test_the_signal_for_a_stack_is_the_one_that_a_worker_has_a_handler_for() -> 
 
 
 def test_the_process_of_the_handlers_is_looked_for_by_the_name_it_gives_itself() -> None:
-    assert TASKS_NAME == respawn.NAME
+    assert TASKS_NAME == respawn.PROCESS_NAME
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell who waits for a core")

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.scaling.contention import NOTHING, Contention, Step, TimedLease, Trial
+from orchestrator.scaling.contention import NO_CONTENTION, Contention, Step, TimedLease, Trial
 from orchestrator.scaling.context import Facts
-from orchestrator.scaling.decision import NOTHING_SPECIAL
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS
 from orchestrator.scaling.guards import contention
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
@@ -51,7 +51,7 @@ def story(
     seconds: float = 3600.0,
     seed: int = 1,
     pool: PoolSpec = POOL,
-    known: Contention = NOTHING,
+    known: Contention = NO_CONTENTION,
 ) -> Iterator[tuple[QueueSample, Contention]]:
     """What a pool sees that wants a slot for each task; after each turn what it knows. Busy workers are let finish."""
     dice = random.Random(seed)
@@ -129,7 +129,7 @@ def test_fewer_are_tried_and_more_and_fewer_again_before_it_is_believed() -> Non
 
 def test_off_learns_nothing_and_watch_tries_nothing() -> None:
     off, watch = a_pool(most=60, slo=10), a_pool(most=60, slo=10, contention="watch")
-    assert {id(known) for _, known in story(lognormal, burst, shared, seconds=700, pool=off)} == {id(NOTHING)}
+    assert {id(known) for _, known in story(lognormal, burst, shared, seconds=700, pool=off)} == {id(NO_CONTENTION)}
     assert set(steps(story(lognormal, burst, shared, seconds=900, pool=watch))) == {None, "fewer"}
 
 
@@ -232,7 +232,7 @@ def a_look(*, ready: int = 100, at: float = NOW, age: float = 60.0) -> QueueSamp
 def test_a_cap_ends_after_its_time_and_all_is_forgotten() -> None:
     known = Contention(trial=a_trial("held", until=NOW + 1800))
     assert known.after(a_look(at=NOW + 1799), POOL, startup_seconds=0.0).trial is not None
-    assert known.after(a_look(at=NOW + 1800), POOL, startup_seconds=0.0) is NOTHING
+    assert known.after(a_look(at=NOW + 1800), POOL, startup_seconds=0.0) is NO_CONTENTION
 
 
 def test_a_trial_that_does_not_come_to_an_end_is_given_up_and_left_for_an_hour() -> None:
@@ -255,7 +255,7 @@ def test_the_guard_says_what_was_seen_and_what_follows(step: Step, told: str) ->
     fleet = a_fleet_of(busy=40)
     pool = a_pool(most=60, contention="guard")
     known = PolicyState(contention=Contention(trial=a_trial(step)))
-    seen = Facts(a_look(), fleet, fleet.alive, pool, NOTHING_SPECIAL, NOW, known)
+    seen = Facts(a_look(), fleet, fleet.alive, pool, DEFAULT_CONDITIONS, NOW, known)
     answer = contention(60, seen)
     assert answer is not None
     assert (answer[0], answer[1].guard, answer[1].why) == (a_trial(step).limit, "contention", told)
@@ -269,14 +269,14 @@ def test_busy_workers_beyond_what_is_tried_are_let_finish_and_told_why() -> None
     decision, _ = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=state, now=NOW)
     todo = plan_actions(decision, fleet=fleet, spec=pool, now=NOW)
     assert (len(todo.finish), todo.retire, todo.kill) == (30, (), ())
-    assert {leave.why for leave in todo.finish} == {trial.told(NOW)}
+    assert {leave.why for leave in todo.finish} == {trial.describe(NOW)}
 
 
 def test_a_decision_in_a_trial_is_made_again_from_its_record() -> None:
     fleet, pool = a_fleet_of(busy=40), a_pool(most=60, slo=10, contention="guard")
     known = Contention({4: timed(0.2, 10, 9)}, a_trial("fewer"))
     decision, state = learn_and_decide(a_look(), fleet=fleet, spec=pool, state=PolicyState(contention=known), now=NOW)
-    record = recorded(a_look(), fleet, spec=pool, state=state, now=NOW, conditions=NOTHING_SPECIAL)
+    record = recorded(a_look(), fleet, spec=pool, state=state, now=NOW, conditions=DEFAULT_CONDITIONS)
     assert replayed(json.loads(json.dumps(record, allow_nan=False))) == decision
 
 
@@ -292,7 +292,7 @@ def test_unless_it_is_to_guard_no_target_changes(setting: str, step: Step) -> No
 
 def seen_at(sizes: dict[int, tuple[float, str | None]], *, startup_seconds: float = 0.0) -> Contention:
     """What is known of a late pool after leases that took that share of its time, of a tag, among so many."""
-    known = NOTHING
+    known = NO_CONTENTION
     finished = [
         LeaseSample("w", lease.seconds, 0.0, "deleted", 1, 100.0, held, tag)
         for held, (share, tag) in sizes.items()

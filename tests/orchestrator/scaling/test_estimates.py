@@ -225,5 +225,5 @@ def test_a_state_that_is_no_state_is_refused(broken: object) -> None:
     ],
 )
 def test_a_broken_part_of_a_state_is_refused(part: str, value: object) -> None:
-    with pytest.raises(ValueError, match=r"must be|no Startup"):
+    with pytest.raises(ValueError, match=r"must be|not a Startup"):
         Estimates.from_json({**Estimates().to_json(), part: value})

@@ -10,7 +10,7 @@ from orchestrator.fleet.workers import Fleet
 from orchestrator.scaling.deadline import ServingCapacity
 from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
-from orchestrator.scaling.finish_by import course
+from orchestrator.scaling.finish_by import forecast_finish
 from orchestrator.scaling.learning import PolicyState
 from tests.support.fleet.decisions import learn_and_decide
 from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
@@ -117,15 +117,19 @@ def test_more_work_or_less_time_never_wants_fewer_and_what_is_promised_is_kept(
     longer: float,
     more: int,
 ) -> None:
-    crew = ServingCapacity(idle * slots, busy * slots, (), slots, service)
+    capacity = ServingCapacity(idle * slots, busy * slots, (), slots, service)
 
     def workers(ready: int, within: float) -> int:
         by = FinishBy(within, NINE)
-        return course(by, ready, crew=crew, startup_seconds=startup, current=idle + busy, most=100_000).workers
+        return forecast_finish(
+            by, ready, capacity=capacity, startup_seconds=startup, current=idle + busy, most=100_000
+        ).workers
 
     needed = workers(ready, within)
     assert workers(ready + more, within) >= needed
     assert workers(ready, within + longer) <= needed
-    found = course(FinishBy(within, NINE), ready, crew=crew, startup_seconds=startup, current=idle + busy, most=100_000)
+    found = forecast_finish(
+        FinishBy(within, NINE), ready, capacity=capacity, startup_seconds=startup, current=idle + busy, most=100_000
+    )
     if 0.95 * within - 2 * service > startup:
         assert found.is_in_time

@@ -177,5 +177,5 @@ def test_the_next_turn_comes_soon_where_growth_waits_for_a_moment(
     limits: list[Limit], scarce: Scarce, settings: dict[str, object], seconds: float
 ) -> None:
     decision = a_decision(current=4, target=6, limits=limits)
-    conditions = Conditions(room=Allocation(2, scarce, "as the test says"))
+    conditions = Conditions(allocation=Allocation(2, scarce, "as the test says"))
     assert turn_seconds_after(decision, conditions, a_pool(**settings)) == seconds

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.scaling.learning import Backlogs
+from orchestrator.scaling.learning import CounterfactualBacklogs
 
 
 def after(
-    known: Backlogs,
+    known: CounterfactualBacklogs,
     real: float,
     *,
     done: float = 0.0,
@@ -18,18 +18,18 @@ def after(
     fleet: int = 6,
     most: int = 8,
     slots: int = 1,
-) -> tuple[Backlogs, int]:
+) -> tuple[CounterfactualBacklogs, int]:
     return known.after(
         real, done=done, elapsed_seconds=1.0, fleet=fleet, slots_per_worker=slots, wait_seconds=wait, most=most
     )
 
 
 def test_nobody_is_needed_without_work() -> None:
-    assert after(Backlogs(), 0.0) == (Backlogs(), 0)
+    assert after(CounterfactualBacklogs(), 0.0) == (CounterfactualBacklogs(), 0)
 
 
 def test_one_worker_is_needed_for_any_work() -> None:
-    assert after(Backlogs(), 0.5)[1] == 1
+    assert after(CounterfactualBacklogs(), 0.5)[1] == 1
 
 
 @pytest.mark.parametrize(
@@ -43,15 +43,15 @@ def test_one_worker_is_needed_for_any_work() -> None:
     ],
 )
 def test_as_many_are_needed_as_do_the_work_in_time(work: float, needed: int) -> None:
-    assert after(Backlogs(), work)[1] == needed
+    assert after(CounterfactualBacklogs(), work)[1] == needed
 
 
 def test_slots_of_one_worker_share_the_work() -> None:
-    assert after(Backlogs(), 39.0, slots=4)[1] == 1
+    assert after(CounterfactualBacklogs(), 39.0, slots=4)[1] == 1
 
 
 def test_a_large_fleet_that_keeps_up_does_not_hide_that_a_small_one_would_not() -> None:
-    backlogs, needed = Backlogs(), 0
+    backlogs, needed = CounterfactualBacklogs(), 0
     for _ in range(60):  # three seconds of work arrive each second, and are done at once
         backlogs, needed = after(backlogs, 0.0, done=3.0)
     assert needed == 3
@@ -60,15 +60,15 @@ def test_a_large_fleet_that_keeps_up_does_not_hide_that_a_small_one_would_not() 
 
 
 def test_what_a_smaller_fleet_left_undone_is_worked_off_when_work_stops() -> None:
-    backlogs, _ = after(Backlogs(), 0.0, done=15.0)
+    backlogs, _ = after(CounterfactualBacklogs(), 0.0, done=15.0)
     for _ in range(20):
         backlogs, needed = after(backlogs, 0.0)
-    assert (backlogs, needed) == (Backlogs(), 0)
+    assert (backlogs, needed) == (CounterfactualBacklogs(), 0)
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 20)), max_size=30), st.integers(1, 12))
 def test_a_larger_fleet_never_has_the_larger_backlog_a_slot(turns: list[tuple[float, float]], most: int) -> None:
-    backlogs = Backlogs()
+    backlogs = CounterfactualBacklogs()
     for real, done in turns:
         least = backlogs.real - real  # nothing is deleted undone
         backlogs, needed = after(backlogs, real, done=max(done, least), fleet=most, most=most)

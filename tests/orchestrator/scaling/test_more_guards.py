@@ -36,8 +36,8 @@ def facts(
 ) -> Facts:
     known = fleet or a_fleet_of(idle=4)
     sample = a_sample(at=NOW - sample_age, ages=[1.0] * ready)
-    conditions = Conditions(cores=100, room=room, budget=left, bounds_by=bounds_by)
-    state = PolicyState(paper=ErlangNeed().after(paper, at=NOW, window_seconds=1.0))
+    conditions = Conditions(cores=100, allocation=room, budget=left, bounds_by=bounds_by)
+    state = PolicyState(erlang=ErlangNeed().after(paper, at=NOW, window_seconds=1.0))
     return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, state)
 
 
@@ -161,7 +161,7 @@ def test_only_a_worker_at_the_end_of_its_bill_goes_though_another_idles_longer()
 
 
 def test_a_worker_that_goes_for_want_of_memory_is_told_so() -> None:
-    pressed = Conditions(room=Allocation(0, "memory", SMALL, is_to_yield=True))
+    pressed = Conditions(allocation=Allocation(0, "memory", SMALL, is_to_yield=True))
     fleet, spec = billed(4), a_pool(churn="1h")
     decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
     todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)

@@ -14,7 +14,7 @@ from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, joined
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import Facts
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Decision
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Decision
 from orchestrator.scaling.estimates import Estimates, Outcomes
 from orchestrator.scaling.guards import FAILING_SHARE, failing_work
 from orchestrator.scaling.learning import PolicyState
@@ -252,7 +252,13 @@ def test_a_pool_whose_work_fails_does_not_grow_unless_told_to() -> None:
     failing, fleet = Outcomes(failed=19.0, done=0.5), a_fleet_of(busy=20)
     assert failing.failed_share > FAILING_SHARE
     seen = Facts(
-        a_sample(), fleet, fleet.alive, a_pool(most=100), NOTHING_SPECIAL, NOW, PolicyState(Estimates(outcomes=failing))
+        a_sample(),
+        fleet,
+        fleet.alive,
+        a_pool(most=100),
+        DEFAULT_CONDITIONS,
+        NOW,
+        PolicyState(Estimates(outcomes=failing)),
     )
     answer = failing_work(30, seen)
     assert answer is not None

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config.overrides import (
-    NO_ORDERS,
+    NO_OVERRIDES,
     Expiry,
     FinishOverride,
     Moment,
     Overrides,
     ScaleOverride,
-    found,
-    kept,
-    told,
+    describe_overrides,
+    overrides_from_json,
+    overrides_to_json,
 )
 from orchestrator.state.directory import StateDir
 
@@ -46,20 +46,20 @@ def test_a_pause_lasts() -> None:
 
 
 def test_orders_are_told_in_words() -> None:
-    assert told(SCALED, NOW) == ["scaled to 5 by hand, for 30 min more"]
-    assert told(Overrides(paused="up"), NOW) == ["changes up are paused"]
-    assert told(Overrides(paused="both"), NOW) == ["changes of size are paused"]
-    assert told(NO_ORDERS, NOW) == []
+    assert describe_overrides(SCALED, NOW) == ["scaled to 5 by hand, for 30 min more"]
+    assert describe_overrides(Overrides(paused="up"), NOW) == ["changes up are paused"]
+    assert describe_overrides(Overrides(paused="both"), NOW) == ["changes of size are paused"]
+    assert describe_overrides(NO_OVERRIDES, NOW) == []
 
 
 def test_orders_survive_as_plain_values() -> None:
     orders = {
         "a": Overrides(SCALED.scale, "down", FinishOverride(Expiry.after(60, NOW), 3600)),
         "b": Overrides(paused="both"),
-        "c": NO_ORDERS,
+        "c": NO_OVERRIDES,
     }
-    plain = json.loads(json.dumps(kept(orders)))
-    assert found(plain) == {name: one for name, one in orders.items() if name != "c"}
+    plain = json.loads(json.dumps(overrides_to_json(orders)))
+    assert overrides_from_json(plain) == {name: one for name, one in orders.items() if name != "c"}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_orders_survive_as_plain_values() -> None:
         {"version": 1, "pools": {"a": {"scale": {"workers": 1}}}},
     ],
 )
-def test_what_is_no_order_is_refused(data: object) -> None:
-    with pytest.raises(ValueError, match=r"orders|paused|workers|expiry"):
-        found(data)
+def test_data_that_are_no_overrides_are_refused(data: object) -> None:
+    with pytest.raises(ValueError, match=r"overrides|paused|workers|expiry"):
+        overrides_from_json(data)
 
 
 def test_orders_that_come_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_orders_that_come_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
 def test_an_unreadable_file_of_orders_is_told_and_replaced_by_the_next_order(tmp_path: Path) -> None:
     files = StateDir(tmp_path)
     (tmp_path / "orders.json").write_text("{")
-    with pytest.raises(ValueError, match="no orders"):
+    with pytest.raises(ValueError, match="not overrides"):
         files.read_orders()
     before = files.orders_mark()
     files.change_orders("a", lambda _: SCALED)

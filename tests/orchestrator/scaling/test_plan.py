@@ -73,7 +73,7 @@ def test_a_worker_that_finishes_has_no_deadline_and_is_told_apart_when_it_is_don
     spec = a_pool(most=2)
     assert planned(fleet, 2, spec=spec, now=NOW + 1_000_000).is_empty
     done = a_fleet(*(replace(w, leases=0) if w.is_finishing else w for w in fleet.workers.values()))
-    assert planned(done, 2, spec=spec).finish == (WorkerRemoval("b0000", "what it held is done"),)
+    assert planned(done, 2, spec=spec).finish == (WorkerRemoval("b0000", "its tasks are done"),)
 
 
 def test_those_who_finish_are_no_capacity_but_take_up_room() -> None:
@@ -216,7 +216,7 @@ class TestReplacing:
         fleet = a_fleet_of(busy=4, spec=OLD)
         decision = a_decision(current=4, target=4)
         for scarce, spawned in (("memory", 0), ("cpu", 1), ("", 1)):
-            conditions = Conditions(room=Allocation(0, scarce))
+            conditions = Conditions(allocation=Allocation(0, scarce))
             plan_ = plan_actions(decision, fleet=fleet, spec=spec, now=NOW, conditions=conditions)
             assert (len(plan_.spawn), len(plan_.finish)) == (spawned, 1 - spawned)
 

@@ -179,7 +179,7 @@ class TestShrinking:
     def test_a_smaller_fleet_that_does_on_paper_is_enough_before_that(self) -> None:
         known = what_is_known()
         assert decided(fleet=a_fleet_of(idle=9), state=known).target == 1
-        peak = PolicyState(known.estimates, paper=ErlangNeed(((Monotonic(NOW - 5), 6),)), sampled_at=known.sampled_at)
+        peak = PolicyState(known.estimates, erlang=ErlangNeed(((Monotonic(NOW - 5), 6),)), sampled_at=known.sampled_at)
         enough = decided(fleet=a_fleet_of(idle=9), state=peak)
         assert (enough.target, enough.rule) == (6, "paper")
 
@@ -294,7 +294,7 @@ def test_more_tasks_at_the_end_of_the_queue_never_want_fewer(
 
 @given(
     ages=ages,
-    crew=st.builds(
+    capacity=st.builds(
         ServingCapacity,
         st.integers(0, 50),
         st.integers(0, 50),
@@ -307,14 +307,14 @@ def test_more_tasks_at_the_end_of_the_queue_never_want_fewer(
 )
 @settings(max_examples=300, deadline=None)
 def test_a_shorter_slo_never_wants_fewer_for_tasks_that_can_be_saved(
-    ages: list[float], crew: ServingCapacity, startup: float, usable: list[float]
+    ages: list[float], capacity: ServingCapacity, startup: float, usable: list[float]
 ) -> None:
     short, long = (
         Pace(slo_seconds=u / 0.8, usable_slo_seconds=u, startup_seconds=startup, turn_seconds=1) for u in usable
     )
     savable = [Waiting(n, age) for n, age in enumerate(ages, 1) if usable[0] - age >= startup]
-    need_short = workers_needed(savable, crew=crew, pace=short).workers
-    assert need_short >= workers_needed(savable, crew=crew, pace=long).workers
+    need_short = workers_needed(savable, capacity=capacity, pace=short).workers
+    assert need_short >= workers_needed(savable, capacity=capacity, pace=long).workers
 
 
 @given(ages=ages, fleet=fleets, state=states, least=st.integers(0, 10), more=st.integers(1, 30))

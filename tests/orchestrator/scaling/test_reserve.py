@@ -14,11 +14,11 @@ CREW = ServingCapacity(0, 0, (), 1, 2.0)
 
 def after(known: Reserve, arrivals: int, *, seconds: float, busy: float = 0.0, pace: Pace = PACE) -> Reserve:
     at = Monotonic(max(known.at, NOW) + seconds)
-    return known.after(arrivals, at=at, busy_seconds=busy * seconds, elapsed_seconds=seconds, crew=CREW, pace=pace)
+    return known.after(arrivals, at=at, busy_seconds=busy * seconds, elapsed_seconds=seconds, capacity=CREW, pace=pace)
 
 
 def warm(known: Reserve, *, paper: int = 0, tasks: int = 1, in_flight: int = 0, pace: Pace = PACE) -> WarmWorkers:
-    return known.warm(paper=paper, tasks=tasks, in_flight=in_flight, rate=0.0, crew=CREW, pace=pace)
+    return known.warm(erlang_workers=paper, tasks=tasks, in_flight=in_flight, rate=0.0, capacity=CREW, pace=pace)
 
 
 BURST = after(Reserve(busy_slots=100.0), 90, seconds=1.0)
@@ -46,10 +46,10 @@ def test_the_average_that_bounds_it_forgets_in_twenty_minutes() -> None:
 
 
 def test_what_the_budget_takes_away_is_told() -> None:
-    assert warm(Reserve(busy_slots=2.0), paper=18).told == (
+    assert warm(Reserve(busy_slots=2.0), paper=18).description == (
         "18 warm would hold the slo and cost 9 times the work, so 3 are kept: for more set workers.min"
     )
-    assert warm(Reserve(busy_slots=20.0), paper=18).told == ""
+    assert warm(Reserve(busy_slots=20.0), paper=18).description == ""
 
 
 def test_nobody_is_kept_where_nothing_comes_or_a_start_is_in_time() -> None:

@@ -2,8 +2,7 @@
 
 from random import Random
 
-from orchestrator.simulation.parts import NEVER
-from orchestrator.simulation.pool import SimulatedPool
+from orchestrator.simulation.pool import NEVER, SimulatedPool
 from orchestrator.simulation.workload import NEVER_SUCCEEDS, SimulatedWorld, Workload
 
 EXACT = SimulatedWorld(startup_samples=(2.0,), retry_min_seconds=10.0)
@@ -38,7 +37,7 @@ def test_the_worker_used_last_gets_the_next_task() -> None:
     for _ in range(3):
         pool.spawn(1)
     run_until(pool, 40.0)
-    used = [lease.worker.name for lease in pool.take_news().finished]
+    used = [lease.worker.name for lease in pool.take_events().finished]
     assert len(used) == 3
     assert len(set(used)) == 1
 
@@ -58,7 +57,7 @@ def test_a_failed_lease_comes_back_after_its_back_off_and_is_delayed_until_then(
     run_until(pool, 7.0)
     assert (pool.delayed, len(pool.ready)) == (1, 0)
     run_until(pool, 100.0)
-    news = pool.take_news()
+    news = pool.take_events()
     assert [(f.outcome, f.ended_at) for f in news.finished] == [
         ("released", 6.0),
         ("released", 17.0),
@@ -111,7 +110,7 @@ def test_workers_that_die_at_their_start_lease_nothing() -> None:
     pool.spawn(1)
     run_until(pool, 10.0)
     assert not pool.workers
-    assert [gone.code for gone in pool.take_news().gone] == [1]
+    assert [gone.code for gone in pool.take_events().gone] == [1]
 
 
 def test_contention_lengthens_leases_that_begin_among_many() -> None:
@@ -119,19 +118,19 @@ def test_contention_lengthens_leases_that_begin_among_many() -> None:
     pool = a_pool(ready=[5.0, 5.0], world=world)
     pool.spawn(2)
     run_until(pool, 100.0)
-    assert [f.ended_at for f in pool.take_news().finished] == [6.0, 6.5]
+    assert [f.ended_at for f in pool.take_events().finished] == [6.0, 6.5]
 
 
 def test_tasks_to_come_are_seen_from_when_they_were_added_and_retries_are_not() -> None:
     failing = SimulatedWorld(startup_samples=(0.0,), retry_min_seconds=20.0)
     pool = a_pool(ready=[1.0, 50.0, 60.0, 90.0], added_at=[1.0, 0.0, 30.0, 0.0], failures=[1, 0, 0, 0], world=failing)
-    assert pool.news_at(0.0) == 1.0
+    assert pool.next_visible_at(0.0) == 1.0
     pool.spawn(1)
     run_until(pool, 20.0)
     assert (pool.delayed, pool.upcoming_seconds(45.0)) == (3, [30.0])
     run_until(pool, 45.0)
     assert pool.upcoming_seconds(20.0) == [5.0, 15.0]
-    assert [pool.news_at(ahead) for ahead in (0.0, 3.0, 10.0)] == [50.0, 47.0, 40.0]
+    assert [pool.next_visible_at(ahead) for ahead in (0.0, 3.0, 10.0)] == [50.0, 47.0, 40.0]
 
 
 def test_starts_at_the_same_time_share_the_cores() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.simulation.results import RunResult
-from orchestrator.simulation.rules import RULES, RuleScaler, RuleSettings, told_of
+from orchestrator.simulation.rules import RULES, RuleScaler, RuleSettings, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import COOL_DOWN_SECONDS, GIVE_UP_SECONDS, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
@@ -178,7 +178,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 @pytest.mark.parametrize("name", RULES)
 def test_every_rule_does_all_the_work_within_the_bounds(name: str) -> None:
     workload = poisson(rate=1.0, seconds=2_000.0, service=3.0)
-    told = told_of(workload, slo_seconds=30.0, least=0, most=12, slots=1)
+    told = rule_settings(workload, slo_seconds=30.0, least=0, most=12, slots=1)
     result = simulate(workload, SimulatedWorld(), RuleScaler(name, told), slo_seconds=30.0)
     assert result.unfinished == 0
     assert 1 <= result.peak <= 12

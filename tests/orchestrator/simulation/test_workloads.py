@@ -7,12 +7,10 @@ from random import Random
 
 import pytest
 
-from orchestrator.simulation.workload import NEVER_SUCCEEDS, Workload
+from orchestrator.simulation.workload import NEVER_SUCCEEDS, ServiceTimes, Workload, WorkloadError
 from orchestrator.simulation.workloads.arrival_file import read_arrivals
-from orchestrator.simulation.workloads.errors import WorkloadError
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycle, read_lifecycles
-from orchestrator.simulation.workloads.service_times import ServiceTimes
-from orchestrator.simulation.workloads.shapes import shaped
+from orchestrator.simulation.workloads.shapes import read_shape
 from queue_core import events
 from queue_core.clock import Instant
 from queue_core.events import QueueEvent
@@ -96,14 +94,14 @@ def test_a_count_is_a_whole_number() -> None:
     ],
 )
 def test_a_shape_has_about_as_many_tasks_as_its_rate_says(shape: str, tasks: int) -> None:
-    workload = shaped(shape, rng=Random(1))
+    workload = read_shape(shape, rng=Random(1))
     assert workload.tasks == pytest.approx(tasks, rel=0.06)
     assert workload.last_at <= 3_600.0
     assert list(workload.ready_at) == sorted(workload.ready_at)
 
 
 def test_steps_are_low_first_and_then_high() -> None:
-    workload = shaped("steps:1/s..9/s,every=20m,for=20m", rng=Random(1))
+    workload = read_shape("steps:1/s..9/s,every=20m,for=20m", rng=Random(1))
     low = sum(1 for at in workload.ready_at if at < 600)
     assert low < workload.tasks / 5
 
@@ -125,7 +123,7 @@ def test_steps_are_low_first_and_then_high() -> None:
 )
 def test_a_shape_that_cannot_be_used_is_told_with_a_fix(shape: str, what: str) -> None:
     with pytest.raises(WorkloadError) as raised:
-        shaped(shape, rng=Random(1))
+        read_shape(shape, rng=Random(1))
     assert what in str(raised.value)
     assert raised.value.fix
 

@@ -5,8 +5,15 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet.quarantine import DeathRecord, Suspect, SuspectedTask, SuspectVerdict, Verdict, name_for
-from orchestrator.sources.held_tasks import held_by, recall, settle
+from orchestrator.fleet.quarantine import (
+    DeathRecord,
+    IsolatedTask,
+    SuspectedTask,
+    TaskVerdict,
+    Verdict,
+    solo_worker_name,
+)
+from orchestrator.sources.held_tasks import apply_verdicts, held_by, recall
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
 from queue_core.local import LocalQueue, LocalQueues
@@ -33,12 +40,12 @@ def queue(queues: LocalQueues) -> LocalQueue:
     return queues.queue("thumbs")
 
 
-def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> SuspectVerdict:
-    return replace(SuspectVerdict(task, verdict, DeathRecord(2, 0, 1.0)), **more)  # type: ignore[arg-type]
+def a_fate(task: SuspectedTask, verdict: Verdict, **more: object) -> TaskVerdict:
+    return replace(TaskVerdict(task, verdict, DeathRecord(2, 0, 1.0)), **more)  # type: ignore[arg-type]
 
 
-def a_suspect(task: SuspectedTask, mark: str) -> Suspect:
-    return Suspect(task, mark, Monotonic(0.0), Monotonic(60.0))
+def a_suspect(task: SuspectedTask, mark: str) -> IsolatedTask:
+    return IsolatedTask(task, mark, Monotonic(0.0), Monotonic(60.0))
 
 
 def states(queue: LocalQueue) -> dict[str, TaskState]:
@@ -66,7 +73,7 @@ def test_each_is_treated_as_it_is_to_be(queues: LocalQueues, queue: LocalQueue) 
     queue.add([NewTask(name="free"), NewTask(name="held"), NewTask(name="spared"), NewTask(name="dead")])
     queue.lease(4, worker="w1")
     free, held, spared, dead = held_by(queues, "thumbs", "w1", cursor=0)
-    marks = settle(
+    marks = apply_verdicts(
         queues,
         [
             a_fate(free, "given back"),
@@ -88,7 +95,7 @@ def test_each_is_treated_as_it_is_to_be(queues: LocalQueues, queue: LocalQueue) 
         "spared": 0,
         "dead": 1,
     }
-    (lease,) = queue.lease(worker=name_for(a_suspect(held, marks[1]), identity="w2"))
+    (lease,) = queue.lease(worker=solo_worker_name(a_suspect(held, marks[1]), identity="w2"))
     assert (lease.name, lease.lease_number) == ("held", 2)
 
 
@@ -100,10 +107,10 @@ def test_a_task_that_moved_on_by_itself_is_left_alone(
     held = held_by(queues, "thumbs", "w1", cursor=0)
     queue.delete(leases[0])
     clock.advance(10)
-    assert settle(queues, [a_fate(one, "held back", hold_seconds=60.0) for one in held]) == ["", "", ""]
+    assert apply_verdicts(queues, [a_fate(one, "held back", hold_seconds=60.0) for one in held]) == ["", "", ""]
     assert states(queue) == {"b": TaskState.READY, "c": TaskState.READY}
     queues.delete_queue("thumbs")
-    assert settle(queues, [a_fate(held[0], "dead", why="x")]) == [""]
+    assert apply_verdicts(queues, [a_fate(held[0], "dead", why="x")]) == [""]
     assert held_by(queues, "thumbs", "w1", cursor=0) == []
     recall(queues, [a_suspect(held[0], "1.99")])
 
@@ -112,7 +119,9 @@ def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: Loc
     queue.add([NewTask(name="a"), NewTask(name="b")])
     queue.lease(2, worker="w1")
     a, b = held_by(queues, "thumbs", "w1", cursor=0)
-    marks = settle(queues, [a_fate(a, "held back", hold_seconds=60.0), a_fate(b, "held back", hold_seconds=70.0)])
+    marks = apply_verdicts(
+        queues, [a_fate(a, "held back", hold_seconds=60.0), a_fate(b, "held back", hold_seconds=70.0)]
+    )
     clock.advance(60)  # the first is anybody's by now
     recall(queues, [a_suspect(a, marks[0]), a_suspect(b, marks[1])])
     assert {task.shown_name: (task.state, task.leases) for task in queue.peek().tasks} == {
@@ -120,4 +129,4 @@ def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: Loc
         "b": (TaskState.READY, 1),
     }
     with pytest.raises(WorkerRetiredError):
-        queue.lease(worker=name_for(a_suspect(b, marks[1]), identity="w3"))
+        queue.lease(worker=solo_worker_name(a_suspect(b, marks[1]), identity="w3"))

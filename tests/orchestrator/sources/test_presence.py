@@ -5,25 +5,25 @@ import pytest
 from orchestrator.samples import PresentWorker
 from orchestrator.sources.presence import ServersPresence
 from queue_core.errors import StoreUnavailableError
-from queue_core.stats import HeardWorker
+from queue_core.stats import WorkerActivity
 
 
 class AServer:
     """A server that has heard of these workers; of None it is away."""
 
-    def __init__(self, *heard: HeardWorker, is_away: bool = False) -> None:
+    def __init__(self, *heard: WorkerActivity, is_away: bool = False) -> None:
         self.heard = list(heard)
         self.is_away = is_away
 
-    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
         if self.is_away:
             raise StoreUnavailableError("away")
         return [one for one in self.heard if one.worker.startswith(prefix)]
 
 
 def test_a_worker_that_moved_is_told_as_the_server_knows_it_that_heard_of_it_last() -> None:
-    left = AServer(HeardWorker("resize/a", 9.0, waits=True, hung_up=True))
-    joined = AServer(HeardWorker("resize/a", 0.0, waits=True, hung_up=False), HeardWorker("x", 0.0, True, False))
+    left = AServer(WorkerActivity("resize/a", 9.0, waits=True, hung_up=True))
+    joined = AServer(WorkerActivity("resize/a", 0.0, waits=True, hung_up=False), WorkerActivity("x", 0.0, True, False))
     for servers in ([left, joined], [joined, left]):
         assert ServersPresence(servers)("thumbs", "resize/") == [
             PresentWorker("resize/a", 0.0, waits=True, hung_up=False)
@@ -31,7 +31,7 @@ def test_a_worker_that_moved_is_told_as_the_server_knows_it_that_heard_of_it_las
 
 
 def test_a_server_that_is_away_has_nobody_waiting_at_it() -> None:
-    there = AServer(HeardWorker("resize/a", 1.0, waits=False, hung_up=False))
+    there = AServer(WorkerActivity("resize/a", 1.0, waits=False, hung_up=False))
     found = ServersPresence([AServer(is_away=True), there])("thumbs", "resize/")
     assert [one.worker for one in found] == ["resize/a"]
 
@@ -46,8 +46,8 @@ def test_over_a_store_nobody_can_tell() -> None:
 
 
 def test_of_all_servers_nobody_can_tell_while_one_does_not_answer() -> None:
-    there = AServer(HeardWorker("resize-1", 9.0, waits=True, hung_up=False))
+    there = AServer(WorkerActivity("resize-1", 9.0, waits=True, hung_up=False))
     with pytest.raises(StoreUnavailableError):
         ServersPresence([AServer(is_away=True), there]).all("thumbs", "")
-    joined = AServer(HeardWorker("resize-1", 0.0, waits=True, hung_up=False))
+    joined = AServer(WorkerActivity("resize-1", 0.0, waits=True, hung_up=False))
     assert ServersPresence([joined, there]).all("thumbs", "") == [PresentWorker("resize-1", 0.0, waits=True)]

@@ -322,12 +322,12 @@ def test_a_worker_that_waits_at_another_server_of_the_store_asks(asked: Servers)
     asked.at_a.queue(QUEUE).lease(worker="w1")
     call = asked.lease_at_b()
     eventually(lambda: asked.b.waiting() == 1)
-    eventually(lambda: asked.sample(elsewhere=None).heard["w1"].silent_seconds > 0.0)
+    eventually(lambda: asked.sample(elsewhere=None).presence["w1"].silent_seconds > 0.0)
     both = ServersPresence([asked.at_a, asked.at_b])
-    assert asked.sample(elsewhere=both.all).heard["w1"].silent_seconds == 0.0
+    assert asked.sample(elsewhere=both.all).presence["w1"].silent_seconds == 0.0
     asked.b.thread.stop()
     call.result(30)
-    assert "w1" not in asked.sample(elsewhere=both.all).heard, "while one of them is away nobody can tell"
+    assert "w1" not in asked.sample(elsewhere=both.all).presence, "while one of them is away nobody can tell"
 
 
 class Counted(LocalQueues):

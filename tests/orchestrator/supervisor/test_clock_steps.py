@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.workers import Fleet, Memory
+from orchestrator.fleet.workers import Fleet, RememberedWorker
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import SnapshotWriter, wall_time_in
@@ -69,4 +69,4 @@ def test_a_snapshot_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
     StateDir(tmp_path).write_snapshot({"version": 1, "workers": [worker, "nobody", {"worker": 7}]})
     showcase = a_showcase(tmp_path, clock)
     assert [handle.worker for handle in showcase.roster()] == ["resize-1"]
-    assert showcase.memories() == {"resize-1": Memory(None, Monotonic(clock.monotonic() + 9))}
+    assert showcase.memories() == {"resize-1": RememberedWorker(None, Monotonic(clock.monotonic() + 9))}

@@ -31,7 +31,7 @@ class StillHost(HostMeter):
     def __init__(self, host: HostCapacity) -> None:
         self.host = host
 
-    def look(self, *, now: Monotonic) -> HostCapacity:
+    def measure(self, *, now: Monotonic) -> HostCapacity:
         return self.host
 
 
@@ -156,7 +156,7 @@ def test_what_was_asked_is_told_once(stage: Stage) -> None:
     stage.order(Overrides(paused="both"))
     for _ in range(3):
         stage.turn()
-    asked = [entry for entry in stage.logs if entry["event"] == events.POOL_ORDERED]
+    asked = [entry for entry in stage.logs if entry["event"] == events.POOL_OVERRIDDEN]
     assert [(entry["pool"], entry["orders"]) for entry in asked] == [("resize", {"paused": "both"})]
 
 
@@ -269,7 +269,7 @@ def test_a_pool_that_was_seldom_looked_at_is_tried_all_the_same(stage: Stage) ->
     stage.source.held = {worker: ["t"] for worker in stage.runtime.live}
     stage.turn()
     stage.turn()  # busy for longer than it takes to measure it, and measured for the first time
-    room = stage.reconciler.pools["resize"].conditions.room
+    room = stage.reconciler.pools["resize"].conditions.allocation
     assert room is not None
     assert (room.workers, room.scarce) == (1, "unknown")
 

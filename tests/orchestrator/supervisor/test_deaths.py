@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from orchestrator import events
-from orchestrator.fleet.quarantine import HOLD_SECONDS, is_alone
+from orchestrator.fleet.quarantine import HOLD_SECONDS, is_solo_worker
 from orchestrator.runtime import WorkerHandle
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import Journal, amended, read_journal
@@ -24,7 +24,7 @@ def die(stage: Stage, worker: str, *tasks: str, after: float = 0.0, number: int 
 
 
 def alone(stage: Stage) -> list[str]:
-    return [worker for worker in stage.runtime.live if is_alone(worker)]
+    return [worker for worker in stage.runtime.live if is_solo_worker(worker)]
 
 
 def a_suspected(stage: Stage, **settings: object) -> str:
@@ -61,13 +61,13 @@ def test_a_pool_of_one_runs_its_suspect_and_then_has_its_worker_back(stage: Stag
     (second,) = stage.runtime.live
     die(stage, second, "poison", "another")
     (worker,) = stage.runtime.live
-    assert is_alone(worker)
+    assert is_solo_worker(worker)
     stage.turn()
     assert list(stage.runtime.live) == [worker]
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
     (after,) = stage.runtime.live
-    assert not is_alone(after)
+    assert not is_solo_worker(after)
 
 
 def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
@@ -79,7 +79,7 @@ def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
     stage.turn(after=1.0)
     assert list(stage.runtime.live) == []
     stage.turn(after=60.0)
-    assert [is_alone(worker) for worker in stage.runtime.live] == [True]
+    assert [is_solo_worker(worker) for worker in stage.runtime.live] == [True]
 
 
 def test_those_who_wait_for_a_worker_are_counted_for_whoever_looks(stage: Stage) -> None:

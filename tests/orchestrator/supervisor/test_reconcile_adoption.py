@@ -3,7 +3,7 @@
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.workers import Memory
+from orchestrator.fleet.workers import RememberedWorker
 from orchestrator.runtime import WorkerHandle
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.reconciling import Stage
@@ -54,10 +54,10 @@ def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: S
         stage.source.seen.add(name)
     leaves_by = Monotonic(stage.clock.monotonic() + 8.0)
     memories = {
-        "resize-old": Memory(replaced_by="resize-new", leaves_by=leaves_by),
-        "resize-other": Memory(replaced_by="resize-dead"),
-        "gone-old": Memory(leaves_by=leaves_by),
-        "resize-dead": Memory(leaves_by=leaves_by),
+        "resize-old": RememberedWorker(replaced_by="resize-new", leaves_by=leaves_by),
+        "resize-other": RememberedWorker(replaced_by="resize-dead"),
+        "gone-old": RememberedWorker(leaves_by=leaves_by),
+        "resize-dead": RememberedWorker(leaves_by=leaves_by),
     }
     stage.set_pools(a_pool(least=2, most=2))
     stage.reconciler.adopt((), memories=memories)
@@ -71,7 +71,7 @@ def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_whil
     adopted_worker(stage, "resize-old", pool=a_pool())
     stage.source.held["resize-old"] = ["a long task"]
     stage.set_pools(a_pool(most=1))
-    stage.reconciler.adopt((), memories={"resize-old": Memory(finishes=True)})
+    stage.reconciler.adopt((), memories={"resize-old": RememberedWorker(finishes=True)})
     for _ in range(20):
         stage.turn()
     assert (stage.runtime.asked, stage.state_of("resize-old")) == ([], "draining")

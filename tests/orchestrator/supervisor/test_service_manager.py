@@ -95,8 +95,8 @@ def test_turns_that_fail_do_not_feed_the_watchdog(stage: SupervisorStage, tmp_pa
 def test_without_a_service_manager_nothing_is_said() -> None:
     manager = ServiceManager({"WATCHDOG_USEC": "100000"})
     assert manager.watchdog_seconds is None
-    manager.tell("READY=1")
-    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).tell("READY=1")
+    manager.notify("READY=1")
+    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).notify("READY=1")
 
 
 def test_a_watchdog_that_is_for_another_process_is_not_fed() -> None:

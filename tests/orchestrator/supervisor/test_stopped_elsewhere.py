@@ -14,28 +14,28 @@ from tests.support.fleet.fleet_builders import a_pool
 
 
 @pytest.mark.parametrize(
-    ("code", "signal", "asked", "cause"),
+    ("code", "signal", "drained", "cause"),
     [
         pytest.param(0, None, False, Cause.DRAINED, id="it finished"),
         pytest.param(143, None, False, Cause.DRAINED, id="a shell tells SIGTERM"),
         pytest.param(None, 15, False, Cause.DRAINED, id="it heeds SIGTERM by ending"),
         pytest.param(None, 9, False, Cause.OVERDUE, id="it was ended before it had finished"),
         pytest.param(1, None, False, Cause.CRASHED, id="it crashed on the way"),
-        pytest.param(0, None, True, Cause.DRAINED, id="we had asked, too"),
+        pytest.param(0, None, True, Cause.DRAINED, id="we had asked it, too"),
     ],
 )
 def test_a_worker_that_somebody_else_stopped_is_no_worker_that_failed(
-    code: int | None, signal: int | None, asked: bool, cause: Cause
+    code: int | None, signal: int | None, drained: bool, cause: Cause
 ) -> None:
     ended = Exit("w", "p", "docker:1", Monotonic(1.0), code=code, signal=signal, is_stopped=True)
-    told, detail = cause_of(ended, asked=asked, overdue=False)
+    told, detail = cause_of(ended, drained=drained, overdue=False)
     assert told is cause
-    assert ("somebody else" in detail) == (not asked and cause is not Cause.CRASHED)
+    assert ("somebody else" in detail) == (not drained and cause is not Cause.CRASHED)
 
 
 def test_memory_that_runs_out_while_a_worker_is_stopped_is_the_cause_all_the_same() -> None:
     ended = Exit("w", "p", "docker:1", Monotonic(1.0), signal=9, out_of_memory=True, is_stopped=True)
-    assert cause_of(ended, asked=False, overdue=False)[0] is Cause.OUT_OF_MEMORY
+    assert cause_of(ended, drained=False, overdue=False)[0] is Cause.OUT_OF_MEMORY
 
 
 @pytest.mark.parametrize(

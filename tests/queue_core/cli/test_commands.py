@@ -239,7 +239,7 @@ def test_a_token_comes_from_the_flag_the_variable_or_the_file_it_names(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        pytest.param(b"\x7fELF\xd0\xd0", "is not a text in UTF-8", id="no text"),
+        pytest.param(b"\x7fELF\xd0\xd0", "is not UTF-8 text", id="no text"),
         pytest.param(b"\n", "no token", id="empty"),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_change_whose_answer_is_cut_says_that_it_is_finished(folder: Path, arg
     with no_space() as stdout:
         told = run(*arguments, folder=folder, stdout=stdout)
     assert told.code == 74
-    assert "stdout was cut (No space left on device); the change is finished all the same" in told.err
+    assert "stdout was cut (No space left on device); the change is finished anyway" in told.err
     assert "try again" not in told.err
 
 

@@ -33,7 +33,7 @@ def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalQueu
 
 
 def test_closing_a_line_ends_its_wait_and_no_other(queues: LocalQueues) -> None:
-    first, other = queues.waiting_line("q"), queues.waiting_line("q")
+    first, other = queues.waiting_call("q"), queues.waiting_call("q")
     with ThreadPoolExecutor(2) as pool:
         closed = pool.submit(first.lease, wait_seconds=LONG_SECONDS)
         kept = pool.submit(other.lease, wait_seconds=LONG_SECONDS)
@@ -45,7 +45,7 @@ def test_closing_a_line_ends_its_wait_and_no_other(queues: LocalQueues) -> None:
 
 
 def test_a_closed_line_does_not_wait_but_leases_what_is_there(queues: LocalQueues) -> None:
-    line = queues.waiting_line("q")
+    line = queues.waiting_call("q")
     line.close()
     assert line.lease(wait_seconds=LONG_SECONDS) == []
     queues.queue("q").add(b"x")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.cli.serving import opened_store
+from queue_core.cli.serving import prepared_store
 from queue_core.client import HttpQueues
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
@@ -93,7 +93,7 @@ def test_the_settings_file_sets_the_limit_as_a_server_starts(tmp_path: Path) -> 
         settings, mistakes = parse_queue_file({"store": url, **setting})
         assert settings is not None
         assert not mistakes
-        with opened_store(settings, tmp_path) as store, store.read() as transaction:
+        with prepared_store(settings, tmp_path) as store, store.read() as transaction:
             assert transaction.storage() == Storage(expected, 0)
 
 

@@ -13,7 +13,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.exporter import STDOUT
 from queue_core.transfer.importer import import_file
-from queue_core.transfer.progress import held
+from queue_core.transfer.progress import holding_lead
 from tests.support.stores.moving import (
     QUEUE,
     CutOffError,
@@ -219,7 +219,7 @@ def test_nothing_is_done_with_a_file_that_is_wrong_near_its_end(tmp_path: Path, 
 def test_two_imports_of_one_file_do_not_run_at_once(tmp_path: Path, new: Store) -> None:
     path, _ = a_file(tmp_path)
     session = f"import-{lines_of(path)[0]['id']}"
-    with held(service(new), session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
+    with holding_lead(service(new), session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
         imported(new, path)
 
 

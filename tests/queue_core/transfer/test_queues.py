@@ -11,7 +11,7 @@ from queue_core.store import HeldName, LeaseRequest, Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.migration import queues_to_move, queues_to_undo
-from queue_core.transfer.progress import held
+from queue_core.transfer.progress import holding_lead
 from queue_core.validation import FILLED_FROM
 from tests.support.stores.moving import (
     MAX_WRITES,
@@ -51,7 +51,7 @@ def lease_all(store: Store) -> list[str]:
         with store.begin() as transaction:
             granted = transaction.lease(QUEUE, LeaseRequest(1000, 60, ANY, "new-1"), now=store.clock.now())
         names += [lease.name for lease in granted.leases]
-        if not granted.leases and not granted.unsettled:
+        if not granted.leases and not granted.more_due:
             return names
 
 
@@ -238,7 +238,7 @@ def test_a_queue_that_was_dropped_at_the_new_store_is_not_brought_there_again_un
 
 def test_two_moves_of_one_queue_do_not_run_at_once(old: Store, new: Store) -> None:
     move = a_move(old, new)
-    with held(service(new), move._session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
+    with holding_lead(service(new), move._session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
         move.run()
     assert moved_to(old) == ""
 

@@ -31,7 +31,7 @@ def lease_all(store: Store) -> list[str]:
         with store.begin() as transaction:
             granted = transaction.lease(QUEUE, LeaseRequest(1000, 60, ANY, "new-1"), now=store.clock.now())
         names += [lease.name for lease in granted.leases]
-        if not granted.leases and not granted.unsettled:
+        if not granted.leases and not granted.more_due:
             return names
 
 

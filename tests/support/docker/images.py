@@ -15,7 +15,7 @@ from orchestrator.demo.image_files import PROGRAMS, python_files, this_interpret
 
 TEST_IMAGE: Final = "towline-test:latest"
 BASE_IMAGE: Final = "towline-test-base:latest"
-_TESTS: Final = Path(__file__).resolve().parents[1]
+_TESTS: Final = Path(__file__).resolve().parents[2]
 _BUILD_PROGRAMS: Final = (
     *(*PROGRAMS, "cp", "mv", "ln", "chmod", "chown", "chgrp", "find", "grep", "sed", "head", "tail", "wc", "dirname"),
     *("basename", "readlink", "test", "[", "tar", "gzip", "install", "uname", "date", "tr", "sort", "useradd"),

@@ -5,7 +5,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
-from orchestrator.scaling.decision import NOTHING_SPECIAL, Conditions, Decision
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision
 from orchestrator.scaling.learning import PolicyState, learn
 from orchestrator.scaling.policy import decide
 
@@ -17,7 +17,7 @@ def learn_and_decide(
     spec: PoolSpec,
     state: PolicyState,
     now: Monotonic,
-    conditions: Conditions = NOTHING_SPECIAL,
+    conditions: Conditions = DEFAULT_CONDITIONS,
 ) -> tuple[Decision, PolicyState]:
     """Return the decision and the state that remembers it, as a turn of a supervisor makes them."""
     learned = learn(state, sample, fleet=fleet, spec=spec, now=now)

@@ -8,7 +8,7 @@ from typing import Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
-from orchestrator.fleet.quarantine import Suspect, SuspectedTask, SuspectVerdict
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
@@ -138,7 +138,7 @@ class FakeSource:
             waiting=tuple(Waiting(position, self.age_seconds) for position in range(1, min(self.ready, 8) + 1)),
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
-            heard={
+            presence={
                 worker: PresentWorker(worker, max(0.0, now - self.asked_at[worker]), waits=True)
                 for worker in workers
                 if worker in self.asked_at
@@ -195,10 +195,10 @@ class FakeSource:
         self._answer()
         return worker in self.worked_unseen
 
-    def settle(self, fates: Sequence[SuspectVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
         self._answer()
         marks = []
-        for fate in fates:
+        for fate in verdicts:
             self.settled.append((fate.task.task, fate.verdict))
             for tasks in self.held.values():
                 if fate.task.task in tasks:
@@ -206,7 +206,7 @@ class FakeSource:
             marks.append("7.99" if fate.verdict == "held back" else "")
         return marks
 
-    def recall(self, suspects: Sequence[Suspect]) -> None:
+    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         self._answer()
         self.recalled += [suspect.task.task for suspect in suspects]
 

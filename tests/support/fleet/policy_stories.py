@@ -340,7 +340,7 @@ conditions = st.builds(
     Conditions,
     paused=st.sampled_from(["no", "no", "no", "no", "both", "up", "down"]),
     cores=st.sampled_from([1, 2, 64]),
-    room=st.one_of(st.none(), st.none(), st.none(), rooms),
+    allocation=st.one_of(st.none(), st.none(), st.none(), rooms),
     budget=st.sampled_from(["left", "left", "left", "spent", "overdrawn"]),
     bounds_by=st.sampled_from(["", "schedule"]),
     finish_by=st.one_of(

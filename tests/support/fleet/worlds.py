@@ -11,7 +11,7 @@ from random import Random
 from typing import Final
 
 from orchestrator.simulation.results import RunResult
-from orchestrator.simulation.rules import RuleScaler, told_of
+from orchestrator.simulation.rules import RuleScaler, rule_settings
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import hindsight, simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
@@ -114,7 +114,7 @@ def a_world(number: int) -> RandomWorld:
 def judged(world: RandomWorld) -> Judged:
     """The world run by a pool that knows nothing beforehand, and by each of its peers."""
     spec = a_pool("towline", most=world.most, slo=world.slo_seconds)
-    told = told_of(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
+    told = rule_settings(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
     scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, told) for name in PEERS))
     pool, *peers = (simulate(world.workload, world.world, scaler, slo_seconds=spec.slo) for scaler in scalers)
     yardstick = hindsight(world.workload, slo_seconds=spec.slo, startup_seconds=world.world.startup_seconds)

@@ -308,12 +308,12 @@ class StoreModel(RuleBasedStateMachine):
 
         # The reference settles for good when it looks; so that a clock stepped back finds both alike, settle both.
         self.both(verb, how="read")
-        self.both(lambda to: (to.settle(queue, limit=500, now=now), None)[1])
+        self.both(lambda to: (to.expire(queue, limit=500, now=now), None)[1])
         self.both(verb)
 
     @rule(queue=queues, limit=some.integers(1, 4))
     def samples(self, queue: str, limit: int) -> None:
-        self.both(lambda to: (to.settle(queue, limit=500, now=self.clock.now()), None)[1])
+        self.both(lambda to: (to.expire(queue, limit=500, now=self.clock.now()), None)[1])
         seen: list[object] = []
         for store, cursors in zip((self.reference, self.store), self.cursors.values(), strict=True):
             try:

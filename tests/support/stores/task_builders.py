@@ -63,7 +63,7 @@ def lease(
     """Ask for leases as a service does: again while due tasks are left to settle."""
     while True:
         granted = grant(store, count, seconds=seconds, tags=tags, worker=worker, now=now, queue=queue)
-        if granted.leases or not granted.unsettled:
+        if granted.leases or not granted.more_due:
             return list(granted.leases)
 
 

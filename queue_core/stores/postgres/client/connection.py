@@ -16,7 +16,7 @@ from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client import errors
 from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
 from queue_core.stores.postgres.client.statements import StatementRunner
-from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, RemoteClock
 
 OLDEST_VERSION = 14
 HANDSHAKE_SECONDS = 5.0
@@ -96,7 +96,7 @@ class PostgresConnection:
         row = self.driver.execute(_TIME).fetchone()
         received_at = clock.since_boot()
         assert row is not None and isinstance(row[0], int), "one row, of one number"
-        clock.note(Instant(row[0]), sent_at=sent_at, received_at=received_at)
+        clock.observe(Instant(row[0]), sent_at=sent_at, received_at=received_at)
 
 
 def open_connection(
@@ -126,7 +126,7 @@ def open_connection(
             connection = _handshake(driver, where, schema)
             if not connection.is_pooled:
                 driver.execute(_SET, (list(settings), list(settings.values())))
-            for _ in range(OPENING_LOOKS):
+            for _ in range(MAX_OPENING_READS):
                 connection.read_time(clock)
                 if not clock.is_vague:
                     break

@@ -22,7 +22,7 @@ from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnect
 from queue_core.stores.redis.client.errors import RedisFailure, failure_of
 from queue_core.stores.redis.client.handshake import Handshake
 from queue_core.stores.redis.client.topology import Key, topology_of
-from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, STALE_SECONDS, RemoteClock
 
 RETRY_SECONDS = 5.0
 """How long a call is retried, from its first failure on, if it changes nothing or may have taken effect."""
@@ -272,7 +272,7 @@ class RedisClient:
         try:
             reached = self._connect_all(connection)
             with contextlib.suppress(RedisError, OSError):
-                for _ in range(OPENING_LOOKS):
+                for _ in range(MAX_OPENING_READS):
                     self._set_clock(connection, self._topology.address(_CLOCK_KEY))
                     if not self.clock.is_vague:
                         break
@@ -331,7 +331,7 @@ class RedisClient:
         if isinstance(reply, list) and len(reply) == 2:
             seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in reply)
             at = Instant(seconds * MICROSECONDS + microseconds)
-            self.clock.note(at, sent_at=sent_at, received_at=received_at)
+            self.clock.observe(at, sent_at=sent_at, received_at=received_at)
 
 
 def _give_up(refusal: StoreError, cause: Exception, *, is_unknown: bool) -> NoReturn:

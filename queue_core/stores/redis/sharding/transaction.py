@@ -143,15 +143,15 @@ class ShardedTransaction:
     ) -> Granted:
         """Lease from the shards, beginning with `first`, until the request is met; `granted` counts towards it."""
         leases, expired = list(granted.leases), list(granted.expired)
-        unsettled = granted.unsettled
+        more_due = granted.more_due
         for offset in range(sharded.size):
             if len(leases) == request.count:
                 break
             index = (first + offset) % sharded.size
-            room = None if request.room is None else request.room.after([_size_of(lease) for lease in leases])
+            room = None if request.allowance is None else request.allowance.after([_size_of(lease) for lease in leases])
             if room is not None and leases and not room.total_bytes:
                 break
-            wanted = replace(request, count=request.count - len(leases), room=room)
+            wanted = replace(request, count=request.count - len(leases), allowance=room)
             try:
                 some = self._plain.lease(sharded.shard(index), wanted, now=now)
             except WorkerRetiredError:
@@ -160,10 +160,10 @@ class ShardedTransaction:
                 break
             leases += [self._outer_lease(lease, sharded, index) for lease in some.leases]
             expired += [self._outer_finished(lease, sharded, index) for lease in some.expired]
-            unsettled = unsettled or some.unsettled
+            more_due = more_due or some.more_due
         if expired:
             self._calls.note_waiters(sharded.queue)
-        return Granted(tuple(leases), tuple(expired), unsettled)
+        return Granted(tuple(leases), tuple(expired), more_due)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
@@ -244,14 +244,14 @@ class ShardedTransaction:
         self._calls.note_waiters(queue)
         return in_places(len(releases), parts)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
-            return self._plain.settle(queue, limit=limit, now=now)
+            return self._plain.expire(queue, limit=limit, now=now)
         expired: list[FinishedLease] = []
         more = False
         for index, name in enumerate(sharded.shards):
-            some, is_more = self._plain.settle(name, limit=limit, now=now)
+            some, is_more = self._plain.expire(name, limit=limit, now=now)
             expired += [self._outer_finished(each, sharded, index) for each in some]
             more = more or is_more
         if expired:
@@ -269,12 +269,12 @@ class ShardedTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
-        calls = self._calls.of_call(call)
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
+        calls = self._calls.once_for_call(call)
         return ShardedTransaction(calls, self._wanted, self._shard_map)
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self._plain.note_answer(call, answer, now=now)
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self._plain.record_answer(call, answer, now=now)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         self._plain.keep_answer(session, number, answer, now=now)

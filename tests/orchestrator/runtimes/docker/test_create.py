@@ -191,7 +191,7 @@ POOL = {"queue": "thumbs", "app": "tasks:app", "slo": "30s"}
 def mistakes_in(settings: object, **others: object) -> dict[str, str]:
     with pytest.raises(ConfigError) as raised:
         parse_pools({"resize": {**POOL, **others, "runtime": settings}})
-    return {".".join(map(str, mistake.path[2:])): mistake.message for mistake in raised.value.mistakes}
+    return {".".join(map(str, mistake.path[2:])): mistake.message for mistake in raised.value.problems}
 
 
 @pytest.mark.parametrize(

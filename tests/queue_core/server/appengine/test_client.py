@@ -134,8 +134,8 @@ def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch
         for connection in (one, other):
             connection.sendall(stranger)
         door = world.server.thread.core.appengine
-        eventually(lambda: door._held_bytes == 2 * (31 << 20))
-        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._held_bytes)
+        eventually(lambda: door._unauthenticated_bytes == 2 * (31 << 20))
+        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._unauthenticated_bytes)
         world.add(payload=b"x" * (100 << 10))
 
 
@@ -143,7 +143,7 @@ def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monke
     monkeypatch.setenv("TOWLINE_WORKER", "pool/1")
     connect.connect_appengine(world.server.url)
     world.leased()
-    held = QueueService(world.store).look(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
+    held = QueueService(world.store).read(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
     assert [lease.worker for lease in held] == ["pool/1"]
 
 

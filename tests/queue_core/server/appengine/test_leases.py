@@ -121,7 +121,7 @@ def test_a_worker_that_says_its_name_holds_its_leases_under_it(server: RunningSe
     named = [*HEADERS, ("x-towline-worker", "w-1")]
     assert b"_1" in post(server, "QueryAndOwnTasks", body, headers=named).body
     service = QueueService(server.store)
-    assert service.look(
+    assert service.read(
         lambda turn: [one.worker for one in turn.transaction.live_leases(QUEUE, limit=9, now=turn.now)]
     ) == ["w-1"]
     service.run(lambda turn: turn.release_worker("w-1"))  # it died, and was retired with it

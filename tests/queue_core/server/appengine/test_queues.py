@@ -113,7 +113,7 @@ def test_queues_are_listed_set_and_deleted(server: RunningServer) -> None:
     first, second = told(server, "FetchQueues", ProtoRecord(max_rows=10)).all_records("queue")
     assert (first.octets("queue_name"), second.octets("queue_name")) == (b"made", NAME)
     assert (first["retry_parameters"], first["acl"]) == ({"retry_limit": 3}, update["acl"])
-    spec = QueueService(server.store).look(lambda turn: turn.transaction.queue("made"))
+    spec = QueueService(server.store).read(lambda turn: turn.transaction.queue("made"))
     assert spec == QueueSpec(
         "made", max_leases=3, on_exhausted="delete", user_emails=("u@x.org",), writer_emails=("w@x.org",)
     )

@@ -49,7 +49,7 @@ def test_a_path_leads_to_its_method(verb: str, path: str, method: str) -> None:
 
 
 BAD = [
-    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method is at GET", id="no such path"),
+    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method at GET", id="no such path"),
     pytest.param("PUT", PARENT, {}, 404, "NOT_FOUND", "use GET or PATCH or DELETE", id="another verb"),
     pytest.param("POST", f"{PARENT}/tasks", b"{", 400, "INVALID_ARGUMENT", "Invalid JSON", id="broken JSON"),
     pytest.param("POST", f"{PARENT}/tasks", b"\xff", 400, "INVALID_ARGUMENT", "Invalid JSON", id="no UTF-8"),
@@ -210,8 +210,8 @@ def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception,
 def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> None:
     async def story() -> list[object]:
         core = ServerState(MemoryStore(), ServeOptions())
-        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-        await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
+        await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.committer.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
         wanted: dict[str, object] = {"parent": PARENT, "maxTasks": 2, "leaseDuration": 60_000_000}
 
         async def lease(*, gone: bool) -> list[object]:

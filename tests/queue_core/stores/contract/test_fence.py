@@ -28,7 +28,7 @@ CHANGES: dict[str, Verb] = {
     "purge_dead": lambda t, _: t.purge_dead(QUEUE, ANY, limit=10, now=at(1)),
     "redrive": lambda t, _: t.redrive(QUEUE, None, ANY, limit=10, now=at(1)),
     "lease_delayed": lambda t, _: t.lease_delayed(QUEUE, 3, expected=at(1), worker="w", seconds=1.0, now=at(0)),
-    "settle": lambda t, _: t.settle(QUEUE, limit=10, now=at(1)),
+    "settle": lambda t, _: t.expire(QUEUE, limit=10, now=at(1)),
 }
 
 

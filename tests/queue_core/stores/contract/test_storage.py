@@ -66,13 +66,13 @@ def test_what_dies_is_counted_and_what_is_used_up_is_not(store: Store) -> None:
     add(store, NewTask(b"12345"))
     lease(store, seconds=10)
     with store.begin() as transaction:
-        transaction.settle(QUEUE, limit=10, now=at(11))
+        transaction.expire(QUEUE, limit=10, now=at(11))
     assert storage(store).used_bytes == 5
     a_queue(store, max_leases=1, on_exhausted="delete")
     add(store, NewTask(LONG), now=at(11))
     lease(store, seconds=10, now=at(11))
     with store.begin() as transaction:
-        transaction.settle(QUEUE, limit=10, now=at(21))
+        transaction.expire(QUEUE, limit=10, now=at(21))
     assert storage(store).used_bytes == 5
     assert not store.check().problems
 

@@ -334,7 +334,7 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
     first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
-        once = turn.of_call(call, "delete")
+        once = turn.once_for_call(call, "delete")
         assert once is not None
         return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
 

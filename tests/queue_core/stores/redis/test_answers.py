@@ -13,7 +13,7 @@ from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, S
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.stores.redis.client import client, handshake
+from queue_core.stores.redis.client import handshake
 from queue_core.stores.redis.client.errors import CallFailedError
 from queue_core.task import ANY
 from tests.support.eventually import eventually

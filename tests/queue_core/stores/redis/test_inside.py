@@ -215,5 +215,5 @@ def test_what_is_ready_waits_for_earlier_tasks_that_are_due_and_not_settled_yet(
     (late,) = add(store, NewTask(tag=tag), now=at(2))
     first = grant(store, 600, now=at(3))
     assert [one.name for one in first.leases] == [f"_{number}" for number in range(1, 501)]
-    assert first.unsettled
+    assert first.more_due
     assert [one.name for one in grant(store, 600, now=at(3)).leases] == ["_501", late.name]

@@ -162,7 +162,7 @@ def test_a_mixed_batch_goes_to_both_kinds_of_queue(store: Store) -> None:
 def test_an_add_that_comes_again_takes_effect_once(store: Store) -> None:
     tasks = [NewTask(name=None), NewTask(name="n1"), NewTask(name="n2")]
     with store.begin() as transaction:
-        once = transaction.of_call(ClientCall("session", 1), "add")
+        once = transaction.once_for_call(ClientCall("session", 1), "add")
         assert once is not None
         first = once.add(QUEUE, tasks, now=START)
     assert [each.status for each in first] == ["added"] * 3
