@@ -56,7 +56,7 @@ class ProcessFleet:
         return True
 
     def end(self) -> None:
-        """See `DemoFleet.end`: the fleet's warden sees to it."""
+        """See `DemoFleet.end`: the fleet's watchdog ends them."""
 
     def _pids(self, fleet: int) -> dict[str, int]:
         found = {}

@@ -25,13 +25,13 @@ _ALWAYS: Final[Mapping[str, tuple[str, Number]]] = {
     "max_workers": ("The upper bound in force.", lambda pool: pool.spec.workers.max),
     "memory_bytes": ("Memory of all workers.", lambda pool: pool.memory_bytes),
     "slo_seconds": ("The longest a task may wait.", lambda pool: pool.spec.slo),
-    "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspects),
+    "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspected),
     "failed_starts_in_a_row": ("Starts that failed since the last that did not.", lambda pool: pool.failed_starts),
 }
 _TOTALS: Final[Mapping[str, tuple[str, Number]]] = {
-    "late_leases": ("First leases that began later than the slo.", lambda pool: pool.tally.late_leases),
-    "starts": ("Workers started.", lambda pool: pool.tally.starts),
-    "failed_starts": ("Starts that failed.", lambda pool: pool.tally.failed_starts),
+    "late_leases": ("First leases that began later than the slo.", lambda pool: pool.counters.late_leases),
+    "starts": ("Workers started.", lambda pool: pool.counters.starts),
+    "failed_starts": ("Starts that failed.", lambda pool: pool.counters.failed_starts),
 }
 _SEEN: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
     "ready": ("Tasks leasable now.", lambda sample: sample.ready),
@@ -129,10 +129,10 @@ def _labelled(pools: Pools) -> Iterator[Metric]:
         for state in WORKER_STATES:
             workers.add_metric([name, state], pool.states[state])
         for cause in Cause:
-            deaths.add_metric([name, cause.value.replace(" ", "_")], pool.tally.deaths.get(cause, 0))
+            deaths.add_metric([name, cause.value.replace(" ", "_")], pool.counters.deaths.get(cause, 0))
         for outcome in OUTCOMES:
-            leases.add_metric([name, outcome], pool.tally.leases.get(outcome, 0))
-        for (rule, direction), count in pool.tally.decisions.items():
+            leases.add_metric([name, outcome], pool.counters.leases.get(outcome, 0))
+        for (rule, direction), count in pool.counters.decisions.items():
             decisions.add_metric([name, rule, direction], count)
     yield from (workers, deaths, leases, decisions)
 
@@ -141,7 +141,7 @@ def _waits(pools: Pools) -> Metric:
     told = "How long tasks had waited when a lease of them began, over the slo."
     family = HistogramMetricFamily("towline_wait_over_slo", told, labels=["pool"])
     for name, pool in pools:
-        waits = pool.tally.waits
+        waits = pool.counters.waits
         family.add_metric([name], buckets=_buckets(WAIT_BUCKETS, waits.counts), sum_value=waits.total)
     return family
 

@@ -90,7 +90,7 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         delayed=sample.delayed,
         leased=sample.in_flight,
         dead=sample.dead,
-        suspects=pool.suspects,
+        suspects=pool.suspected,
         oldest_age_seconds=round(pool.oldest_seconds, 3),
         p99_over_slo=round(pool.waited.p99_over_slo, 3),
         worst_over_slo=round(pool.waited.worst_over_slo, 3),

@@ -93,7 +93,7 @@ def _spawned(bench: DockerBench) -> float:
         try:
             bench.spawn(STAY)
         except RuntimeUnavailableError:
-            eventually(lambda: not bench.runtime.trouble, seconds=PATIENCE_SECONDS)
+            eventually(lambda: not bench.runtime.unavailable_reason, seconds=PATIENCE_SECONDS)
             continue
         return CLOCK.monotonic() - began
 

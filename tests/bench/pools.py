@@ -82,7 +82,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             launch=Launch("memory:", folder, "lock", 60.0),
             identify=lambda pool: f"{pool}-{next(names)}",
         )
-        showcase = SnapshotWriter(files, clock=clock, url="memory:", pulse=Heartbeat(now=clock.monotonic()))
+        showcase = SnapshotWriter(files, clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
         specs = [_pool(number) for number in range(pools)]
         reconciler.set_pools({spec.name: spec for spec in specs})
         took, shown = [], []

@@ -114,7 +114,7 @@ class TowlineProcess:
         return told
 
     def end_everything(self) -> None:
-        """Kill it, its workers and their warden, each by pid."""
+        """Kill it, its workers and their watchdog, each by pid."""
         self.kill()
         self._probe.close()
         for process in self._descendants():

@@ -56,7 +56,9 @@ class Fleet:
         """So many workers in each pool."""
         now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
         for pool in POOLS:
-            self.files.change_orders(pool, lambda _before: Overrides(ScaleOverride(workers, Expiry.after(3600.0, now))))
+            self.files.change_overrides(
+                pool, lambda _before: Overrides(ScaleOverride(workers, Expiry.after(3600.0, now)))
+            )
 
     def swing(self, workers: int) -> None:
         """Up to so many workers in each pool, a few of them killed, and down to none."""

@@ -14,7 +14,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.container_state import at, text
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
-from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, error_text, translated_errors
 from orchestrator.settings_file import DEFAULT_FILE, Project
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -44,12 +44,12 @@ def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
     engine = None
     try:
         engine = DockerEngine(url)
-        with answering(engine.url):
+        with translated_errors(engine.url):
             api = engine.api(seconds=ANSWER_SECONDS)
             info = api.info()
             missing = [pool for pool in pools if pool.runtime_kind == "docker" and not _has_image(engine, pool)]
     except (RuntimeUnavailableError, docker.errors.DockerException) as error:
-        told = explained(error) if isinstance(error, docker.errors.APIError) else str(error)
+        told = error_text(error) if isinstance(error, docker.errors.APIError) else str(error)
         fix = f"start it, or name it by DOCKER_HOST or pools.*.runtime.docker.engine ({DEFAULT_ENGINE} by default)"
         yield Finding("docker", "bad", f"{told}; needed by {names}", fix)
         return

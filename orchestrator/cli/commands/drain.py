@@ -59,7 +59,7 @@ def drained_note(files: StateDir) -> str | None:
 def is_drained(files: StateDir) -> bool:
     """Whether no worker is to be on this host. An order that can't be read is none."""
     try:
-        return files.read_host_order().drained_at is not None
+        return files.read_host_override().drained_at is not None
     except ValueError:
         return False
 
@@ -68,7 +68,7 @@ def _order(order: HostOverride, *, file: Path | None, as_json: bool, seconds: fl
     files = state_of(load_project(file))
     try:
         if not (order.drained_at and is_drained(files)):  # it stays drained since when it was
-            files.order_host(order)
+            files.write_host_override(order)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
     left = _wait(files, seconds=seconds) if seconds is not None else _workers(files)

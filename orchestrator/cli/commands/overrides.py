@@ -130,7 +130,7 @@ def order(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | N
         raise CommandError(f"there is no pool '{pool}'{meant}", code=exits.NO_INPUT, fix="`towline pools` lists them")
     files, now = state_of(project), moment()
     try:
-        orders = files.change_orders(pool, lambda before: change(before.in_force(now)))
+        orders = files.change_overrides(pool, lambda before: change(before.in_force(now)))
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
     if as_json:

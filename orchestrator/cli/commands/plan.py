@@ -44,7 +44,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     files, clock = state_of(project), SystemMonotonicClock()
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
-    for trouble in tracker.troubles():
+    for trouble in tracker.take_errors():
         print_info(trouble)
     looked: dict[str, SharingPool] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):

@@ -82,7 +82,7 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
     clock = SystemMonotonicClock()
     until = clock.monotonic() + seconds
     try:
-        files.ask_reload(request)
+        files.request_reload(request)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
     while True:

@@ -203,7 +203,7 @@ def _supervise(
             worker_token=worker_token,
             loader=lambda queues: pools_loader(file, flags=flags, started_with=project, queues=queues),
             watched=file or Path(DEFAULT_FILE),
-            pulse=pulse,
+            heartbeat=pulse,
         ) as supervisor:
             code = supervisor.run()
             return RENEW if supervisor.is_renewed else code

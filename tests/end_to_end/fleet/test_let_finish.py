@@ -67,7 +67,7 @@ def names(entries: list[dict[str, object]]) -> set[str]:
 def scaled_to(site: Site, workers: int) -> None:
     now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
     order = ScaleOverride(workers, Expiry.after(600, now))
-    site.files.change_orders("resize", lambda _: Overrides(scale=order))
+    site.files.change_overrides("resize", lambda _: Overrides(scale=order))
 
 
 def a_window(*, closes_in_seconds: float, **workers: int) -> dict[str, object]:

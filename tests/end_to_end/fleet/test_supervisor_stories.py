@@ -157,7 +157,7 @@ def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Sit
     eventually(lambda: not site.workers(), seconds=20)
 
 
-def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(site: Site) -> None:
+def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_watchdog(site: Site) -> None:
     stubborn = "trap 'echo asked' TERM; while :; do sleep 600 & wait $!; done"
     pool = {"queue": "thumbs", "command": ["sh", "-c", stubborn], "slo": "5s", "grace": "1s", "workers": {"min": 1}}
     site.write(orphan_grace="1s", other=pool)

@@ -29,7 +29,7 @@ def towline(towline: Commands) -> Commands:
 
 
 def orders(towline: Commands) -> Overrides:
-    return StateDir(towline.folder / ".towline").read_orders().get("resize", Overrides()).in_force(moment())
+    return StateDir(towline.folder / ".towline").read_overrides().get("resize", Overrides()).in_force(moment())
 
 
 def test_a_pool_is_scaled_for_a_while_and_told_so(towline: Commands) -> None:

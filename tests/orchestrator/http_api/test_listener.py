@@ -105,7 +105,7 @@ def test_a_pool_is_told_in_flat_numbers(serving: object) -> None:
 def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(serving: object) -> None:
     pool = a_managed_pool()
     task = SuspectedTask("thumbs", "poison", None, 0.5, 2, 5)
-    pool.suspects = (IsolatedTask(task, "7.99", NOW, Monotonic(NOW + 120)),)
+    pool.suspected = (IsolatedTask(task, "7.99", NOW, Monotonic(NOW + 120)),)
     with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])
         metrics = got(port, "/metrics")[1].decode()
@@ -116,7 +116,7 @@ def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(s
 @BOTH
 def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_prometheus(serving: object) -> None:
     pool = a_managed_pool(a_pool(slo=3.0))
-    pool.tally.waits = pool.tally.waits.after([0.1] * 8 + [2.0], at=NOW)
+    pool.counters.waits = pool.counters.waits.after([0.1] * 8 + [2.0], at=NOW)
     with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])
         metrics = got(port, "/metrics")[1].decode()

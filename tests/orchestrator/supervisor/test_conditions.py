@@ -62,7 +62,7 @@ class Stage(PlainStage):
         return len(self.reconciler.pools[name].fleet.alive)
 
     def order(self, orders: Overrides, name: str = "resize") -> None:
-        self.files.change_orders(name, lambda _: orders)
+        self.files.change_overrides(name, lambda _: orders)
 
     def until(self, seconds: float) -> Expiry:
         return Expiry.after(seconds, Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot()))
@@ -157,7 +157,7 @@ def test_what_was_asked_is_told_once(stage: Stage) -> None:
     for _ in range(3):
         stage.turn()
     asked = [entry for entry in stage.logs if entry["event"] == events.POOL_OVERRIDDEN]
-    assert [(entry["pool"], entry["orders"]) for entry in asked] == [("resize", {"paused": "both"})]
+    assert [(entry["pool"], entry["overrides"]) for entry in asked] == [("resize", {"paused": "both"})]
 
 
 def test_orders_that_cant_be_read_change_nothing(stage: Stage) -> None:
@@ -200,7 +200,7 @@ def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
     assert stage.runtime.asked == []
     (told,) = stage.told(events.POOL_DECIDED)
     assert told["target"] == stage.reconciler.pools["resize"].decision.target  # type: ignore[union-attr]
-    assert "dry run: nobody is started or stopped" in told["notes"]
+    assert "dry run: no worker is started or stopped" in told["notes"]
 
 
 def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> None:

@@ -89,7 +89,7 @@ def test_those_who_wait_for_a_worker_are_counted_for_whoever_looks(stage: Stage)
     assert len(alone(stage)) == 1
     pools = stage.reconciler.pools.values()
     view = view_of(pools, phase="leading", started_at=stage.clock.monotonic())
-    assert view.pools["resize"].suspects == 2
+    assert view.pools["resize"].suspected == 2
     wall = WallTime(wall_seconds=stage.clock.wall_seconds(), monotonic=stage.clock.monotonic())
     shown = cast("dict[str, dict[str, dict[str, object]]]", snapshot_of(pools, wall=wall))
     assert shown["pools"]["resize"]["suspects"] == 2
@@ -127,7 +127,7 @@ def test_when_it_has_done_no_harm_nothing_more_is_made_of_it(stage: Stage) -> No
     stage.turn()
     assert alone(stage) == []
     (pool,) = stage.reconciler.pools.values()
-    assert (pool.suspects, pool.errands, pool.fleet.crash.failures) == ((), {}, 0)
+    assert (pool.suspected, pool.solo_workers, pool.fleet.crash.failures) == ((), {}, 0)
 
 
 def test_it_dies_alone_until_no_lease_is_left_and_then_is_dead_and_told_why(stage: Stage) -> None:
@@ -149,12 +149,12 @@ def test_who_was_suspected_with_it_goes_free_when_one_has_died_of_it_alone(stage
     die(stage, second, "poison", "innocent", "another")
     (worker,) = alone(stage)
     (pool,) = stage.reconciler.pools.values()
-    assert [one.task.task for one in pool.suspects] == ["innocent"]
+    assert [one.task.task for one in pool.suspected] == ["innocent"]
     die(stage, worker, "poison")
     assert stage.source.recalled == ["innocent"]
     (cleared,) = stage.told(events.TASK_CLEARED)
     assert cleared["tasks"] == ["innocent"]
-    assert [one.task.task for one in (*pool.suspects, *pool.errands.values())] == ["poison"]
+    assert [one.task.task for one in (*pool.suspected, *pool.solo_workers.values())] == ["poison"]
 
 
 def test_a_worker_that_broke_before_it_had_its_suspect_is_followed_by_another(stage: Stage) -> None:
@@ -173,9 +173,9 @@ def test_a_suspect_that_finds_no_place_in_time_is_anybodys_again(stage: Stage) -
     die(stage, first, "poison", "other")
     die(stage, second, "poison", "another")
     (pool,) = stage.reconciler.pools.values()
-    assert len(pool.suspects) == 1
+    assert len(pool.suspected) == 1
     stage.turn(after=HOLD_SECONDS)
-    assert pool.suspects == ()
+    assert pool.suspected == ()
     stage.runtime.refuses = ""
     stage.turn(after=600)
     assert alone(stage) == []

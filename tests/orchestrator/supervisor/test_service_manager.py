@@ -69,7 +69,10 @@ def test_the_service_manager_is_told_when_settings_are_read_again(stage: Supervi
         stage.load = load
         with stage.running() as supervisor:
             heard(manager, "READY=1")
-            for is_wrong, status in ((False, "STATUS=leading"), (True, "STATUS=settings refused, as before; leading")):
+            for is_wrong, status in (
+                (False, "STATUS=leading"),
+                (True, "STATUS=settings refused, the old"),
+            ):
                 wrong[0] = is_wrong
                 supervisor.request_reload()
                 before = CLOCK.monotonic()

@@ -15,9 +15,9 @@ def a_managed_pool(spec: PoolSpec | None = None) -> Pool:
     pool = Pool(spec.name, spec, a_fleet(a_worker("w1", "busy"), a_worker("w2", "idle"), pool=spec.name))
     pool.sample = a_sample(ages=[4.0, 1.5])
     pool.decision, pool.state = learn_and_decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=NOW)
-    pool.tally.decided(pool.decision)
-    pool.tally.starts = 3
-    pool.tally.died(Cause.OUT_OF_MEMORY, failed_start=False)
+    pool.counters.count_decision(pool.decision)
+    pool.counters.starts = 3
+    pool.counters.count_death(Cause.OUT_OF_MEMORY, failed_start=False)
     return pool
 
 
@@ -31,5 +31,5 @@ def a_pulse(view: FleetView | None = None) -> tuple[Heartbeat, ManualMonotonicCl
     clock = ManualMonotonicClock(monotonic=NOW)
     pulse = Heartbeat(now=NOW)
     pulse.show(view or a_view())
-    pulse.took(0.02, is_well=True)
+    pulse.record_round(0.02, is_well=True)
     return pulse, clock

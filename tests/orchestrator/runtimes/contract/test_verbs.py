@@ -113,7 +113,7 @@ def test_a_file_that_may_not_be_executed_is_refused(bench: Bench, tmp_path: Path
 
 
 def test_a_working_directory_that_is_missing_is_refused_by_its_own_name(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(SpawnError, match=r"mend pools\.resize\.cwd"):
+    with pytest.raises(SpawnError, match=r"fix pools\.resize\.cwd"):
         bench.spawn(STAY, cwd=str(tmp_path / "missing"))
 
 

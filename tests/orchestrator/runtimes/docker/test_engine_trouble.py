@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes.docker.runtime import PATIENCE_SECONDS, DockerRuntime
+from orchestrator.runtimes.docker.runtime import ANSWER_SECONDS, DockerRuntime
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench, id_of
 from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
 from tests.support.eventually import eventually
 
-IN_TIME_SECONDS = PATIENCE_SECONDS + 3.0
+IN_TIME_SECONDS = ANSWER_SECONDS + 3.0
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_an_engine_that_hangs_holds_nobody_up_and_loses_nobody(bench: DockerBenc
     handle = bench.up()
     bench.engine.freeze()
     try:
-        assert "has not made a container" in refused(bench)
+        assert "has not created a container" in refused(bench)
         began = CLOCK.monotonic()
         assert refused(bench)
         bench.runtime.drain(handle.worker)

@@ -189,7 +189,7 @@ def test_an_image_that_is_missing_and_must_not_be_fetched_is_refused_by_name(ben
 
 def test_an_image_that_is_fetched_is_waited_for_and_one_that_cannot_be_is_refused(bench: DockerBench) -> None:
     settings = {"image": "127.0.0.1:1/nobody/has:1"}
-    with pytest.raises(RuntimeUnavailableError, match="has:1 is being fetched"):
+    with pytest.raises(RuntimeUnavailableError, match="has:1 is being pulled"):
         bench.spawn(STAY, settings=settings)
 
     def outcome() -> str:
@@ -201,7 +201,7 @@ def test_an_image_that_is_fetched_is_waited_for_and_one_that_cannot_be_is_refuse
             return str(error)
         raise AssertionError("nobody has this image")
 
-    assert "127.0.0.1:1/nobody/has:1 can't be fetched" in eventually(outcome, seconds=30)
+    assert "127.0.0.1:1/nobody/has:1 can't be pulled" in eventually(outcome, seconds=30)
 
 
 def test_a_mount_whose_source_is_missing_is_refused(bench: DockerBench) -> None:

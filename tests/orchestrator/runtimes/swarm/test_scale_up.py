@@ -62,16 +62,16 @@ class FakeManager:
 
 @dataclass
 class Grown:
-    """A growth over a fake; `workers` are the tasks that are somebody's."""
+    """A `ScaleUp` over a fake; `workers` are the tasks that are workers."""
 
     manager: FakeManager
     workers: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.growth = ScaleUp(self.manager, knows=self.workers.__contains__, task_seconds=0.05)
+        self.scale_up = ScaleUp(self.manager, knows=self.workers.__contains__, task_seconds=0.05)
 
     def one_more(self) -> SwarmTask:
-        task = self.growth.one_more(BODY)
+        task = self.scale_up.one_more(BODY)
         self.workers.add(task.id)
         return task
 
@@ -89,7 +89,7 @@ def test_the_first_worker_makes_the_service_and_the_next_ones_grow_it(grown: Gro
     slots = [grown.one_more().slot for _ in range(3)]
     assert slots == [1, 2, 3]
     assert grown.manager.scaled == [(BODY.stem, 1), (BODY.stem, 2), (BODY.stem, 3)]
-    assert grown.growth.current == {"resize": BODY.stem}
+    assert grown.scale_up.current == {"resize": BODY.stem}
 
 
 def test_slots_of_ended_tasks_count_as_they_do_for_swarm(grown: Grown) -> None:
@@ -120,7 +120,7 @@ def test_a_service_that_workers_are_leaving_is_left_alone_and_another_one_made(g
     grown.has(a_task(1), a_task(2, desired="remove"), replicas=1)
     grown.workers |= {"t1", "t2"}
     assert grown.one_more().service == f"{BODY.stem}-2"
-    assert grown.growth.current == {"resize": f"{BODY.stem}-2"}
+    assert grown.scale_up.current == {"resize": f"{BODY.stem}-2"}
 
 
 def test_a_change_that_somebody_else_was_faster_with_is_tried_again(grown: Grown) -> None:
@@ -159,10 +159,10 @@ def test_a_manager_that_is_away_is_no_fault_of_the_pool(grown: Grown) -> None:
 
 
 def test_a_list_of_tasks_from_before_or_during_a_start_is_known_to_be_old(grown: Grown) -> None:
-    before = grown.growth.grown
+    before = grown.scale_up.changes
     during: list[int] = []
-    grown.growth = ScaleUp(
-        grown.manager, knows=lambda _task: bool(during.append(grown.growth.grown)), task_seconds=0.05
+    grown.scale_up = ScaleUp(
+        grown.manager, knows=lambda _task: bool(during.append(grown.scale_up.changes)), task_seconds=0.05
     )
-    grown.growth.one_more(BODY)
-    assert len({before, *during, grown.growth.grown}) == 3
+    grown.scale_up.one_more(BODY)
+    assert len({before, *during, grown.scale_up.changes}) == 3

@@ -1,6 +1,6 @@
-"""One turn of a pool: sample, learn, decide, plan, act.
+"""Run one turn of a pool: sample, learn, decide, plan, execute.
 
-What is learned, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+Learning, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class PoolTurn:
-    """What one turn does to one pool; a turn of several pools is `look` of each, then `settle` of each."""
+    """Runs turns. For several pools, call `sample_and_decide` for each, then `act` for each."""
 
     def __init__(
         self,
@@ -45,18 +45,18 @@ class PoolTurn:
         source: WorkSource,
         clock: MonotonicClock,
         files: StateDir,
-        acts: PlanExecutor,
-        errands: QuarantineRunner,
+        executor: PlanExecutor,
+        quarantine: QuarantineRunner,
         conditions: ConditionsTracker,
         may_act: Callable[[], bool],
         pools: Mapping[str, Pool],
     ) -> None:
-        """`may_act`: whether to change the fleet right now; `pools` are all there are, by name."""
+        """`may_act` tells whether workers may be changed now; `pools` are all pools by name."""
         self._source = source
         self._clock = clock
         self._files = files
-        self._acts = acts
-        self._errands = errands
+        self._executor = executor
+        self._quarantine = quarantine
         self._conditions = conditions
         self._may_act = may_act
         self._pools = pools
@@ -64,32 +64,32 @@ class PoolTurn:
         self._specs: dict[str, PoolSpec] = {}
         self._sharers: dict[str, list[str]] = {}
 
-    def look_ahead(self, pools: Sequence[Pool]) -> None:
-        """Look at the work of those whose turn it is, all at once; the `look` at each goes on from there."""
+    def sample_ahead(self, pools: Sequence[Pool]) -> None:
+        """Sample all pools that are due in few calls; `sample_and_decide` uses the results."""
         specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
-        # Of an external pool the queue is to tell who is present too: a sample alone does not say all.
-        asked = [
+        # An external pool also needs its list of workers from the queue, so it is sampled on its own.
+        queries = [
             SampleQuery(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
             for pool in pools
             if pool.spec is not None and pool.spec.runtime_kind != "external"
         ]
-        self._ahead = dict(self._source.samples(asked, now=self._clock.monotonic())) if len(asked) > 1 else {}
+        self._ahead = dict(self._source.samples(queries, now=self._clock.monotonic())) if len(queries) > 1 else {}
 
-    def look(self, pool: Pool, spec: PoolSpec) -> None:
-        """See what there is to do, and what the pool wishes."""
+    def sample_and_decide(self, pool: Pool, spec: PoolSpec) -> None:
+        """Sample the pool's queue, start solo workers for suspected tasks, and decide on a size."""
         self._sample(pool, spec)
-        if pool.suspects:
+        if pool.suspected:
             self._isolate(pool, spec)
         self._decide(pool)
 
     def _isolate(self, pool: Pool, spec: PoolSpec) -> None:
-        """Start workers for suspects, before the pool is given another size."""
+        """Start solo workers for suspected tasks before the pool is resized."""
         if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
             bounded, conditions = self._conditions.of(spec, pool.fleet)
             if conditions.paused == "no":
-                self._errands.run(pool, bounded)
+                self._quarantine.run(pool, bounded)
 
     def _decide(self, pool: Pool) -> None:
         if pool.spec is None or pool.sample is None or not self._may_act():
@@ -106,10 +106,10 @@ class PoolTurn:
         )
         pool.state = learned.after(pool.decision)
         pool.effective, pool.conditions = spec, conditions
-        self._conditions.share.decided(spec, pool.fleet, pool.decision)
+        self._conditions.share.record_demand(spec, pool.fleet, pool.decision)
 
     def _helpers(self, spec: PoolSpec, pool: Pool, sample: QueueSample, now: Monotonic) -> tuple[HelperPool, ...]:
-        """The other pools whose workers take tasks of this one, as they are now: with those they have just started."""
+        """Return the other pools whose workers also take this pool's tasks, with the workers they have just started."""
         own = SharingPool(spec, pool.fleet, sample, pool.state)
         return tuple(
             [
@@ -119,36 +119,36 @@ class PoolTurn:
             ]
         )
 
-    def settle(self, pool: Pool) -> None:
-        """Bring the pool towards the size decided."""
+    def act(self, pool: Pool) -> None:
+        """Execute the actions that bring the pool towards the decided size."""
         if pool.decision is not None and pool.decision.target > pool.decision.current:
-            self._decide(pool)  # by now the others have told what they want of the host
+            self._decide(pool)  # by now the demand of the other pools is known
         decision, spec, sample = pool.decision, pool.effective, pool.sample
         if not (pool.spec and decision and spec and sample and self._may_act()):
             return
         if spec.runtime_kind == "external" and not spec.dry_run:
             pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
-        todo = plan_actions(
+        plan = plan_actions(
             decision,
             fleet=pool.fleet,
             spec=spec,
             now=decision.at,
             conditions=pool.conditions,
-            reserved=reserved(pool.suspects, running=len(pool.errands)),
+            reserved=reserved(pool.suspected, running=len(pool.solo_workers)),
         )
-        pool.tally.decided(decision)
-        if self._tell(pool, decision, todo, dry_run=spec.dry_run):
+        pool.counters.count_decision(decision)
+        if self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
             )
             head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
             self._files.replays.append({**head, "inputs": inputs})
-        if not (spec.dry_run or todo.is_empty):
-            self._acts.carry_out(todo, pool, spec, now=decision.at)
-            self._conditions.share.decided(spec, pool.fleet, decision)
+        if not (spec.dry_run or plan.is_empty):
+            self._executor.execute(plan, pool, spec, now=decision.at)
+            self._conditions.share.record_demand(spec, pool.fleet, decision)
 
     def _sample(self, pool: Pool, spec: PoolSpec) -> None:
-        """Look at the work. Without an answer the last sample stands, and grows old (see `guards.stale_sample`)."""
+        """Sample the queue. While that fails, the last sample stays and ages (see `guards.stale_sample`)."""
         try:
             sample = self._sampled(pool, spec)
         except SourceUnavailableError as error:
@@ -164,16 +164,16 @@ class PoolTurn:
         pool.watch = next_watch(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
         pool.sample = sample
         pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
-        pool.tally.sampled(sample, since=since, slo_seconds=spec.slo)
+        pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(
                     events.WORKER_STARTED, pool=pool.name, worker=started.worker, seconds=round(started.seconds, 3)
                 )
-            self._acts.tell_of_unresponsive(pool, before)
+            self._executor.log_unresponsive(pool, before)
 
     def _sampled(self, pool: Pool, spec: PoolSpec) -> QueueSample:
-        """Return the pool's work, as looked at ahead or now; where only the queue tells of workers, see who is there.
+        """Return the pool's sample, prefetched or taken now; for an external pool, also find its workers.
 
         Raises `SourceUnavailableError`, with nothing changed.
         """
@@ -188,19 +188,19 @@ class PoolTurn:
         present = self._source.present(spec)
         names = {*pool.fleet.workers, *(one.worker for one in present)}
         sample = self._source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
-        called = observe_external(pool.fleet, present, sample, spec=spec, now=now)
-        _count_and_log(pool, called)
-        pool.fleet = called.fleet
+        external = observe_external(pool.fleet, present, sample, spec=spec, now=now)
+        _count_and_log(pool, external)
+        pool.fleet = external.fleet
         return sample
 
-    def _tell(self, pool: Pool, decision: Decision, todo: Plan, *, dry_run: bool) -> bool:
-        """Log the decision with its numbers, when it changes the pool or is held back in a new way; whether it did.
+    def _log_decision(self, pool: Pool, decision: Decision, plan: Plan, *, dry_run: bool) -> bool:
+        """Log a decision that changes the pool or is limited in a new way; return whether it was logged.
 
-        A dry run changes nothing: there it is told when it would do something else than before.
+        A dry run changes nothing: its decision is logged when it differs from the one before.
         """
-        before, pool.told = pool.told, (decision.target, decision.limited_by)
-        is_news = pool.told != before
-        if (todo.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
+        before, pool.last_logged = pool.last_logged, (decision.target, decision.limited_by)
+        is_news = pool.last_logged != before
+        if (plan.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
             return False
         record = decision.record()
         log.info(events.POOL_DECIDED, **record)
@@ -208,13 +208,13 @@ class PoolTurn:
         return True
 
 
-def _count_and_log(pool: Pool, called: ExternalWorkers) -> None:
-    for worker in called.came:
+def _count_and_log(pool: Pool, external: ExternalWorkers) -> None:
+    for worker in external.came:
         log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
-    pool.tally.starts += called.answers
-    for gone in called.gone:
+    pool.counters.starts += external.answers
+    for gone in external.gone:
         cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
-        pool.tally.died(cause, failed_start=False)
+        pool.counters.count_death(cause, failed_start=False)
         lived_seconds = round(gone.lived_seconds, 3)
         log.info(
             events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds

@@ -1,6 +1,6 @@
-"""Outlives a supervisor that was killed, and ends the workers it left behind when nobody comes back for them.
+"""The watchdog process: it outlives a killed supervisor and ends the workers that no other supervisor adopts (ADR 4).
 
-A process of its own, run from `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
+Started by `process.py`; it sleeps on the supervisor's lock and imports as little as it can.
 """
 
 import contextlib
@@ -14,20 +14,24 @@ from orchestrator.runtimes import procfs
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 POLL_SECONDS = 1.0
-# Workers notice the loss, drain and exit by themselves first; this is how much longer they get.
+"""Interval between two searches for workers without a supervisor."""
 MARGIN_SECONDS = 5.0
-DUTY_SECONDS = 5.0
+"""Time after a worker's own limits before it is killed: workers notice the loss, drain and exit by themselves."""
+LOCK_SECONDS = 5.0
+"""How long to try to become the watchdog: the previous one may be about to end."""
 DEFAULT_ORPHAN_GRACE_SECONDS = 60.0
+"""Used where a worker's environment lacks a valid orphan grace."""
 DEFAULT_GRACE_SECONDS = 30.0
+"""Used where a worker's environment lacks a valid grace."""
 
 
 def watch(state_dir: str, lock_path: str) -> None:
-    """Return when the supervisor is gone and no worker of `state_dir` is left, or when another warden is on duty.
+    """Return when the supervisor and all workers of `state_dir` are gone, or when another watchdog runs.
 
-    `lock_path` is the file that a living supervisor holds an exclusive lock of.
+    `lock_path` is a file that a living supervisor holds an exclusive lock on.
     """
-    duty = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
-    if not _goes_on_duty(duty):
+    own_lock = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
+    if not _takes_lock(own_lock):
         return
     lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
     while True:
@@ -38,9 +42,9 @@ def watch(state_dir: str, lock_path: str) -> None:
 
 
 def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None:
-    """The signal that is due to a worker whose supervisor has been gone this long, or None. Pure.
+    """Return the signal due to a worker whose supervisor has been gone this long, or None. Pure.
 
-    Workers of ours drain by themselves after `orphan_grace`; any other program has to be asked.
+    An `app` worker drains by itself after `orphan_grace`; any other program needs a signal.
     """
     orphan_grace = _seconds(process, "TOWLINE_ORPHAN_GRACE_SECONDS", DEFAULT_ORPHAN_GRACE_SECONDS)
     grace = _seconds(process, "TOWLINE_GRACE_SECONDS", DEFAULT_GRACE_SECONDS)
@@ -52,11 +56,11 @@ def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None
 
 
 def _end_orphans(state_dir: str, lock: int) -> bool:
-    """True when no worker is left; False when a supervisor came back for them."""
+    """Return True when no worker is left, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     logs = WorkerLogs(Path(state_dir) / "workers")
-    asked: set[int] = set()
+    signalled: set[int] = set()
     while True:
         processes = procfs.worker_processes(state_dir)
         if not processes:
@@ -65,9 +69,9 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
             return False
         for process in processes:
             number = verdict(process, lost_seconds=lost_seconds)
-            if number is None or (number == signal.SIGTERM and process.pid in asked):
+            if number is None or (number == signal.SIGTERM and process.pid in signalled):
                 continue
-            asked.add(process.pid)
+            signalled.add(process.pid)
             procfs.signal_exactly(process, number)
         with contextlib.suppress(OSError):
             logs.rotate_all()
@@ -75,11 +79,11 @@ def _end_orphans(state_dir: str, lock: int) -> bool:
         lost_seconds += POLL_SECONDS
 
 
-def _goes_on_duty(duty: int) -> bool:
-    # The one before may be about to leave: it has the lock a moment longer than its supervisor.
-    for _ in range(int(DUTY_SECONDS / POLL_SECONDS)):
+def _takes_lock(own_lock: int) -> bool:
+    # The previous watchdog may be about to end: it holds the lock a moment longer than its supervisor.
+    for _ in range(int(LOCK_SECONDS / POLL_SECONDS)):
         try:
-            fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(own_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             time.sleep(POLL_SECONDS)
         else:
@@ -88,7 +92,7 @@ def _goes_on_duty(duty: int) -> bool:
 
 
 def is_held(lock: int) -> bool:
-    """Whether a living process, a supervisor or a warden, holds the lock of this open file. Raises `OSError`."""
+    """Return whether a living process, supervisor or watchdog, holds the lock of this open file. Raises `OSError`."""
     try:
         fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""Outlives a supervisor that was killed, and ends the containers it left when nobody comes back for them.
+"""The watchdog process for containers: it ends those that a killed supervisor left and no other adopts.
 
-A process of its own, run from `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can.
-Workers of an `app` look at the lock themselves and are gone before; any other program has to be asked, and then ended.
+Started by `orphans.py`; it sleeps on the supervisor's lock and imports as little as it can. An `app` worker checks the
+lock itself and is gone before; any other program is signalled to stop, and then killed.
 """
 
 import fcntl
@@ -11,15 +11,20 @@ import socket
 import time
 from urllib.parse import quote
 
-from orchestrator.runtimes.warden import is_held
+from orchestrator.runtimes.watchdog import is_held
 
 POLL_SECONDS = 2.0
+"""Interval between two lists of containers without a supervisor."""
 MARGIN_SECONDS = 5.0
+"""Time after a container's own limit before it is killed."""
 ANSWER_SECONDS = 10.0
+"""Time limit of a call to the engine."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""The longest answer read."""
 DEFAULT_SECONDS = 60.0
-# With live-restore containers go on without their engine; one whose socket is gone for so long does not come back.
+"""Used where a label is missing or invalid."""
 ENGINE_GONE_SECONDS = 600.0
+"""An engine whose socket is gone this long won't return; until then its containers may run on (live-restore)."""
 
 STATE_LABEL = "towline.state"
 ORPHAN_GRACE_LABEL = "towline.orphan_grace"
@@ -27,26 +32,26 @@ ORPHAN_LABEL = "towline.orphan_seconds"
 APP_LABEL = "towline.app"
 
 
-def watch(engine_socket: str, state: str, duty_path: str, lock_path: str) -> None:
-    """Return when the supervisor is gone and none of its containers runs, or when another warden is on duty.
+def watch(engine_socket: str, state: str, own_lock_path: str, lock_path: str) -> None:
+    """Return when the supervisor is gone and none of its containers runs, or when another watchdog runs.
 
-    `state` is their label; `lock_path` the file that a living supervisor holds an exclusive lock of.
+    `state` is the containers' label; `lock_path` a file that a living supervisor holds an exclusive lock on.
     """
-    duty = os.open(duty_path, os.O_RDWR | os.O_CREAT, 0o600)
+    own_lock = os.open(own_lock_path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(duty, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(own_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
     lock = os.open(lock_path, os.O_RDONLY | os.O_CREAT, 0o600)
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         fcntl.flock(lock, fcntl.LOCK_UN)
-        if _end_orphans(engine_socket, state, lock, duty_path):
+        if _end_orphans(engine_socket, state, lock, own_lock_path):
             return
 
 
 def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
-    """The signal that is due to a container whose supervisor has been gone this long: KILL, STOP or none. Pure."""
+    """Return the signal due to a container whose supervisor has been gone this long: KILL, STOP or "". Pure."""
     if lost_seconds >= _seconds(labels, ORPHAN_LABEL) + MARGIN_SECONDS:
         return "KILL"
     if lost_seconds >= _seconds(labels, ORPHAN_GRACE_LABEL) and not labels.get(APP_LABEL):
@@ -54,12 +59,12 @@ def verdict(labels: dict[str, str], *, lost_seconds: float) -> str:
     return ""
 
 
-def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> bool:
-    """True when no container is left running, or nobody can tell any more; False when a supervisor came back."""
+def _end_orphans(engine_socket: str, state: str, lock: int, own_lock_path: str) -> bool:
+    """Return True when no container runs or the engine is gone for good, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     gone_seconds = 0.0
-    asked: set[str] = set()
+    signalled: set[str] = set()
     while True:
         running = _running(engine_socket, state)
         if running is not None and not running:
@@ -67,14 +72,14 @@ def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> b
         if is_held(lock):
             return False
         gone_seconds = 0.0 if os.path.exists(engine_socket) else gone_seconds + POLL_SECONDS  # noqa: PTH110
-        if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(duty_path)):  # noqa: PTH110
+        if gone_seconds >= ENGINE_GONE_SECONDS or (running is None and not os.path.exists(own_lock_path)):  # noqa: PTH110
             return True
         for container, labels in (running or {}).items():
             due = verdict(labels, lost_seconds=lost_seconds)
             if due == "KILL":
                 _call(engine_socket, "POST", f"/containers/{container}/kill?signal=KILL")
-            elif due == "STOP" and container not in asked:
-                asked.add(container)
+            elif due == "STOP" and container not in signalled:
+                signalled.add(container)
                 signal = labels.get("towline.stop_signal", "SIGTERM")
                 _call(engine_socket, "POST", f"/containers/{container}/kill?signal={quote(signal)}")
         time.sleep(POLL_SECONDS)
@@ -82,7 +87,7 @@ def _end_orphans(engine_socket: str, state: str, lock: int, duty_path: str) -> b
 
 
 def _running(engine_socket: str, state: str) -> dict[str, dict[str, str]] | None:
-    """Labels of the containers that run, by id; None when the engine does not tell."""
+    """Return the labels of the running containers, by id; None when the engine does not answer."""
     filters = json.dumps({"label": [f"{STATE_LABEL}={state}"], "status": ["running", "paused"]})
     answer = _call(engine_socket, "GET", f"/containers/json?filters={quote(filters)}")
     try:
@@ -92,7 +97,7 @@ def _running(engine_socket: str, state: str) -> dict[str, dict[str, str]] | None
 
 
 def _call(engine_socket: str, method: str, path: str) -> bytes:
-    """The body of the engine's answer; empty when there is none."""
+    """Return the body of the engine's answer; empty when there is none."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(ANSWER_SECONDS)
         try:

@@ -1,4 +1,4 @@
-"""Keeps one warden on duty: a process that outlives its supervisor, and tells that it is there by a lock on a file."""
+"""Keep one watchdog process running that outlives its supervisor; a locked file shows that it runs."""
 
 import os
 import subprocess
@@ -6,30 +6,30 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from orchestrator.runtimes.warden import is_held
+from orchestrator.runtimes.watchdog import is_held
 
 _PACKAGE_ROOT: Final = Path(__file__).parents[2]
 
 
 class WatchdogProcess:
-    """One kind of warden of one supervisor. Belongs to one thread."""
+    """A supervisor's watchdog process of one kind. Belongs to one thread."""
 
-    def __init__(self, module: str, duty: Path) -> None:
+    def __init__(self, module: str, lock: Path) -> None:
         """Args:
-        module: its `watch` is run, in a Python without site packages.
-        duty: the file that a warden holds locked while it is on duty.
+        module: its function `watch` runs in a Python without site packages.
+        lock: the file that a watchdog holds locked while it runs.
         """
         self._run = f"import sys; sys.path.insert(0, sys.argv[1]); from {module} import watch; watch(*sys.argv[2:])"
-        self._duty = duty
+        self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
     def keep(self, *arguments: str) -> None:
-        """Start one with these arguments of `watch`, unless one is on duty: that of the supervisor before us stays.
+        """Start the watchdog with these arguments of `watch`, unless one runs, such as an earlier supervisor's.
 
-        Raises `OSError` when none can be started now; another call may have more luck.
+        Raises `OSError` when it can't be started now; a later call may succeed.
         """
         is_ours_alive = self._process is not None and self._process.poll() is None
-        if is_ours_alive or self._is_on_duty():
+        if is_ours_alive or self._is_running():
             return
         self._process = None
         self._process = subprocess.Popen(
@@ -42,23 +42,23 @@ class WatchdogProcess:
         )
 
     def collect(self) -> None:
-        """Collect ours if it has ended."""
+        """Collect the watchdog if it has ended."""
         if self._process is not None:
             self._process.poll()
 
     def leave(self) -> None:
-        """Let it go on without us, as long as there is somebody to look after."""
+        """Leave the watchdog running without us, as long as it has something to watch."""
         if self._process is not None and self._process.poll() is None:
             self._process.returncode = 0  # not ours to wait for
 
-    def _is_on_duty(self) -> bool:
+    def _is_running(self) -> bool:
         try:
-            duty = os.open(self._duty, os.O_RDONLY | os.O_CLOEXEC)
+            lock = os.open(self._lock, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            return is_held(duty)
+            return is_held(lock)
         except OSError:
             return False
         finally:
-            os.close(duty)
+            os.close(lock)
