@@ -291,8 +291,8 @@ def _exchange_one(
     return deleted, new_granted((new,))
 
 
-def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
-    return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
+def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
+    return (None, 0, 1) if allowance is None else (allowance.total_bytes, allowance.each_bytes, allowance.least)
 
 
 def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:

@@ -184,7 +184,7 @@ class PostgresTransaction:
     # -- idempotency ----------------------------------------------------------------------------------------------
 
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
-        """See `Transaction.of_call`. The commit marker costs no further round trip."""
+        """See `Transaction.once_for_call`. The commit marker costs no further round trip."""
         return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002

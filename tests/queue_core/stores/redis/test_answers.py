@@ -9,6 +9,7 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
+import queue_core
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, StoreUnavailableError, StoreUnsafeError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
