@@ -191,9 +191,9 @@ def _exchange(
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
-            swapped = _exchange_one(session, queue, fence, request, wanted, now=now)
-            if swapped is not None:
-                return [] if fences is None else [swapped[0]], swapped[1]
+            exchanged = _exchange_one(session, queue, fence, request, wanted, now=now)
+            if exchanged is not None:
+                return [] if fences is None else [exchanged[0]], exchanged[1]
         if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
             grants = grants[:1]  # leased together and in order, which is less work for the server
         rows = session.verb(
