@@ -27,7 +27,7 @@ _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
 class PostgresSession:
-    """Runs statements in a transaction that begins with the first of them."""
+    """Run statements in a transaction that begins with the first of them."""
 
     __slots__ = (
         "_autocommit",

@@ -1,4 +1,4 @@
-"""The add verb, and its part in deletions that add tasks: one call for all tasks, whatever their queues."""
+"""The add verb, and its part in deletions that add tasks: one call for the tasks of all queues."""
 
 from collections.abc import Sequence
 from itertools import chain
