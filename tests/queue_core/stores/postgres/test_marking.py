@@ -253,7 +253,7 @@ def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> Non
     done = place.leased()
     place.operator.execute("INSERT INTO towline.trimmed SELECT id, '9223372036854775807'::xid8 FROM towline.queues")
     place.wire.cut_next("lose answer")
-    with pytest.raises(OutcomeUnknownError, match="not kept"):
+    with pytest.raises(OutcomeUnknownError, match="no longer kept"):
         place.do(exchange(place, done, ONE))
 
 
