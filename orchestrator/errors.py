@@ -5,7 +5,6 @@ OrchestratorError
 ├── SpawnError               a worker could not be started; back off, then try again
 │   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again next turn
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
-├── NotLeaderError           another supervisor leads this store
 ├── AlreadySupervisedError   another supervisor uses this state directory
 └── ReloadRefusedError       correct the file; the supervisor keeps the settings it has
 """
@@ -39,10 +38,6 @@ class RuntimeUnavailableError(SpawnError):
 
 class SourceUnavailableError(OrchestratorError):
     """The queue did not answer."""
-
-
-class NotLeaderError(OrchestratorError):
-    """Another supervisor leads this store."""
 
 
 class AlreadySupervisedError(OrchestratorError):

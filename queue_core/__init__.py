@@ -1,7 +1,7 @@
 """A pull queue: producers add tasks; workers lease them, then delete them.
 
 The names exported here and `queue_core.testing` are public; all else is private. A name is imported when it is first
-used, so a program loads only what it needs.
+used, so a program loads only what it needs. ADR 30 explains how the rooms behind them are laid out.
 """
 
 TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time

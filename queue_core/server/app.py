@@ -1,5 +1,4 @@
-"""The ASGI application: the fast path for add, lease, exchange, renew and delete; Starlette routes for all other
-endpoints."""
+"""The ASGI application: the fast path for the verbs of workers and producers, Starlette routes for all others."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

@@ -126,10 +126,10 @@ class Authorizer:
         text = origin.decode("latin-1")
         try:
             parts = urlsplit(text)
-            ours = parts.netloc.lower() == (host or b"").decode("latin-1").lower() or parts.hostname in self._hosts
+            is_ours = parts.netloc.lower() == (host or b"").decode("latin-1").lower() or parts.hostname in self._hosts
         except ValueError:
-            ours = False
-        if not ours:
+            is_ours = False
+        if not is_ours:
             raise refusal(403, "foreign-origin", f"requests from pages of {text[:100]} are refused")
 
     def _bearer(self, authorization: bytes | None) -> Principal:

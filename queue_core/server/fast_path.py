@@ -31,8 +31,7 @@ from queue_core.unit_of_work import UnitOfWork
 
 JSON_TYPE = b"application/json"
 REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
-"""Room for the tasks of one answer. It is encoded in the server's loop, which stands still meanwhile, and base64
-takes 4/3 of this."""
+"""Room for the tasks of one answer. Base64 takes 4/3 of it, and the loop stands still while it is encoded."""
 IDEMPOTENCY_HEADER = b"idempotency-key"
 """Names a client's call as `session/number/age`, so that it takes effect once (ADR 28).
 
@@ -282,8 +281,8 @@ def parse_body(model: type[B], body: bytes) -> B:
 
 
 def reply_of(error: object) -> Reply:
-    """Return the answer to an error. One that is no `QueueError` is a bug: it is logged, and answered without
-    detail."""
+    """Return the answer to an error. One that is no `QueueError` is a bug: it is logged, and its details are not
+    sent."""
     if isinstance(error, QueueError):
         problem = problem_of(error)
     elif isinstance(error, Problem):

@@ -48,8 +48,7 @@ log = structlog.get_logger()
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn's server, without its signal handlers; it ends waiting calls before it waits for requests. Made in its
-    loop."""
+    """uvicorn's server without its signal handlers; it ends waiting calls before it stops. Made in its loop."""
 
     def __init__(
         self, config: uvicorn.Config, *, started: Callable[[], None], stopping: Callable[[], None] = lambda: None

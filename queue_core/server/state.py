@@ -169,8 +169,8 @@ class ServerState:
             await self.in_thread(self.erasures.check)
 
     async def back_up(self) -> "Backup":
-        """Copy the store beside its file, in a thread, one copy at a time. Raises `InvalidRequestError` for a store
-        without a file."""
+        """Copy the store beside its file, in a thread, one at a time. Raises `InvalidRequestError` if it has no
+        file."""
         store = self.service.store
         check_can_back_up(store.url)
         from queue_core.stores.sqlite.backup import back_up_beside

@@ -1,4 +1,4 @@
-"""What Towline promises about speed, as ratios between figures of one run, and whether a run kept it. Pure."""
+"""Towline's speed requirements, as ratios between figures of one run, and their verdicts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A requirement and what the run says of it; `measured` is None when a figure is missing."""
+    """The verdict on a requirement; `measured` is None when a figure is missing."""
 
     requirement: Requirement
     measured: float | None
@@ -40,7 +40,7 @@ def _same_cost(what: str, figure: str, against: str) -> Requirement:
 
 
 def _scale(owner: str, engine: str) -> Sequence[Requirement]:
-    """The same cost at a hundred times the tasks, and at so many tags."""
+    """Require the same cost at a hundred times the tasks, and at many tags."""
     return (
         *(
             _same_cost(f"{engine}: {verb} at 1,000,000 pending vs 10,000", f"{owner}.{verb}_1m", f"{owner}.{verb}_10k")
@@ -54,7 +54,7 @@ def _scale(owner: str, engine: str) -> Sequence[Requirement]:
 
 
 def _flat(owner: str, engine: str, names: Sequence[str]) -> Sequence[Requirement]:
-    """What churn must not make grow."""
+    """Require that churn does not make these grow."""
     return tuple(
         _same_cost(f"{engine}: churn, {name}, last vs second minute", f"{owner}.last_{name}", f"{owner}.second_{name}")
         for name in names
@@ -147,10 +147,10 @@ REQUIREMENTS = _SQLITE + _POSTGRESQL + _REDIS
 
 
 def judge(figures: Mapping[str, float], missing: Mapping[str, str]) -> Sequence[Verdict]:
-    """What the run's medians say of each requirement; what was not asked for is left out.
+    """Return the verdict on each requirement from the run's medians; those not chosen are left out.
 
     Args:
-        missing: why a system or section that was asked for has no figures.
+        missing: why a chosen system or section has no figures.
     """
     verdicts = [_verdict(requirement, figures, missing) for requirement in REQUIREMENTS]
     return [verdict for verdict in verdicts if verdict is not None]

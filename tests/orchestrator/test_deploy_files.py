@@ -19,7 +19,7 @@ from orchestrator.cli import command
 from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.settings_file import parse
 from tests.support.commands import ROOT
-from tests.support.fleet.metrics_told import METRICS, told_by_a_running_fleet
+from tests.support.fleet.scraped_metrics import METRICS, scraped_from_a_running_fleet
 
 DEPLOY = ROOT / "deploy"
 RUNBOOK = (ROOT / "orchestrator/doc/runbook.md").read_text()
@@ -62,7 +62,7 @@ def selectors(expression: object) -> Iterator[promql_parser.VectorSelector]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> METRICS:
-    return told_by_a_running_fleet(tmp_path_factory.mktemp("fleet"))
+    return scraped_from_a_running_fleet(tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.mark.parametrize("name", ["towline.yaml", "image.towline.yaml", "compose.towline.yaml"])

@@ -1,4 +1,4 @@
-"""Group commit: operations of many callers share a transaction, and no caller is answered before it is durable.
+"""Group commit: many callers share a transaction, and no caller is answered before it is durable (ADR 1).
 
 For a store in this process: what arrives in one round of the loop shares a transaction and a sync (ADR 16).
 """
@@ -43,8 +43,7 @@ Late = Callable[[object], None]
 
 
 class Follower(Protocol):
-    """An operation that joins a transaction because of its changes. `rolled_back` replaces `done` if nothing took
-    effect."""
+    """An operation that joins a transaction because of its changes. `rolled_back` is called if that took no effect."""
 
     def operation(self, work: UnitOfWork) -> object: ...
 
@@ -308,8 +307,7 @@ class GroupCommitter:
         return self._expected - len(self._entries) - self._unsynced_callers
 
     def _commit(self, entries: Sequence[Entry]) -> None:
-        """Commit these operations, without a sync; if one breaks the transaction, each gets a transaction of its
-        own."""
+        """Commit these operations, without a sync; if one breaks the transaction, each gets its own."""
         followers: list[Follower] = []
         try:
             batch = self._service.commit(

@@ -1,4 +1,4 @@
-"""Commits of a store across a network: several under way in threads, while the loop gathers the next and answers.
+"""Commits of a store across a network, in threads, while the loop gathers the next ones and answers (ADR 9).
 
 The loop never waits here. A store that stalls costs memory and time within bounds: calls over them fail.
 """
@@ -34,7 +34,7 @@ MAX_READS_AT_ONCE = 2
 """The same for reads."""
 MAX_QUEUED_OPERATIONS = 10_000
 """Operations that wait for a commit, at most; further ones fail at once."""
-MAX_HELD_BYTES = 256 << 20
+MAX_PENDING_BYTES = 256 << 20
 """Bytes of operations that wait or are under way, at most: a store that stalls must not fill the memory."""
 MAX_QUEUED_SECONDS = 5.0
 """Seconds after which a waiting operation fails: it was not begun."""
@@ -91,12 +91,12 @@ class ThreadedCommitter:
         self._service = service
         self._after_commit = after_commit
         self._clock = service.clock
-        # Where the store commits each verb by itself nothing is shared: the operations are spread over the threads.
+        # Where the store commits each verb by itself (Redis) nothing is shared: spread them over the threads.
         self._spreads_operations = service.store.unit == "verb"
         self._threads = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-commit")
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._queued: deque[_Entry] = deque()
-        self._held_bytes = 0
+        self._pending_bytes = 0
         self._commits: dict[_Commit, None] = {}
         self._is_scheduled = False
         self._check_timer: asyncio.TimerHandle | None = None
@@ -118,7 +118,7 @@ class ThreadedCommitter:
             loop.call_soon(deliver, done, refusal)
             return
         self._queued.append(_Entry(operation, done, late, size_bytes, unit, self._clock.monotonic()))
-        self._held_bytes += size_bytes
+        self._pending_bytes += size_bytes
         self._schedule()
         if self._check_timer is None:
             self._check_timer = loop.call_later(CHECK_SECONDS, self._expire_overdue)
@@ -181,7 +181,7 @@ class ThreadedCommitter:
     def _when_committed(self, commit: _Commit) -> Callable[[list[_Outcome] | Exception], None]:
         def committed(result: list[_Outcome] | Exception) -> None:
             del self._commits[commit]
-            self._held_bytes -= sum(entry.size_bytes for entry in commit.entries)
+            self._pending_bytes -= sum(entry.size_bytes for entry in commit.entries)
             for one in result if isinstance(result, list) else [_Outcome(commit.entries, result)]:
                 self._deliver(one)
             self._after_commit()
@@ -213,7 +213,7 @@ class ThreadedCommitter:
     # -- a store that stalls -----------------------------------------------------------------------------------------
 
     def _refusal(self, size_bytes: int) -> QueueError | None:
-        if len(self._queued) >= MAX_QUEUED_OPERATIONS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
+        if len(self._queued) >= MAX_QUEUED_OPERATIONS or self._pending_bytes + size_bytes > MAX_PENDING_BYTES:
             return self._too_many()
         if self._threads.idle or not self._commits:
             return None
@@ -226,8 +226,8 @@ class ThreadedCommitter:
 
     def _too_many(self) -> QueueError:
         return StoreUnavailableError(
-            f"{len(self._queued)} calls wait for the store, {self._held_bytes >> 20} MiB in all, and this server keeps "
-            f"at most {MAX_QUEUED_OPERATIONS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
+            f"{len(self._queued)} calls wait for the store, {self._pending_bytes >> 20} MiB in all; this server keeps "
+            f"at most {MAX_QUEUED_OPERATIONS} or {MAX_PENDING_BYTES >> 20} MiB; nothing was done: try again"
         )
 
     def _expire_overdue(self) -> None:
@@ -235,7 +235,7 @@ class ThreadedCommitter:
         now = self._clock.monotonic()
         while self._queued and now - self._queued[0].submitted_at > MAX_QUEUED_SECONDS:
             entry = self._queued.popleft()
-            self._held_bytes -= entry.size_bytes
+            self._pending_bytes -= entry.size_bytes
             detail = f"the store has kept this call waiting for {MAX_QUEUED_SECONDS:g} s; nothing was done: try again"
             deliver(entry.done, StoreUnavailableError(detail))
         for commit in list(self._commits):

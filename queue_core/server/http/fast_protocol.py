@@ -263,8 +263,7 @@ class FastProtocol(HttpConnection):
         self.on_response_complete()
 
     def _is_gone(self) -> bool:
-        """Return whether the caller hung up, from the socket, as the loop may not have noticed. Any thread may call
-        this."""
+        """Return whether the caller hung up, from its socket: the loop may not know yet. Any thread may call this."""
         if self.transport.is_closing():
             return True
         poller = select.poll()

@@ -101,8 +101,7 @@ class CallContext:
     sessions: Sessions = field(default_factory=Sessions)
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
-        """Release leases that no caller knows of, as if they had never been granted: uncounted, and in their old
-        place."""
+        """Release leases that no caller knows of as if never granted: uncounted, and in their old place."""
         if leases:
             releases = [Release(lease.token, None, "uncounted") for lease in leases]
             self.committer.submit(lambda work: work.release(queue, releases), lambda _outcome: None)
@@ -273,8 +272,7 @@ class LeaseCall:
             then()
 
     def _renew_late(self, leases: Sequence[Lease]) -> None:
-        """Renew leases that are answered late, so that they have their whole time ahead, and answer with those still
-        held."""
+        """Renew leases that are answered late, for their whole time, and answer with those still held."""
 
         def renewed(outcome: object) -> None:
             if not isinstance(outcome, list):

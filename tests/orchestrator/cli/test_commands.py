@@ -155,7 +155,7 @@ def test_init_writes_files_that_are_right_and_never_over_others(towline: Command
     before = (towline.folder / "new/towline.yaml").read_text()
     again = towline("init", "--dir", "new")
     assert again.code == 73
-    assert "there already" in again.err
+    assert "exists already" in again.err
     assert (towline.folder / "new/towline.yaml").read_text() == before
 
 

@@ -16,7 +16,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
-from tests.support.commands import Commands, Told
+from tests.support.commands import CommandResult, Commands
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -69,7 +69,7 @@ def fill(url: str) -> None:
     queues.close()
 
 
-def check(told: Told) -> None:
+def check(told: CommandResult) -> None:
     assert OBEYED.findall(told.out + told.err) == []
     assert not [line for line in (told.out + told.err).splitlines() if line.startswith("error: spoofed")]
 

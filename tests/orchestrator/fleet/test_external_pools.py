@@ -213,7 +213,7 @@ def starts(scene: Scene) -> Iterator[tuple[int, int]]:
             return [name for name in fake.live if name not in scene.source.seen]
 
         def end() -> None:
-            for verb, worker in fake.asked:
+            for verb, worker in fake.calls:
                 if verb in {"drain", "kill"} and worker in fake.live:
                     fake.end(worker, now=scene.clock.monotonic(), code=0)
             scene.reconciler.reap()

@@ -18,7 +18,7 @@ from orchestrator.supervisor.leader import (
 from tests.support.eventually import eventually
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import NOW, a_pool
-from tests.support.fleet.supervising import CLOCK, SupervisorStage
+from tests.support.fleet.supervisor_stage import CLOCK, SupervisorStage
 
 
 @pytest.fixture

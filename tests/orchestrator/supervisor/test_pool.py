@@ -23,7 +23,7 @@ from tests.support.fleet.fleet_builders import (
     a_sample,
     a_worker,
 )
-from tests.support.fleet.fleet_views import a_managed_pool
+from tests.support.fleet.fleet_views import a_running_pool
 
 DECISION = Decision("resize", NOW, 2, 2, "hold", "", INPUTS, 2)
 
@@ -69,7 +69,7 @@ def test_a_start_that_failed_is_a_death_and_a_failed_start() -> None:
 
 
 def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
-    pool = a_managed_pool()
+    pool = a_running_pool()
     view = view_of([pool], phase="leading", started_at=NOW)
     pool.counters.count_death(Cause.CRASHED, failed_start=True)
     pool.counters.starts += 1
@@ -78,9 +78,9 @@ def test_what_was_shown_does_not_change_when_the_count_goes_on() -> None:
 
 
 def test_a_pool_that_is_no_longer_in_the_settings_is_not_shown() -> None:
-    gone = a_managed_pool()
+    gone = a_running_pool()
     gone.spec = None
-    there = a_managed_pool(a_pool("render"))
+    there = a_running_pool(a_pool("render"))
     assert set(view_of([gone, there], phase="leading", started_at=NOW).pools) == {"render"}
 
 
@@ -125,9 +125,9 @@ def a_troubled_pool(
 
 
 def test_a_pool_that_is_well_is_of_no_concern() -> None:
-    assert concern_of(a_managed_pool()) is None
+    assert concern_of(a_running_pool()) is None
     assert concern_of(a_troubled_pool(oldest=30.0, failed_ago=1.0)) is None
-    unknown = a_managed_pool()
+    unknown = a_running_pool()
     unknown.decision = None
     assert concern_of(unknown) is None
 

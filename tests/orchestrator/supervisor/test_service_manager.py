@@ -15,7 +15,7 @@ from orchestrator.errors import ReloadRefusedError
 from queue_core.process.sd_notify import ServiceManager
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.supervising import CLOCK, SupervisorStage
+from tests.support.fleet.supervisor_stage import CLOCK, SupervisorStage
 
 
 @pytest.fixture

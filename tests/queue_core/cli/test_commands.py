@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from queue_core.cli.target import find_target
-from tests.support.commands import Commands, Told
+from tests.support.commands import CommandResult, Commands
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -27,7 +27,7 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
 
 
-def token_of(leased: Told) -> str:
+def token_of(leased: CommandResult) -> str:
     return str(cast("dict[str, object]", leased.lines[0])["token"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.task import NewTask
-from tests.support.commands import Told, program_environment
+from tests.support.commands import CommandResult, program_environment
 
 SETTINGS = "store: sqlite:///queue.db\nqueues: {thumbs: {max_leases: 1, lease: 1h}}\n"
 
@@ -55,7 +55,7 @@ def no_space() -> Iterator[int]:
         os.close(full)
 
 
-def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: int = subprocess.PIPE) -> Told:
+def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: int = subprocess.PIPE) -> CommandResult:
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         cwd=folder,
@@ -66,7 +66,7 @@ def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: 
         timeout=60,
         check=False,
     )
-    return Told(done.returncode, "", (done.stderr or b"").decode())
+    return CommandResult(done.returncode, "", (done.stderr or b"").decode())
 
 
 def added(folder: Path, count: int = 3) -> list[str]:

@@ -12,7 +12,7 @@ import pytest
 
 from queue_core.cli.output import LINE_SECONDS, ProgressLines, progress
 from tests.support.commands import Commands, program_environment, run_program
-from tests.support.stores.moving import QUEUE, fill, opened_file
+from tests.support.stores.transfers import QUEUE, fill, opened_file
 
 SETTINGS = """\
 store: sqlite:///queue.db

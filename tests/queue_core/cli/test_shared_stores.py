@@ -19,7 +19,7 @@ from tests.support.commands import Commands
 from tests.support.eventually import eventually
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError, free_port
-from tests.support.stores.postgres_links import Pooler, through
+from tests.support.stores.postgres_connections import Pooler, through
 from tests.support.stores.stores import new_url
 
 PASSWORD = "a/b@c:d"

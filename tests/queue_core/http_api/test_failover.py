@@ -21,8 +21,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.eventually import eventually
-from tests.support.netns import Host, NamespacesUnavailableError, hosts
-from tests.support.netns_threads import on_host
+from tests.support.netns import NamespacesUnavailableError, NetnsHost, hosts, on_host
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
 from tests.support.stores.engines import free_port
 from tests.support.stores.remote_memory import RemoteMemory
@@ -177,7 +176,7 @@ def test_what_is_no_list_of_servers(url: str) -> None:
 class Wires:
     """Two servers on two hosts, and threads on a third."""
 
-    def __init__(self, stack: ExitStack, on: list[Host]) -> None:
+    def __init__(self, stack: ExitStack, on: list[NetnsHost]) -> None:
         self.first, self.second, self._clients = on
         memory = MemoryStore()
         QueueService(memory).run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))

@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
-from tests.support.stores.postgres_links import make_schema, signals_on
+from tests.support.stores.postgres_connections import make_schema, signals_on
 from tests.support.stores.stores import new_url
 
 

@@ -10,15 +10,15 @@ from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription
 from queue_core.task import ANY
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import (
+from tests.support.stores.postgres_connections import (
     LONG,
     Pooler,
+    await_notifications,
     closing,
     make_schema,
     operator,
     port_of,
     rows,
-    settle,
     signals_on,
     through,
     woken,
@@ -42,11 +42,11 @@ def test_a_caller_s_own_transaction_wakes_when_it_commits(url: str, here: Notify
     with operator(url) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
-        settle(here, here)
+        await_notifications(here, here)
         assert woken(idle, busy) == [False, False]
         connection.execute("COMMIT")
     assert busy.wait(timeout_seconds=LONG)
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(idle) == [False]
     assert rows(url, "unsent_notifications") == 0
     closing(idle, busy)
@@ -58,7 +58,7 @@ def test_a_caller_s_transaction_that_is_rolled_back_wakes_nobody(url: str, here:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         connection.execute("ROLLBACK")
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(ear) == [False]
     ear.close()
 

@@ -21,7 +21,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
-from tests.support.stores.slow_disk import HeldDisk, SlowDisk
+from tests.support.stores.slow_disk import BlockingDisk, SlowDisk
 
 QUEUE = "q"
 
@@ -176,7 +176,7 @@ def test_a_later_change_is_not_answered_before_an_earlier_one_whose_sync_goes_on
     async def main() -> None:
         clock = ManualClock()
         # Just slow enough for the thread; the sync after it, which takes no time, makes the disk count as fast again.
-        store = HeldDisk(clock, seconds=[0.0, 9 * SLOW_SYNC_SECONDS], held_from=3)
+        store = BlockingDisk(clock, seconds=[0.0, 9 * SLOW_SYNC_SECONDS], held_from=3)
         service = QueueService(store, clock=clock)
         service.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         committer = GroupCommitter(service)

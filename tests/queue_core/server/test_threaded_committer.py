@@ -198,7 +198,7 @@ def test_who_comes_when_the_store_has_stalled_is_told_at_once(
 
 @pytest.mark.parametrize(
     ("bound", "value", "size_bytes"),
-    [("MAX_QUEUED_OPERATIONS", 3, 0), ("MAX_HELD_BYTES", 3000, 1000)],
+    [("MAX_QUEUED_OPERATIONS", 3, 0), ("MAX_PENDING_BYTES", 3000, 1000)],
     ids=["steps", "bytes"],
 )
 def test_what_waits_for_the_store_is_bounded(

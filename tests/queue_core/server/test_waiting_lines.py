@@ -62,7 +62,7 @@ def test_a_worker_that_waits_at_a_store_ends_at_once_when_asked_to(name: str, tm
     store = open_store(url)
     queues = LocalQueues(QueueService(store))
     queues.put_queue(QueueSpec("thumbs"))
-    told = {"TOWLINE_APP": "tests.support.fleet.working:app", "TOWLINE_WORKER": "w-1", "TOWLINE_QUEUE": "thumbs"}
+    told = {"TOWLINE_APP": "tests.support.fleet.recording_app:app", "TOWLINE_WORKER": "w-1", "TOWLINE_QUEUE": "thumbs"}
     command = [sys.executable, "-m", "orchestrator", "work", "--url", url]
     worker = subprocess.Popen(command, cwd=ROOT, env=program_environment() | told)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from queue_core.clock import ManualClock
-from tests.support.google.cloud_tasks import Bench, a_client, a_cloud_tasks_server, empty
+from tests.support.google.cloud_tasks import CloudTasksBench, a_client, a_cloud_tasks_server, empty
 from tests.support.servers import RunningServer
 from tests.support.stores.stores import opened
 
@@ -30,8 +30,8 @@ def server(running: tuple[RunningServer, ManualClock]) -> tuple[RunningServer, M
 
 
 @pytest.fixture(params=["rest", "grpc"])
-def bench(request: pytest.FixtureRequest, server: tuple[RunningServer, ManualClock]) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, server: tuple[RunningServer, ManualClock]) -> Iterator[CloudTasksBench]:
     """A client of such a server, over each wire in turn."""
     running, clock = server
     with a_client(running, request.param) as client:
-        yield Bench(client, running, clock, request.param)
+        yield CloudTasksBench(client, running, clock, request.param)

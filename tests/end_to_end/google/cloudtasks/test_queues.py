@@ -10,11 +10,11 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
-from tests.support.google.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, Bench
+from tests.support.google.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, CloudTasksBench
 from tests.support.servers import QUEUE
 
 
-def test_a_queue_is_made_changed_and_deleted(bench: Bench) -> None:
+def test_a_queue_is_made_changed_and_deleted(bench: CloudTasksBench) -> None:
     name = f"{PLACE}/queues/fresh"
     made = bench.client.create_queue(
         parent=PLACE, queue={"name": name, "pull_target": {}, "retry_config": {"max_attempts": 3}}
@@ -35,7 +35,7 @@ def test_a_queue_is_made_changed_and_deleted(bench: Bench) -> None:
         bench.client.get_queue(name=name)
 
 
-def test_an_update_makes_a_queue_that_is_not_there(bench: Bench) -> None:
+def test_an_update_makes_a_queue_that_is_not_there(bench: CloudTasksBench) -> None:
     made = bench.client.update_queue(
         queue={"name": f"{PLACE}/queues/fresh", "retry_config": {"max_attempts": 7}},
         update_mask=FieldMask(paths=["retry_config.max_attempts"]),
@@ -52,12 +52,12 @@ BAD_QUEUES = [
 
 
 @pytest.mark.parametrize("change", BAD_QUEUES)
-def test_a_queue_that_can_not_be_is_refused(bench: Bench, change: dict[str, object]) -> None:
+def test_a_queue_that_can_not_be_is_refused(bench: CloudTasksBench, change: dict[str, object]) -> None:
     with pytest.raises(exceptions.InvalidArgument if bench.wire == "grpc" else exceptions.BadRequest):
         bench.client.update_queue(queue={"name": PARENT, **change})
 
 
-def test_a_paused_queue_takes_tasks_and_leases_none(bench: Bench) -> None:
+def test_a_paused_queue_takes_tasks_and_leases_none(bench: CloudTasksBench) -> None:
     paused = bench.client.pause_queue(name=PARENT)
     assert paused.state == paused.State.PAUSED
     bench.create(b"x")
@@ -68,7 +68,7 @@ def test_a_paused_queue_takes_tasks_and_leases_none(bench: Bench) -> None:
     assert len(bench.lease()) == 1
 
 
-def test_a_purge_deletes_all_tasks(bench: Bench) -> None:
+def test_a_purge_deletes_all_tasks(bench: CloudTasksBench) -> None:
     service = QueueService(bench.server.store, clock=bench.clock)
     for _ in range(2):
         service.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 600))
@@ -78,7 +78,7 @@ def test_a_purge_deletes_all_tasks(bench: Bench) -> None:
     assert list(bench.client.list_tasks(parent=PARENT)) == []
 
 
-def test_statistics_come_only_when_they_are_asked_for(bench: Bench) -> None:
+def test_statistics_come_only_when_they_are_asked_for(bench: CloudTasksBench) -> None:
     for _ in range(3):
         first = bench.create(b"x")
     bench.lease(2)
@@ -90,7 +90,7 @@ def test_statistics_come_only_when_they_are_asked_for(bench: Bench) -> None:
     assert (listed.name, listed.stats.tasks_count) == (PARENT, 3)
 
 
-def test_queues_are_listed_by_pages_and_by_filter(bench: Bench) -> None:
+def test_queues_are_listed_by_pages_and_by_filter(bench: CloudTasksBench) -> None:
     for number in range(4):
         bench.set_queue(QueueSpec(f"extra-{number}", max_leases=number or None))
     bench.client.pause_queue(name=f"{PLACE}/queues/extra-2")
@@ -112,7 +112,7 @@ def test_queues_are_listed_by_pages_and_by_filter(bench: Bench) -> None:
         found("colour = red")
 
 
-def test_policies_tell_what_the_caller_may_do(bench: Bench) -> None:
+def test_policies_tell_what_the_caller_may_do(bench: CloudTasksBench) -> None:
     bench.set_queue(replace(QueueSpec(QUEUE), user_emails=("a@example.com",)))
     policy = bench.client.get_iam_policy(request={"resource": PARENT})
     assert [list(binding.members) for binding in policy.bindings] == [["user:a@example.com"]]
@@ -125,14 +125,14 @@ def test_policies_tell_what_the_caller_may_do(bench: Bench) -> None:
         bench.client.set_iam_policy(request={"resource": PARENT, "policy": {"bindings": []}})
 
 
-def test_every_location_is_as_good(bench: Bench) -> None:
+def test_every_location_is_as_good(bench: CloudTasksBench) -> None:
     assert bench.client.get_location({"name": PLACE}).location_id == "here"
     assert [place.name for place in bench.client.list_locations({"name": "projects/shop"}).locations] == [
         "projects/shop/locations/local"
     ]
 
 
-def test_an_uploaded_queue_yaml_is_definitive(bench: Bench) -> None:
+def test_an_uploaded_queue_yaml_is_definitive(bench: CloudTasksBench) -> None:
     """The client has it over gRPC only; the path of REST is that of older gcloud."""
 
     def upload(text: bytes) -> str:

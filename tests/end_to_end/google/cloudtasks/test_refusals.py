@@ -13,7 +13,7 @@ from tests.support.google.cloud_tasks import (
     MINUTE,
     PARENT,
     PLACE,
-    Bench,
+    CloudTasksBench,
 )
 from tests.support.servers import QUEUE
 
@@ -31,7 +31,7 @@ BAD_LEASES = [
 
 
 @pytest.mark.parametrize("change", BAD_LEASES)
-def test_a_lease_out_of_range_is_an_invalid_argument(bench: Bench, change: dict[str, object]) -> None:
+def test_a_lease_out_of_range_is_an_invalid_argument(bench: CloudTasksBench, change: dict[str, object]) -> None:
     bench.create(b"x")
     fields = {"parent": PARENT, "max_tasks": 1, "lease_duration": MINUTE, **change}
     with pytest.raises(exceptions.InvalidArgument if bench.wire == "grpc" else exceptions.BadRequest):
@@ -50,20 +50,20 @@ BAD_TASKS = [
 
 
 @pytest.mark.parametrize("task", BAD_TASKS)
-def test_a_task_that_can_not_be_is_refused(bench: Bench, task: dict[str, object]) -> None:
+def test_a_task_that_can_not_be_is_refused(bench: CloudTasksBench, task: dict[str, object]) -> None:
     errors = (exceptions.InvalidArgument, exceptions.FailedPrecondition) if bench.wire == "grpc" else ()
     with pytest.raises(errors or exceptions.BadRequest):
         bench.client.create_task(parent=PARENT, task=task)
     assert list(bench.client.list_tasks(parent=PARENT)) == []
 
 
-def test_push_methods_say_that_this_is_a_pull_queue(bench: Bench) -> None:
+def test_push_methods_say_that_this_is_a_pull_queue(bench: CloudTasksBench) -> None:
     made = bench.create(b"x")
     with pytest.raises(FAILED_PRECONDITION[bench.wire], match="pull task"):
         bench.client.run_task(name=made.name)
 
 
-def test_an_unknown_queue_is_not_found(bench: Bench) -> None:
+def test_an_unknown_queue_is_not_found(bench: CloudTasksBench) -> None:
     nowhere = f"{PLACE}/queues/nowhere"
     calls = [
         lambda: bench.client.create_task(parent=nowhere, task={"pull_message": {"payload": b"x"}}),
@@ -81,7 +81,7 @@ def test_an_unknown_queue_is_not_found(bench: Bench) -> None:
             call()
 
 
-def test_a_call_over_the_rate_is_told_to_slow_down(bench: Bench) -> None:
+def test_a_call_over_the_rate_is_told_to_slow_down(bench: CloudTasksBench) -> None:
     bench.set_queue(replace(QueueSpec(QUEUE), lease_calls_per_second=2))
     bench.lease()
     bench.lease()

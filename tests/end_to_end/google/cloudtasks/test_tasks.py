@@ -19,7 +19,7 @@ from tests.support.google.cloud_tasks import (
     MINUTE,
     PARENT,
     PLACE,
-    Bench,
+    CloudTasksBench,
     Wire,
     a_client,
     a_discovered_client,
@@ -39,7 +39,7 @@ def _shown(instant: Instant, seconds: float) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def test_a_task_goes_from_create_by_lease_and_renewal_to_acknowledgement(bench: Bench) -> None:
+def test_a_task_goes_from_create_by_lease_and_renewal_to_acknowledgement(bench: CloudTasksBench) -> None:
     payload = bytes(range(256))
     made = bench.create(payload, "blue", name=f"{PARENT}/tasks/first")
     assert (made.name, made.view, made.pull_message.payload) == (f"{PARENT}/tasks/first", BASIC, b"")
@@ -58,7 +58,7 @@ def test_a_task_goes_from_create_by_lease_and_renewal_to_acknowledgement(bench: 
     assert list(bench.client.list_tasks(parent=PARENT)) == []
 
 
-def test_the_end_of_a_lease_is_its_token_to_the_microsecond(bench: Bench) -> None:
+def test_the_end_of_a_lease_is_its_token_to_the_microsecond(bench: CloudTasksBench) -> None:
     bench.create(b"x")
     bench.clock.advance(0.123456)
     [leased] = bench.lease()
@@ -70,7 +70,7 @@ def test_the_end_of_a_lease_is_its_token_to_the_microsecond(bench: Bench) -> Non
     bench.client.acknowledge_task(name=leased.name, schedule_time=token)
 
 
-def test_an_expired_lease_can_be_neither_renewed_nor_cancelled_nor_acknowledged(bench: Bench) -> None:
+def test_an_expired_lease_can_be_neither_renewed_nor_cancelled_nor_acknowledged(bench: CloudTasksBench) -> None:
     bench.create(b"x")
     [leased] = bench.lease(seconds=10)
     bench.clock.advance(10)
@@ -84,7 +84,7 @@ def test_an_expired_lease_can_be_neither_renewed_nor_cancelled_nor_acknowledged(
     assert [task.status.attempt_dispatch_count for task in bench.lease()] == [2]
 
 
-def test_a_cancelled_lease_gives_the_task_to_the_next_caller_at_once(bench: Bench) -> None:
+def test_a_cancelled_lease_gives_the_task_to_the_next_caller_at_once(bench: CloudTasksBench) -> None:
     bench.create(b"x")
     [leased] = bench.lease()
     bench.clock.advance(1)
@@ -98,19 +98,19 @@ def test_a_cancelled_lease_gives_the_task_to_the_next_caller_at_once(bench: Benc
         bench.client.acknowledge_task(name=leased.name, schedule_time=leased.schedule_time)
 
 
-def test_a_lease_is_cut_to_whole_seconds(bench: Bench) -> None:
+def test_a_lease_is_cut_to_whole_seconds(bench: CloudTasksBench) -> None:
     made = bench.create(b"x")
     [leased] = bench.lease(seconds=1.9)
     assert leased.schedule_time - made.schedule_time == timedelta(seconds=1)
 
 
-def test_a_lease_of_no_seconds_shows_each_task_once_and_leaves_it_free(bench: Bench) -> None:
+def test_a_lease_of_no_seconds_shows_each_task_once_and_leaves_it_free(bench: CloudTasksBench) -> None:
     names = {bench.create(b"x").name for _ in range(3)}
     assert {task.name for task in bench.lease(1000, seconds=0)} == names
     assert {task.name for task in bench.lease(1000)} == names
 
 
-def test_a_task_waits_for_its_schedule_time(bench: Bench) -> None:
+def test_a_task_waits_for_its_schedule_time(bench: CloudTasksBench) -> None:
     later = datetime.fromtimestamp(bench.clock.now() / 1e6, UTC) + MINUTE
     made = bench.create(b"x", schedule_time=later)
     assert made.schedule_time == later
@@ -120,20 +120,20 @@ def test_a_task_waits_for_its_schedule_time(bench: Bench) -> None:
     assert len(bench.lease()) == 1
 
 
-def test_a_schedule_time_in_the_past_is_now(bench: Bench) -> None:
+def test_a_schedule_time_in_the_past_is_now(bench: CloudTasksBench) -> None:
     made = bench.create(b"x", schedule_time=datetime(1960, 1, 1, tzinfo=UTC))
     assert int(made.schedule_time.timestamp() * 1e6) == bench.clock.now()
 
 
 @pytest.mark.parametrize("tags", ["tag=a b", 'tag="a b"', ' tag = "a b" '])
-def test_tasks_are_leased_by_tag_as_each_client_spells_it(bench: Bench, tags: str) -> None:
+def test_tasks_are_leased_by_tag_as_each_client_spells_it(bench: CloudTasksBench, tags: str) -> None:
     bench.create(b"1", "other")
     bench.create(b"2", "a b")
     bench.create(b"3")
     assert [task.pull_message.payload for task in bench.lease(view=FULL, tags=tags)] == [b"2"]
 
 
-def test_the_oldest_tag_makes_a_batch_of_its_own(bench: Bench) -> None:
+def test_the_oldest_tag_makes_a_batch_of_its_own(bench: CloudTasksBench) -> None:
     for tag in ("", "a", "", "b", "a"):
         bench.create(b"x", tag)
         bench.clock.advance(1)
@@ -141,7 +141,7 @@ def test_the_oldest_tag_makes_a_batch_of_its_own(bench: Bench) -> None:
     assert seen == [["", ""], ["a", "a"], ["b"], []]
 
 
-def test_a_name_is_taken_while_its_task_lives_and_for_a_while_after(bench: Bench) -> None:
+def test_a_name_is_taken_while_its_task_lives_and_for_a_while_after(bench: CloudTasksBench) -> None:
     name = f"{PARENT}/tasks/once"
     bench.create(b"x", name=name)
     with pytest.raises(exceptions.AlreadyExists if bench.wire == "grpc" else exceptions.Conflict):
@@ -153,7 +153,7 @@ def test_a_name_is_taken_while_its_task_lives_and_for_a_while_after(bench: Bench
         bench.client.delete_task(name=name)
 
 
-def test_a_task_is_looked_at_without_being_leased(bench: Bench) -> None:
+def test_a_task_is_looked_at_without_being_leased(bench: CloudTasksBench) -> None:
     made = bench.create(b"secret", "a")
     basic = bench.client.get_task(name=made.name)
     assert (basic, basic.pull_message.tag) == (made, "a")
@@ -163,7 +163,7 @@ def test_a_task_is_looked_at_without_being_leased(bench: Bench) -> None:
         bench.client.get_task(name=f"{PARENT}/tasks/nothing")
 
 
-def test_tasks_are_listed_by_pages(bench: Bench) -> None:
+def test_tasks_are_listed_by_pages(bench: CloudTasksBench) -> None:
     names = [bench.create(b"x", name=f"{PARENT}/tasks/t-{number}").name for number in range(7)]
     bench.lease(2)
     request = tasks_v2beta2.ListTasksRequest(parent=PARENT, page_size=3, response_view=FULL)
@@ -173,7 +173,7 @@ def test_tasks_are_listed_by_pages(bench: Bench) -> None:
     assert ([task.name for task in listed], listed[0].pull_message.payload) == (names, b"x")
 
 
-def test_a_task_that_used_up_its_leases_is_gone(bench: Bench) -> None:
+def test_a_task_that_used_up_its_leases_is_gone(bench: CloudTasksBench) -> None:
     bench.client.update_queue(queue={"name": PARENT, "pull_target": {}, "retry_config": {"max_attempts": 2}})
     bench.set_queue(replace(QueueSpec(QUEUE), max_leases=2, on_exhausted="dead"))
     made = bench.create(b"x")
@@ -191,7 +191,7 @@ def test_an_answer_has_at_most_32_mib_of_tasks(server: tuple[RunningServer, Manu
     service = QueueService(server[0].store, clock=server[1])
     service.run(lambda turn: turn.add(QUEUE, [NewTask(bytes(1 << 20))] * 40))
     with a_client(server[0], "grpc") as client:
-        bench = Bench(client, *server, "grpc")
+        bench = CloudTasksBench(client, *server, "grpc")
         leased = bench.lease(1000, view=FULL)
         assert 30 <= len(leased) <= 32
         assert len(bench.lease(1000)) == 40 - len(leased)

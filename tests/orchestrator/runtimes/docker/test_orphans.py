@@ -19,7 +19,7 @@ from orchestrator.runtimes.docker.identity import identity_of
 from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, OrphanJudge, Supervision, supervision_of
 from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.support.docker.bench import CLOCK, DockerBench, id_of
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
 OURS, THEIRS = "1:/ours", "2:/theirs"
@@ -114,7 +114,7 @@ def test_a_watchdog_asks_first_and_then_ends(labels: dict[str, str], lost_second
 
 
 def test_containers_of_a_supervisor_that_was_killed_are_asked_to_finish(
-    docker_engine: DockerEngine, tmp_path: Path
+    docker_engine: PrivateDockerEngine, tmp_path: Path
 ) -> None:
     with supervised(tmp_path) as lock:
         runtime = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
@@ -145,7 +145,9 @@ def test_a_watchdog_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path)
     assert ended.wait(30)
 
 
-def test_the_watchdog_of_the_supervisor_before_stays_on_duty(docker_engine: DockerEngine, tmp_path: Path) -> None:
+def test_the_watchdog_of_the_supervisor_before_stays_on_duty(
+    docker_engine: PrivateDockerEngine, tmp_path: Path
+) -> None:
     with supervised(tmp_path) as lock:
         first = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
         bench = DockerBench(docker_engine, tmp_path, first)

@@ -7,7 +7,7 @@ from queue_core.errors import InvalidSettingError, StorageLimitError
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Release, Storage, Store
 from queue_core.task import ANY, NewTask
-from tests.support.stores.moved_tasks import a_task, opened_again, restore
+from tests.support.stores.restored_tasks import a_task, opened_again, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease
 
 LONG = b"l" * 5000

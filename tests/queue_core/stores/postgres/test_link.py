@@ -24,7 +24,7 @@ from queue_core.stores.postgres.client.errors import translate
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support.stores import engines
-from tests.support.stores.postgres_links import a_pool, asked, backend, operator
+from tests.support.stores.postgres_connections import a_pool, backend, operator, query_cell
 from tests.support.stores.slow_clock import slow_at_first
 from tests.support.stores.stores import new_url
 
@@ -66,7 +66,7 @@ def test_what_is_left_open_is_rolled_back(pool: ConnectionPool) -> None:
             connection.driver.execute("SELECT 1 / 0")
     with pool.lend() as again:
         assert again is connection
-    assert asked(pool, "SELECT count(*) FROM kept") == 0
+    assert query_cell(pool, "SELECT count(*) FROM kept") == 0
 
 
 def test_threads_share_connections_and_wait_when_all_are_in_use(url: str) -> None:
@@ -92,9 +92,9 @@ def test_a_connection_that_lay_idle_for_long_is_closed(url: str, monkeypatch: py
 
 
 def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(pool: ConnectionPool) -> None:
-    assert asked(pool, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
-    assert asked(pool, "SELECT current_setting('lock_timeout')") == "8s"
-    assert asked(pool, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
+    assert query_cell(pool, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
+    assert query_cell(pool, "SELECT current_setting('lock_timeout')") == "8s"
+    assert query_cell(pool, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
 
 
 def test_another_isolation_set_for_the_database_is_overruled() -> None:
@@ -103,7 +103,7 @@ def test_another_isolation_set_for_the_database_is_overruled() -> None:
         name = conninfo_to_dict(url)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")  # type: ignore[call-overload]
     with a_pool(url) as pool:
-        assert asked(pool, "SELECT current_setting('transaction_isolation')") == "read committed"
+        assert query_cell(pool, "SELECT current_setting('transaction_isolation')") == "read committed"
 
 
 def test_a_closed_link_says_so_and_closes_what_comes_back(url: str) -> None:

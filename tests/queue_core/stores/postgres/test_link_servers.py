@@ -11,10 +11,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_pool, a_postgres, asked, backend, operator, port_of, through
+from tests.support.stores.postgres_connections import (
+    Pooler,
+    a_pool,
+    a_postgres,
+    backend,
+    operator,
+    port_of,
+    query_cell,
+    through,
+)
 from tests.support.stores.stores import new_url
 
 
@@ -71,7 +80,7 @@ def _is_there(pool: ConnectionPool) -> bool:
 
 
 def test_one_lost_connection_takes_those_with_it_that_were_idle(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as wire_cut, a_pool(through(url, wire_cut.port)) as pool:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as wire_cut, a_pool(through(url, wire_cut.port)) as pool:
         connections = [pool.take() for _ in range(3)]
         for connection in connections[1:]:
             pool.give_back(connection)
@@ -84,7 +93,7 @@ def test_one_lost_connection_takes_those_with_it_that_were_idle(url: str) -> Non
 
 
 def test_a_call_that_is_never_answered_ends_like_a_lost_one(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as cut, a_pool(through(url, cut.port)) as pool:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, a_pool(through(url, cut.port)) as pool:
         assert backend(pool)
         cut.cut_next("stall")
         with pytest.raises(StoreUnavailableError), pool.lend(seconds=0.2) as connection:
@@ -103,7 +112,7 @@ def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queue_core.stores.postgres.client.connection.HANDSHAKE_SECONDS", 0.2)
-    with a_wire(own_engine.host, own_engine.port) as cut, a_pool(through(own_engine.tcp_url, cut.port)) as pool:
+    with a_tcp_proxy(own_engine.host, own_engine.port) as cut, a_pool(through(own_engine.tcp_url, cut.port)) as pool:
         cut.cut_next("stall", after=2)
         with pytest.raises(StoreUnavailableError):
             pool.take()
@@ -141,7 +150,7 @@ def test_a_standby_is_unavailable_until_it_is_promoted_and_named_beside_the_prim
             pool.take()
         both = f"postgresql://towline@127.0.0.1:{own_engine.port},127.0.0.1:{port_of(url)}/postgres"
         with a_pool(both) as several:
-            assert asked(several, "SELECT inet_server_port()") == port_of(url)
+            assert query_cell(several, "SELECT inet_server_port()") == port_of(url)
         with operator(own_engine.tcp_url) as connection:
             connection.execute("SELECT pg_promote()")
         assert backend(pool)

@@ -11,9 +11,9 @@ from queue_core.stores.postgres.client import pool as pool_module
 from queue_core.stores.postgres.client.commit_outcome import Status, judge
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import TcpFate, a_tcp_proxy
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_pool, a_postgres, make_schema, operator, through
+from tests.support.stores.postgres_connections import Pooler, a_pool, a_postgres, make_schema, operator, through
 from tests.support.stores.stores import new_url
 
 OLD, NEW = "7.00000001.700.aa", "7.00000001.900.bb"
@@ -85,9 +85,9 @@ def effects(url: str) -> int:
 
 
 @pytest.mark.parametrize(("fate", "expected"), [("lose answer", "committed"), ("drop", "aborted")])
-def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: WireFate, expected: str) -> None:
+def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: TcpFate, expected: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
         connection = pool.take()
         xid = begun(connection)
         cut.cut_next(fate)
@@ -100,7 +100,7 @@ def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: WireFate, e
 
 def test_a_commit_that_is_never_answered_is_found_out(url: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
         with pool.lend():
             pass
         connection = pool.take(seconds=1.0)

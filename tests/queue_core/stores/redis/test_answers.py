@@ -19,7 +19,7 @@ from queue_core.stores.redis.client.errors import CallFailedError
 from queue_core.task import ANY
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.redis_links import KEY, a_client, a_redis, count, counted, impatient, operator
+from tests.support.stores.redis_clients import KEY, a_client, a_redis, count, counted, impatient, operator
 from tests.support.stores.verb_table import VERBS, prepare
 
 LONG = 20.0

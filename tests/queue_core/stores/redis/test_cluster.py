@@ -25,8 +25,8 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
+from tests.support.stores.redis_clients import a_client, a_redis, impatient, operator, signals_on
 from tests.support.stores.redis_cluster import Cluster, a_cluster, is_well, node_id, sentinels_of
-from tests.support.stores.redis_links import a_client, a_redis, impatient, operator, signals_on
 from tests.support.stores.verb_table import VERBS, look, prepare
 
 LONG = 30.0

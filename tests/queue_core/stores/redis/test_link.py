@@ -14,11 +14,11 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.stores.redis.client import client, handshake
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import TcpFate, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.fleet.certificates import a_certificate
 from tests.support.stores.engines import Engine, free_port
-from tests.support.stores.redis_links import (
+from tests.support.stores.redis_clients import (
     KEY,
     a_client,
     a_redis,
@@ -56,8 +56,8 @@ def test_threads_share_a_link_and_every_call_takes_effect_once(server: Engine) -
 
 
 @pytest.mark.parametrize("fate", ["drop", "lose answer", "stall"])
-def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: Engine, fate: WireFate) -> None:
-    with a_wire(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
+def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: Engine, fate: TcpFate) -> None:
+    with a_tcp_proxy(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
         assert count(cut) == 1
         wire.cut_next(fate)
         started = SystemClock().monotonic()
@@ -68,9 +68,9 @@ def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: 
 
 
 def test_what_befalls_the_wire_at_random_doubles_nothing(server: Engine) -> None:
-    fates: list[WireFate] = ["pass", "pass", "lose answer", "pass", "drop", "pass", "pass", "lose answer", "pass"]
+    fates: list[TcpFate] = ["pass", "pass", "lose answer", "pass", "drop", "pass", "pass", "lose answer", "pass"]
     sent = iter(fates * 1000)
-    with a_wire(server.host, server.port, choose=lambda: next(sent)) as wire, a_client(server.tcp_url) as straight:
+    with a_tcp_proxy(server.host, server.port, choose=lambda: next(sent)) as wire, a_client(server.tcp_url) as straight:
         with capture_logs(), ThreadPoolExecutor(4) as threads:
             cut = eventually(lambda: opened(f"redis://127.0.0.1:{wire.port}"))
             list(threads.map(lambda _: count(cut), range(100)))
@@ -121,7 +121,7 @@ def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_m
 def test_where_nothing_listens_nothing_took_effect(server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     monkeypatch.setattr("queue_core.stores.redis.client.connection.FRESH_SECONDS", 0.0)
-    with a_wire(server.host, server.port) as wire:
+    with a_tcp_proxy(server.host, server.port) as wire:
         with a_client(f"redis://127.0.0.1:{wire.port}") as cut:
             count(cut)
             wire.close()
@@ -210,7 +210,7 @@ def test_the_clock_is_the_servers(server: Engine) -> None:
 
 
 def test_the_wire_of_a_link_is_found_cut_within_seconds(server: Engine) -> None:
-    with a_wire(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
+    with a_tcp_proxy(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
         count(cut)
         wire.sever()
         started = SystemClock().monotonic()

@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 from queue_core.stores.redis.client import pubsub
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import ANY, TagFilter
-from tests.support.cutting_wire import CuttingWire, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.redis_links import a_redis, operator, signals_on
+from tests.support.stores.redis_clients import a_redis, operator, signals_on
 
 LONG_WAIT = 10.0
 
 WAITER = """
     import sys
     from queue_core.task import TagFilter
-    from tests.support.stores.redis_links import signals_on
+    from tests.support.stores.redis_clients import signals_on
     with signals_on(sys.argv[1]) as signals:
         ear = signals.subscribe("q", TagFilter.of("a"))
         print("listening", flush=True)
@@ -47,8 +47,8 @@ def signals(server: Engine) -> Iterator[RedisSignals]:
 
 
 @contextmanager
-def over_a_wire(server: Engine) -> Iterator[tuple[CuttingWire, RedisSignals]]:
-    with a_wire(server.host, server.port) as wire, signals_on(f"redis://127.0.0.1:{wire.port}") as messages:
+def over_a_wire(server: Engine) -> Iterator[tuple[CuttingTcpProxy, RedisSignals]]:
+    with a_tcp_proxy(server.host, server.port) as wire, signals_on(f"redis://127.0.0.1:{wire.port}") as messages:
         yield wire, messages
 
 

@@ -41,7 +41,7 @@ def test_a_lazy_list_makes_its_values_when_one_is_looked_at_and_only_once() -> N
         made.append("made")
         return ["a", None, "c"]
 
-    lazy: LazyList[str | None] = LazyList(3, make, missing=[1])
+    lazy: LazyList[str | None] = LazyList(3, make, none_indexes=[1])
     assert (len(lazy), bool(lazy), none_indexes(lazy), made) == (3, True, [1], [])
     assert (lazy[0], lazy[1:], list(lazy), made) == ("a", [None, "c"], ["a", None, "c"], ["made"])
     assert lazy == ("a", None, "c")

@@ -16,9 +16,8 @@ from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import FileSyncer
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
-from tests.faults.fault_vfs import FaultVfs, Meter
-from tests.faults.quiet_driver import quiet_driver
-from tests.support.stores.moved_tasks import peek
+from tests.faults.fault_vfs import FaultVfs, Meter, quiet_driver
+from tests.support.stores.restored_tasks import peek
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
 FILE = "queue.db"

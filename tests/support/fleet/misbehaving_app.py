@@ -1,4 +1,4 @@
-"""An app whose handlers do what programs do to their process: fork, thread, set signals, change their user."""
+"""An app whose handlers misuse their process: fork, start threads, set signals, change user."""
 
 import asyncio
 import ctypes
@@ -23,7 +23,7 @@ LONG_SECONDS = 3600.0
 
 @app.task(queue="thumbs")
 def work(task: Task) -> None:
-    """The payload is `VERB PATH`: what to do, and where to note what came of it."""
+    """Run `VERB PATH`: what to do, and the file for its result."""
     verb, _, path = task.text.partition(" ")
     _note(path, "begun")
     VERBS[verb](path)
@@ -31,7 +31,7 @@ def work(task: Task) -> None:
 
 @async_app.task(queue="thumbs")
 async def work_async(task: Task) -> None:
-    """`fork PATH`: fork, and let both go on; `return PATH`: the same, without another `await`; else just note it."""
+    """`fork PATH`: fork and let both return; `return PATH`: the same without another `await`; else just record."""
     verb, _, path = task.text.partition(" ")
     if verb in {"fork", "return"}:
         child = os.fork()
@@ -48,7 +48,7 @@ def _note(path: str, line: str) -> None:
 
 
 def alarm(path: str) -> None:
-    """A time-out by SIGALRM, as many programs have it."""
+    """Time out by SIGALRM, as many programs do."""
 
     def late(*_: object) -> None:
         raise TimeoutError
@@ -62,7 +62,7 @@ def alarm(path: str) -> None:
 
 
 def own_loop(path: str) -> None:
-    """A loop of its own, which takes SIGTERM for itself and leaves it to the system when it closes."""
+    """Run an event loop that takes SIGTERM for itself and restores the default when it closes."""
 
     async def main() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print)
@@ -73,7 +73,7 @@ def own_loop(path: str) -> None:
 
 
 def hang_in_c(path: str) -> None:
-    """Wait in a call that no signal ends: Python's own handlers are never run meanwhile."""
+    """Wait in a C call that no signal interrupts: Python's signal handlers don't run meanwhile."""
     mutex = ctypes.create_string_buffer(64)
     library = ctypes.CDLL(None)
     library.pthread_mutex_lock(mutex)
@@ -82,7 +82,7 @@ def hang_in_c(path: str) -> None:
 
 
 def terminate(path: str) -> None:
-    """End a process of one's own, the usual way."""
+    """End a child process the usual way."""
     child = processes.Process(target=time.sleep, args=(LONG_SECONDS,))
     child.start()
     child.terminate()
@@ -91,7 +91,7 @@ def terminate(path: str) -> None:
 
 
 def pool(path: str) -> None:
-    """A pool, ended the usual way."""
+    """Run a pool and end it the usual way."""
     with processes.Pool(2) as workers:
         total = sum(workers.map(abs, [1, -2]))
     _note(path, f"pool {total}")
@@ -111,14 +111,14 @@ def process(path: str) -> None:
 
 
 def executor(path: str) -> None:
-    """Leave a pool with work in it."""
+    """Leave an executor with pending work."""
     pool = ProcessPoolExecutor(1, mp_context=processes)
     pool.submit(time.sleep, LONG_SECONDS)
     _note(path, f"left {next(iter(pool._processes))}")
 
 
 def program(path: str) -> None:
-    """Leave a program, and hang."""
+    """Leave a child program, and hang."""
     child = subprocess.Popen(["sleep", str(LONG_SECONDS)])
     _note(path, f"left {child.pid}")
     time.sleep(LONG_SECONDS)
@@ -132,7 +132,7 @@ def fork(path: str) -> None:
 
 
 def fork_and_exit(path: str) -> None:
-    """Fork, and end the child as a program ends."""
+    """Fork, and exit the child as a program does."""
     child = os.fork()
     if not child:
         sys.exit(7)
@@ -140,7 +140,7 @@ def fork_and_exit(path: str) -> None:
 
 
 def daemonise(path: str) -> None:
-    """Go on as a daemon, as `daemon(3)` and python-daemon do it."""
+    """Become a daemon, as `daemon(3)` and python-daemon do it."""
     if os.fork():
         os._exit(0)
     os.setsid()

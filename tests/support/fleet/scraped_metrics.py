@@ -1,4 +1,4 @@
-"""What a running `towline up` answers to Prometheus: names of metrics, their labels, and the values of those."""
+"""The Prometheus metrics of a running `towline up`: names, labels and label values."""
 
 import subprocess
 import sys
@@ -31,8 +31,8 @@ def checksum(task): ...
 _LAST_TO_COME: Final = "towline_pool_decisions_total"
 
 
-def told_by_a_running_fleet(folder: Path) -> METRICS:
-    """Every sample's name with its labels and their values, once a pool has decided."""
+def scraped_from_a_running_fleet(folder: Path) -> METRICS:
+    """Return every sample's name with its labels and their values, once a pool has decided."""
     (folder / "towline.yaml").write_text(_SETTINGS)
     (folder / "tasks.py").write_text(_TASKS)
     port = free_port()
@@ -43,7 +43,7 @@ def told_by_a_running_fleet(folder: Path) -> METRICS:
 
         def scraped() -> METRICS:
             assert up.poll() is None, (folder / "up.log").read_text()
-            told = _told(_scrape(port))
+            told = _labels_of(_scrape(port))
             return told if _LAST_TO_COME in told else {}
 
         return eventually(scraped, seconds=60)
@@ -60,7 +60,7 @@ def _scrape(port: int) -> str:
         return ""
 
 
-def _told(text: str) -> METRICS:
+def _labels_of(text: str) -> METRICS:
     told: METRICS = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

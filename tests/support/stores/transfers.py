@@ -1,4 +1,4 @@
-"""Moving in tests: queues with everything in them, what a store holds told apart from its ids, and stores that fail."""
+"""Queue transfers in tests: queues with everything in them, contents without ids, and stores that fail midway."""
 
 import json
 import os
@@ -23,18 +23,18 @@ QUEUE = "thumbs"
 STATES = frozenset(TaskState)
 LEAD_SECONDS = 0.3
 MAX_WRITES = 60
-"""More than a move of the queue that `fill` makes has."""
+"""More writes than a move of the queue made by `fill` takes."""
 ODD_PAYLOADS = (b"", b"\x00", bytes(range(256)), "größe ✓\n\u2028".encode(), b"\xff" * 5000, b"z" * 4096, b'{"a": 1}')
 
 
 def quiet(_what: object, _done: int, _total: int = 0) -> None:
-    """Nobody is told of the progress."""
+    """Ignore progress."""
 
 
 def fill(
     store: Store, *, tasks: int = 40, queue: str = QUEUE, longest: int = MAX_PAYLOAD_BYTES, **settings: object
 ) -> None:
-    """A queue with tasks in every state, odd payloads, names, tags, held names, leases cut short; as of now."""
+    """Fill a queue with tasks in every state, odd payloads, names, tags, held names and leases cut short."""
     now = store.clock.now()
     kept: dict[str, object] = {"lease_calls_per_second": 10, "user_emails": ("a@example.org", "ü@example.org")}
     spec = QueueSpec(queue, **{"max_leases": 5, "retry_min_seconds": 0.0, **kept, **settings})  # type: ignore[arg-type]
@@ -70,7 +70,7 @@ def _new_task(number: int, now: Instant, longest: int) -> NewTask:
 
 @contextmanager
 def opened_file(path: Path) -> Iterator[Store]:
-    """An SQLite store, closed again before anybody else opens it."""
+    """Open an SQLite store, closed again before another process opens it."""
     store = open_store(f"sqlite:///{path}")
     try:
         yield store
@@ -79,7 +79,7 @@ def opened_file(path: Path) -> Iterator[Store]:
 
 
 def tasks_of(store: Store, *, queue: str = QUEUE) -> list[StoredTask]:
-    """All tasks in id order, with what differs between stores taken off: ids, and who holds a lease."""
+    """Return all tasks in id order, without what differs between stores: ids and lease holders."""
     found: list[StoredTask] = []
     begin: int | None = 0
     while begin is not None:
@@ -99,14 +99,14 @@ def _bare(task: StoredTask) -> StoredTask:
 
 
 def names_of(store: Store, *, queue: str = QUEUE) -> list[HeldName]:
-    """The names that are held."""
+    """Return the held names."""
     with store.read() as look:
         held = look.held_names(queue, after=None, limit=100_000, now=store.clock.now())
     return [name for name in held if not name.name.startswith("import-")]
 
 
 def moved_to(store: Store, *, queue: str = QUEUE) -> str:
-    """The queue's fence."""
+    """Return the queue's fence."""
     with store.read() as look:
         return look.queue(queue).moved_to
 
@@ -117,19 +117,19 @@ def exported(store: Store, path: Path, **options: object) -> ExportResult:
 
 
 def gives_out(store: Store) -> bool:
-    """Whether a task could be leased from an open queue."""
+    """Return whether an open queue could lease a task."""
     with store.read() as look:
         return any(not spec.moved_to and tasks_of(store, queue=spec.name) for spec in look.queues())
 
 
 def checked(path: Path) -> tuple[int, int]:
-    """Read all of an export; its tasks and names."""
+    """Read all of an export and return its tasks and names."""
     reader = check_file(path, now=SystemClock().now(), progress=quiet)
     return reader.tasks, reader.names
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
-    """The lines of an export as objects."""
+    """Return the lines of an export as objects."""
     return [json.loads(line) for line in path.read_bytes().splitlines()]
 
 
@@ -141,7 +141,7 @@ def imported(store: Store, path: Path) -> ImportResult:
 
 
 def a_move(source: Store, target: Store, *, queue: str = QUEUE) -> QueueMove:
-    """A move that waits only briefly for one that was killed."""
+    """Return a move that waits only briefly for one that was killed."""
     return QueueMove(source, target, queue, progress=quiet, lead_seconds=LEAD_SECONDS)
 
 
@@ -150,14 +150,14 @@ def moved(source: Store, target: Store, *, queue: str = QUEUE) -> MigrationResul
     return a_move(source, target, queue=queue).run()
 
 
-class CutOffError(Exception):
-    """The process that moves is gone."""
+class ProcessEndedError(Exception):
+    """The moving process has ended."""
 
 
-class CutOff:
-    """A store whose process ends at its n-th write: just before it takes effect, or just after.
+class InterruptedStore:
+    """A store whose process ends at its n-th write: just before or just after the write takes effect.
 
-    Where a transaction is one step that is its commit; where each verb is, each verb of those that fill a queue.
+    In a transactional store the write is the commit; else it is each verb that fills a queue.
     """
 
     def __init__(self, store: Store, *, at: int, when: str, end: Callable[[], None]) -> None:
@@ -171,10 +171,10 @@ class CutOff:
 
     @contextmanager
     def begin(self, unit: Unit = "transaction") -> Iterator[object]:
-        """A transaction that may be the last."""
+        """Begin a transaction, perhaps the last."""
         if self._store.unit == "verb":
             with self._store.begin() as transaction:
-                yield _CutOffVerbs(transaction, self.note)
+                yield _InterruptedTransaction(transaction, self.note)
             return
         with self._store.begin(unit) as transaction:
             yield transaction
@@ -182,7 +182,7 @@ class CutOff:
         self.note("after")
 
     def note(self, when: str) -> None:
-        """A write is about to take effect, or has."""
+        """Count a write that is about to take effect, or has."""
         if when == "before":
             self._left -= 1
         if self._left == 0 and when == self._when:
@@ -190,7 +190,7 @@ class CutOff:
             self._end()
 
 
-class _CutOffVerbs:
+class _InterruptedTransaction:
     def __init__(self, transaction: Transaction, note: Callable[[str], None]) -> None:
         self._transaction = transaction
         self._note = note
@@ -209,20 +209,20 @@ class _CutOffVerbs:
         return call
 
 
-def cut_off(store: Store, *, at: int, when: str) -> Store:
-    """The store, seen by a process that ends at its n-th write, as an exception."""
+def interrupted(store: Store, *, at: int, when: str) -> Store:
+    """Return the store as seen by a process that ends at its n-th write; the end is an exception."""
 
     def end() -> None:
-        raise CutOffError
+        raise ProcessEndedError
 
-    return CutOff(store, at=at, when=when, end=end)  # type: ignore[return-value]
+    return InterruptedStore(store, at=at, when=when, end=end)  # type: ignore[return-value]
 
 
 def killed(store: Store, *, at: int, when: str) -> Store:
-    """The same for this very process, by SIGKILL."""
-    return CutOff(store, at=at, when=when, end=lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[return-value]
+    """Return the store such that this process is SIGKILLed at its n-th write."""
+    return InterruptedStore(store, at=at, when=when, end=lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[return-value]
 
 
 def service(store: Store) -> QueueService:
-    """For verbs as a server does them."""
+    """Return a service over the store, as a server has it."""
     return QueueService(store, jitter=lambda: 0.0)

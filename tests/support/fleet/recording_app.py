@@ -1,4 +1,4 @@
-"""An app for end-to-end stories: what a task does is its payload."""
+"""The app of end-to-end stories: a task does what its payload says, and its run is recorded."""
 
 import os
 import time
@@ -12,7 +12,7 @@ app = App()
 
 @app.task(queue="thumbs")
 def work(task: Task) -> None:
-    """`note PATH`: append who worked, when. `hold PATH`: the same, then work until the file `PATH.go` is there."""
+    """`note PATH`: append worker, pid and time. `hold PATH`: the same, then work until the file `PATH.go` exists."""
     verb, _, path = task.payload.decode().partition(" ")
     with Path(path).open("a") as file:
         file.write(f"{os.environ['TOWLINE_WORKER']} {os.getpid()} {time.time():.6f} {task.lease_number}\n")

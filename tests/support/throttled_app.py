@@ -1,4 +1,4 @@
-"""An app whose handler calls something that stands two calls at a time and refuses the rest, as by HTTP's 429."""
+"""An app whose handler calls a service that allows two calls at a time and refuses more, as with HTTP 429."""
 
 import fcntl
 import time
@@ -14,12 +14,12 @@ app = App()
 
 
 class TooManyCallsError(Exception):
-    """It stands no more."""
+    """The service refuses another call."""
 
 
 @app.task(queue="thumbs", on={TooManyCallsError: Retry(0.5)})
 def call(task: Task) -> None:
-    """Call what the payload names, a folder: a call holds the lock of one of its places for as long as it takes."""
+    """Call the service in the folder that the payload names: a call holds one of its lock files while it lasts."""
     for place in range(STANDS):
         with (Path(task.text) / f"place-{place}").open("w") as file:
             try:

@@ -1,4 +1,4 @@
-"""An app for stories on a swarm: a task is a nap, and who took it is on record."""
+"""The app of swarm stories: a task sleeps, and its worker is recorded."""
 
 import os
 import time
@@ -12,7 +12,7 @@ app = App()
 
 @app.task(queue="thumbs")
 def nap(task: Task) -> None:
-    """`PATH SECONDS`: work so long, then append who did it, and under which number of the lease."""
+    """`PATH SECONDS`: sleep, then append worker, task and lease number to PATH."""
     path, seconds = task.payload.decode().split()
     time.sleep(float(seconds))
     with Path(path).open("a") as file:

@@ -1,11 +1,12 @@
-"""A process that moves queues, and may be killed at a chosen write: `python -m tests.support.stores.moving_process
-...`.
+"""A process that transfers queues and may be killed at a chosen write.
+
+Run it as `python -m tests.support.stores.transfer_process` with:
 
     migrate FROM TO AT      kills itself right after its AT-th write to TO; 0: never
     import FILE TO AT
     export FROM FILE
 
-Writes, when it lives to, how much memory it took at most, in bytes.
+At the end it prints its peak memory in bytes.
 """
 
 import sys
@@ -15,11 +16,11 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.transfer.exporter import export
 from queue_core.transfer.importer import import_file
-from tests.support.stores.moving import imported, killed, moved, quiet
+from tests.support.stores.transfers import imported, killed, moved, quiet
 
 
 def main(verb: str, source: str, target: str, at: int = 0) -> None:
-    """Do it."""
+    """Run the transfer."""
     if verb == "export":
         export(open_store(source), Path(target), progress=quiet)
     elif verb == "import":
@@ -34,7 +35,7 @@ def main(verb: str, source: str, target: str, at: int = 0) -> None:
 
 
 def most_memory_bytes() -> int:
-    """Of this program: what `getrusage` tells includes the process that it was forked from."""
+    """Return this program's peak memory; `getrusage` would include the process it was forked from."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 

@@ -1,4 +1,4 @@
-"""What a program is made of: calls and the passing of time, as values that name tasks without knowing the answers."""
+"""The operations of a program, calls and time, as values that name tasks without knowing the answers."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -17,7 +17,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """One of the tasks under lease, of those that the queue has, or of all that it ever had: its place from 0 to 1."""
+    """A leased task of those the queue has, or ever had, by its relative place from 0 to 1."""
 
     among: Literal["leased", "live", "ever"]
     place: float
@@ -28,14 +28,14 @@ Which: TypeAlias = Given | Picked
 
 @dataclass(frozen=True, slots=True)
 class Eta:
-    """An eta: so many microseconds from now, or from the epoch."""
+    """An eta in microseconds from now, or from the epoch."""
 
     base: Literal["now", "epoch"]
     microseconds: int
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryParameters:
     """A task's own retry parameters."""
 
     limit: int | None = None
@@ -44,14 +44,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class NewOne:
-    """One request of an add. `queue` None: that of the step."""
+    """One request of an add. `queue` None: that of the operation."""
 
     name: Which | None
     tag: bytes | None
     eta: Eta
     body: bytes | None = b""
     mode: Literal["pull", "push"] = "pull"
-    retry: Retry | None = None
+    retry: RetryParameters | None = None
     queue: str | None = None
 
 
@@ -62,7 +62,7 @@ class Add:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class LeaseCall:
     queue: str
     seconds: float
     count: int
@@ -72,7 +72,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Modify:
-    """`eta`: the one the task has, one that it had, that of another task, or one a microsecond beside its own."""
+    """`eta`: the task's own, an earlier one, another task's, or a microsecond beside its own."""
 
     queue: str
     task: Which
@@ -111,12 +111,12 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class PassTo:
-    """Time passes to so many microseconds beside the next eta of the queue; not at all if there is none."""
+    """Time passes to so many microseconds beside the queue's next eta, if there is one."""
 
     queue: str
     beside: int
 
 
-Call: TypeAlias = Add | Lease | Modify | Delete | Purge | Pause | Stats
+Call: TypeAlias = Add | LeaseCall | Modify | Delete | Purge | Pause | Stats
 Step: TypeAlias = Call | Pass | PassTo
 Program: TypeAlias = tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""Short ways to move tasks: as another store had them, restored, held, fenced, and looked at."""
+"""Helpers for transferred tasks: restore tasks, hold names, fence a queue, and read the result."""
 
 from dataclasses import replace
 
@@ -15,13 +15,13 @@ STATES = frozenset(TaskState)
 
 
 def a_task(task_id: int = 1, **fields: object) -> StoredTask:
-    """A task as another store had it."""
+    """Return a task as it was in another store."""
     task = StoredTask(task_id, QUEUE, b"x", at(0), at(-50), ready_at=at(0))
     return replace(task, **fields)  # type: ignore[arg-type]
 
 
 def a_leased_task(task_id: int = 1, **fields: object) -> StoredTask:
-    """A task that was under its second lease, until 10 s from now, when it was moved."""
+    """Return a task under its second lease, until 10 s from now, at the transfer."""
     leased = a_task(
         task_id, state=TaskState.LEASED, leases=2, leased_at=at(-20), eta=at(10), ready_at=at(-30), worker="old-1"
     )
@@ -41,26 +41,28 @@ def hold(store: Store, *held: HeldName, now: Instant = START) -> None:
 
 
 def held_names(store: Store, *, after: str | None = None, limit: int = 100, now: Instant = START) -> list[HeldName]:
-    """Names that are held, from a snapshot."""
+    """Return held names from a snapshot."""
     with store.read() as transaction:
         return transaction.held_names(QUEUE, after=after, limit=limit, now=now)
 
 
 def peek(store: Store, *, queue: str = QUEUE, now: Instant = START) -> list[StoredTask]:
-    """All tasks with their payloads, in id order."""
+    """Return all tasks with their payloads, in id order."""
     with store.read() as transaction:
         page = transaction.peek(queue, ANY, STATES, limit=1000, payload_bytes=MAX_PAYLOAD_BYTES, now=now)
     return list(page.tasks)
 
 
 def fence(store: Store, to: str = ELSEWHERE) -> None:
-    """Mark the queue as moved, or lift that."""
+    """Mark the queue as moved, or remove the mark."""
     with store.begin() as transaction:
         transaction.set_moved(QUEUE, to)
 
 
 def opened_again(store: Store) -> Store:
-    """The same store, as another process would open it."""
-    if isinstance(store, SqliteStore):  # by the same library: two of them in one process undo each other's locks
+    """Open the same store as another process would."""
+    if isinstance(
+        store, SqliteStore
+    ):  # by the same library: two SQLite libraries in one process release each other's locks
         return SqliteStore(store._path, driver=store._driver)
     return open_store(store.url)

@@ -1,4 +1,4 @@
-"""Links to private Redis servers with functions for tests: what the link and the signals promise without a store."""
+"""Clients of private Redis servers with test functions, for tests of client and signals without a store."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,7 +56,7 @@ register('break', once(function(keys) return redis.call('LPUSH', keys[1], 1) end
 
 
 def a_library() -> FunctionLibrary:
-    """Functions to call, and those that wake."""
+    """Return a library of functions to call, and of functions that wake waiters."""
     wake = files("queue_core.stores.redis").joinpath("lua/wake.lua").read_text()
 
     return FunctionLibrary("towline_test_", _HEAD + wake)
@@ -64,7 +64,7 @@ def a_library() -> FunctionLibrary:
 
 @contextmanager
 def a_client(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") -> Iterator[RedisClient]:
-    """A link to a server of any settings; closed in the end."""
+    """Open a client for a server with any settings."""
     client = RedisClient(url, a_library(), durability=durability)
     try:
         yield client
@@ -74,14 +74,14 @@ def a_client(url: str, *, durability: Literal["strict", "relaxed"] = "relaxed") 
 
 @contextmanager
 def signals_on(url: str) -> Iterator[RedisSignals]:
-    """What one process would use to wake the waiters of others, on queues of that server."""
+    """Return what one process uses to wake waiters of others on queues of that server."""
     with a_client(url) as client, signals_over(client) as signals:
         yield signals
 
 
 @contextmanager
 def signals_over(client: RedisClient) -> Iterator[RedisSignals]:
-    """The same over a link that is there already."""
+    """Return the same over an existing client."""
     signals = RedisSignals(client, key_of)
     try:
         yield signals
@@ -91,7 +91,7 @@ def signals_over(client: RedisClient) -> Iterator[RedisSignals]:
 
 @contextmanager
 def a_redis(folder: Path, settings: dict[str, str] | None = None, *, durable: bool = False) -> Iterator[Engine]:
-    """A server of one's own; skips, by name, where there is none."""
+    """Run a private server; skip, by name, where there is none."""
     try:
         with engines.redis(folder, durable=durable, settings=settings) as engine:
             yield engine
@@ -100,28 +100,28 @@ def a_redis(folder: Path, settings: dict[str, str] | None = None, *, durable: bo
 
 
 def operator(engine: Engine, **options: str) -> "redis.Redis[bytes]":
-    """What an operator types."""
+    """Open a plain Redis connection, as an operator has."""
     return redis.Redis(host=engine.host, port=engine.port, **options)
 
 
 def count(client: RedisClient, by: int = 1) -> object:
-    """A change that shows when it took effect twice: the new sum."""
+    """Make a change that shows if it took effect twice, and return the new sum."""
     return client.call("count", [KEY], [by])
 
 
 def counted(client: RedisClient) -> int:
-    """The sum, looked at."""
+    """Return the sum."""
     answer = client.read("read", [KEY])
     return int(answer) if isinstance(answer, bytes) else 0
 
 
 def impatient(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.3) -> None:
-    """Let links give up soon, for tests of what is said then."""
+    """Let clients give up early, for tests of their errors."""
     monkeypatch.setattr(client_module, "RETRY_SECONDS", seconds)
 
 
 def opened(url: str) -> RedisClient | None:
-    """A link, unless the wire was cut while it was opened."""
+    """Return a client, or None if the connection was cut while it opened."""
     try:
         return RedisClient(url, a_library(), durability="relaxed")
     except StoreUnavailableError:

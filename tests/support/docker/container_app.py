@@ -1,4 +1,4 @@
-"""An app for stories of containers: what a task does is its payload, and what was done is told in a shared file."""
+"""The app of container stories: a task does what its payload says, and records it in a shared file."""
 
 import os
 import signal
@@ -16,10 +16,9 @@ app = App()
 
 @app.task(queue="thumbs")
 def work(task: Task) -> None:
-    """`rest SECONDS`; `hold NAME`: until the file NAME is there; `eat MIB`: of memory, the first time it is leased;
-    `die`: with the whole process."""
+    """Run the payload: `rest SECONDS`; `hold NAME`: until file NAME exists; `eat MIB` (first lease only); `die`."""
     verb, _, argument = task.payload.decode().partition(" ")
-    note("begin", task)
+    record("begin", task)
     if verb == "rest":
         time.sleep(float(argument))
     while verb == "hold" and not (folder() / argument).exists():
@@ -28,18 +27,18 @@ def work(task: Task) -> None:
         eaten = [b"x" * MIB for _ in range(int(argument))]
         time.sleep(len(eaten))
     if verb == "die":
-        time.sleep(0.05)  # others of this worker are in the midst of something
+        time.sleep(0.05)  # other tasks of this worker are running
         os.kill(os.getpid(), signal.SIGKILL)
-    note("end", task)
+    record("end", task)
 
 
-def note(what: str, task: Task) -> None:
-    """One line: what, the task, who, when, the number of the lease."""
+def record(what: str, task: Task) -> None:
+    """Append one line: what, task, worker, time, lease number."""
     line = f"{what} {task.name} {os.environ['TOWLINE_WORKER']} {time.time():.6f} {task.lease_number}\n"
     with (folder() / "notes").open("ab", buffering=0) as file:
         file.write(line.encode())
 
 
 def folder() -> Path:
-    """What all containers of a story share with it."""
+    """Return the folder that all containers of a story share."""
     return Path(os.environ[FOLDER])

@@ -1,6 +1,6 @@
-"""A supervisor process over a source without a queue: `python -m tests.soak.tide FOLDER`, for runs that count starts.
+"""A supervisor over a source without a queue, for runs that count starts: `python -m tests.soak.empty_source FOLDER`.
 
-Every worker is seen at once and nothing ever waits: how many there are is only what people order.
+Every worker is seen at once and nothing ever waits: only overrides change the pools' sizes.
 """
 
 import sys
@@ -24,8 +24,8 @@ POOLS: Final = ("ebb", "flood", "neap", "spring")
 MOST: Final = 60
 
 
-class Tide:
-    """A `WorkSource` whose queues are empty for ever."""
+class EmptySource:
+    """A `WorkSource` whose queues are always empty."""
 
     def __init__(self) -> None:
         self._nothing = threading.Event()
@@ -77,7 +77,7 @@ class Tide:
 
 
 def pools(*, program: Sequence[str]) -> dict[str, PoolSpec]:
-    """Four pools of this program."""
+    """Return four pools of this program."""
     settings = {
         "queue": "tides",
         "command": list(program),
@@ -90,7 +90,7 @@ def pools(*, program: Sequence[str]) -> dict[str, PoolSpec]:
 
 
 def main(folder: Path, program: Sequence[str]) -> int:
-    """Supervise until told to stop."""
+    """Supervise until a signal."""
     logs.configure(shape="json", level="warning")
     files = StateDir(folder / "state")
     runtime = ProcessRuntime(files.path, lock=files.lock_path)
@@ -98,7 +98,7 @@ def main(folder: Path, program: Sequence[str]) -> int:
         return Supervisor(
             SupervisorSettings(state_dir=str(files.path)),
             pools(program=program),
-            source=Tide(),
+            source=EmptySource(),
             runtime=runtime,
             files=files,
             url="memory:",

@@ -1,4 +1,4 @@
-"""A supervisor over fakes, in a thread of its own."""
+"""A supervisor over fakes, in its own thread."""
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ CLOCK = SystemMonotonicClock()
 
 @dataclass
 class SupervisorStage:
-    """A supervisor over fakes, in a thread of its own."""
+    """A supervisor over fakes, in its own thread."""
 
     folder: Path
     source: FakeSource = field(default_factory=FakeSource)
@@ -51,11 +51,11 @@ class SupervisorStage:
                 thread.join(timeout=0.01)
 
     def end_those_asked(self) -> None:
-        """Workers that were asked to finish, or ended, do so."""
-        for _, worker in [entry for entry in self.runtime.asked if entry[0] in {"drain", "kill"}]:
+        """End the workers that were asked to finish or exit."""
+        for _, worker in [entry for entry in self.runtime.calls if entry[0] in {"drain", "kill"}]:
             if worker in self.runtime.live:
                 self.runtime.end(worker, now=CLOCK.monotonic(), code=0)
 
     @property
     def acts(self) -> list[str]:
-        return [verb for verb, _ in self.runtime.asked]
+        return [verb for verb, _ in self.runtime.calls]

@@ -1,6 +1,6 @@
-"""A supervisor process for end-to-end stories: `python -m tests.support.fleet.supervised SETTINGS.json`.
+"""A supervisor process for end-to-end stories: `python -m tests.support.fleet.supervisor_program SETTINGS.json`.
 
-The settings are read again on a reload: `{"store": URL, "state_dir": PATH, "orphan_grace": "60s", "pools": {...}}`.
+A reload reads the settings again: `{"store": URL, "state_dir": PATH, "orphan_grace": "60s", "pools": {...}}`.
 """
 
 import json
@@ -19,7 +19,7 @@ from queue_core.process import logs
 
 
 def load(path: Path) -> Mapping[str, PoolSpec]:
-    """The pools of the settings file."""
+    """Return the pools of the settings file."""
     try:
         return parse_pools(json.loads(path.read_text())["pools"])
     except (ConfigError, ValueError) as error:
@@ -27,7 +27,7 @@ def load(path: Path) -> Mapping[str, PoolSpec]:
 
 
 def main(path: Path) -> int:
-    """Supervise until told to stop."""
+    """Supervise until a signal."""
     logs.configure(shape="json")
     data = json.loads(path.read_text())
     files = StateDir(Path(data["state_dir"]))

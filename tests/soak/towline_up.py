@@ -1,4 +1,4 @@
-"""A whole `towline up` with one pool, tasks that keep coming, and what its workers and their logs told afterwards."""
+"""A complete `towline up` with one pool under steady load, and what its workers and logs reported afterwards."""
 
 import json
 import signal
@@ -26,8 +26,8 @@ MANY_ADDED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """What became of the tasks: `twice` were begun more than once, `lost` were added and never done."""
+class TaskOutcome:
+    """The outcome of the tasks: `twice` were begun more than once, `lost` were added and never done."""
 
     added: int
     lost: int
@@ -36,7 +36,7 @@ class Done:
     expired: int
 
 
-class Crew:
+class TowlineUp:
     """One `towline up` in a folder, and everything that it started."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Crew:
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, *, workers: int, colour: str, slo: str = "10s", more: str = "") -> None:
-        """Write the settings, in one step as an editor does; `colour` is something that only a new worker can have."""
+        """Write the settings atomically; only workers started later can have this `colour`."""
         draft = self.folder / "draft"
         draft.write_text(
             f"""\
@@ -72,13 +72,13 @@ pools:
         draft.replace(self.settings)
 
     def start(self) -> int:
-        """Start `towline up`; its pid, once it leads."""
+        """Start `towline up`; return its pid once it leads."""
         pid = self.start_any_phase()
         eventually(lambda: self.shown("phase") == "leading", seconds=START_SECONDS)
         return pid
 
     def start_any_phase(self) -> int:
-        """Start `towline up`; its pid, once it shows itself."""
+        """Start `towline up`; return its pid once it has published a snapshot."""
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator", "up", "--json"],
@@ -96,24 +96,24 @@ pools:
         self.process.send_signal(number)
 
     def shown(self, key: str) -> object:
-        """Something of what the supervisor shows."""
+        """Return one entry of the supervisor's snapshot."""
         return (self.files.read_snapshot() or {}).get(key)
 
     def queues(self) -> HttpQueues:
         return HttpQueues(f"unix://{self.folder}/queue.sock")
 
     def workers(self) -> dict[str, int]:
-        """Living workers and their pids, as the kernel has them."""
+        """Return living workers with their pids, according to the kernel."""
         return {p.worker: p.pid for p in procfs.worker_processes(str(self.files.path)) if p.leads}
 
     def add(self, queue: Queue, tasks: int, *, seconds: float) -> None:
-        """Add so many tasks of this length."""
+        """Add `tasks` tasks of this length."""
         for _ in range(tasks):
             queue.add(NewTask(f"{self.added} {seconds:.3f}".encode()))
             self.added += 1
 
     def end(self) -> int:
-        """Stop it, and whatever is left; its exit code."""
+        """Stop it and everything left; return its exit code."""
         code = -1
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
@@ -128,15 +128,15 @@ pools:
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 
-    def done(self, queue: Queue) -> Done:
-        """What became of the tasks."""
+    def done(self, queue: Queue) -> TaskOutcome:
+        """Return the outcome of the tasks."""
         begun, done = Counter[str](), Counter[str]()
         for path in self.notes.iterdir():
             for line in path.read_text().splitlines():
                 what, number, *_ = line.split()
                 (begun if what == "begun" else done)[number] += 1
         stats = queue.stats()
-        return Done(
+        return TaskOutcome(
             self.added,
             self.added - len(done),
             sum(1 for times in begun.values() if times > 1),
@@ -145,16 +145,16 @@ pools:
         )
 
     def logged(self, *events: str) -> list[dict[str, object]]:
-        """What the supervisor logged of these events."""
+        """Return the supervisor's log entries of these events."""
         lines = (self.folder / "log").read_text().splitlines()
         found = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in found if entry["event"] in events]
 
     def capacity(self) -> list[tuple[float, int]]:
-        """How many workers were ready to lease, from each instant at which that changed on.
+        """Return the number of workers ready to lease, with each instant at which it changed.
 
-        By what each worker itself logged: ready from its start on until it was asked to finish or ended. An idle one
-        that is let go is told first by the supervisor, and no more ready from then on.
+        By the workers' own logs: ready from the start until asked to finish, or ended. An idle worker that is retired
+        is no longer ready from the supervisor's log entry on.
         """
         changes: list[tuple[float, int]] = []
         going = self.logged("worker.finishing", "worker.retired", "worker.draining")
@@ -175,10 +175,10 @@ pools:
         return row
 
 
-class Load:
-    """Tasks that keep coming, in a thread: `a_second` of them, each taking `seconds`."""
+class SteadyLoad:
+    """A thread that adds `a_second` tasks per second, each taking `seconds`."""
 
-    def __init__(self, crew: Crew, *, a_second: float, seconds: float) -> None:
+    def __init__(self, crew: TowlineUp, *, a_second: float, seconds: float) -> None:
         self._crew = crew
         self._pause = 1.0 / a_second
         self._seconds = seconds

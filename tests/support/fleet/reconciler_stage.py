@@ -1,4 +1,4 @@
-"""A reconciler between fakes, turn by turn."""
+"""A reconciler between fakes, run turn by turn."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ from tests.support.fleet.fleet_builders import a_pool
 
 
 @dataclass
-class Stage:
-    """A reconciler between fakes, with a clock that a test moves."""
+class ReconcilerStage:
+    """A reconciler between fakes, with a manual clock."""
 
     files: StateDir
     logs: list[EventDict]
@@ -31,7 +31,7 @@ class Stage:
         self.reconciler = self.made()
 
     def made(self, conditions: ConditionsTracker | None = None) -> Reconciler:
-        """A reconciler between the fakes, as a supervisor that starts would make it."""
+        """Return a reconciler between the fakes, as a starting supervisor makes it."""
         return Reconciler(
             source=self.source,
             runtime=self.runtime,
@@ -51,22 +51,22 @@ class Stage:
         self.reconciler.set_pools({pool.name: pool for pool in pools}, learned=learned)
 
     def turn(self, *, after: float = 5.0) -> None:
-        """Let `after` seconds pass, collect who ended, and do the turns that are due."""
+        """Advance the clock by `after` seconds, reap, and run the turns that are due."""
         self.clock.advance(after)
         self.reconciler.reap()
         self.reconciler.turns()
 
     def with_workers(self, count: int, **settings: object) -> list[str]:
-        """A pool whose minimum of workers is up and idle."""
+        """Set a pool whose minimum of workers is up and idle."""
         self.set_pools(a_pool(least=count, spawn_parallelism=count, **settings))
         self.turn()
         names = list(self.runtime.live)
         self.source.seen.update(names)
         self.turn()
-        self.runtime.asked.clear()
+        self.runtime.calls.clear()
         return names
 
-    def told(self, event: str) -> list[EventDict]:
+    def logged(self, event: str) -> list[EventDict]:
         return [entry for entry in self.logs if entry["event"] == event]
 
     def state_of(self, worker: str) -> str:

@@ -1,4 +1,4 @@
-"""An app whose handlers hang at the first lease of a task: how, is its payload."""
+"""An app whose handlers hang at the first lease of a task, in the way its payload names."""
 
 import ctypes
 import os
@@ -14,9 +14,9 @@ app = App()
 
 @app.task(queue="jobs")
 def work(task: Task) -> None:
-    """`WAY FOLDER`: note who began, when, and at which lease; then hang in that way, but at the first lease only.
+    """`WAY FOLDER`: record worker, time and lease; then hang in that way, but at the first lease only.
 
-    `regex` and `native` keep the interpreter lock; `hold` works until the file `go` is there; `note` is done at once.
+    `regex` and `native` keep the interpreter lock; `hold` works until the file `go` exists; `note` ends at once.
     """
     way, _, folder = task.payload.decode().partition(" ")
     with (Path(folder) / "notes").open("a") as file:

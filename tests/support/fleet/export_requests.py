@@ -1,4 +1,4 @@
-"""Settings to export to other platforms, with values that would break out of a careless file."""
+"""Export requests whose values would break out of carelessly written files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,8 +6,7 @@ from typing import Any
 
 import yaml
 
-from orchestrator.export.request import ExportRequest
-from orchestrator.export.text import yaml_of
+from orchestrator.export.request import ExportRequest, yaml_of
 from orchestrator.settings_file import parse
 from queue_core.config.yaml_document import read_document
 
@@ -54,7 +53,7 @@ pools:
 def a_request(
     text: str = SETTINGS, *, images: Mapping[str, str] | None = None, env: Mapping[str, str] = HOSTILE, **more: Any
 ) -> ExportRequest:
-    """The settings as they would be exported, with `env` in both pools."""
+    """Return a request for these settings, with `env` in both pools."""
     data = yaml.safe_load(text)
     for pool in (data.get("pools") or {}).values():
         pool["env"] = dict(env)

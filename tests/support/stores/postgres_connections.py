@@ -1,4 +1,4 @@
-"""Links to private PostgreSQL servers, and who waits on them: what link and signals promise without a store."""
+"""Connections to private PostgreSQL servers and their signals, without a store."""
 
 import socket
 import threading
@@ -19,13 +19,13 @@ from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError
 
 LONG = 20.0
-"""Seconds to wait for what must come."""
+"""Seconds to wait for an event that must come."""
 SCHEMA = "towline"
 Operator = psycopg.Connection[tuple[object, ...]]
 
 
 def make_schema(url: str) -> str:
-    """The tables of the link and the signals; the URL again."""
+    """Make the tables of connection and signals; return the URL."""
     with operator(url) as connection:
         connection.execute(f"CREATE SCHEMA {SCHEMA}")  # type: ignore[call-overload]
         connection.execute(f"SET search_path TO {SCHEMA}")  # type: ignore[call-overload]
@@ -36,7 +36,7 @@ def make_schema(url: str) -> str:
 
 @contextmanager
 def a_postgres(folder: Path) -> Iterator[Engine]:
-    """A server of one's own; skips, by name, where there is none."""
+    """Run a private server; skip, by name, where there is none."""
     try:
         with engines.postgresql(folder) as engine:
             yield engine
@@ -68,22 +68,22 @@ def signals_on(url: str) -> Iterator[NotifySignals]:
 
 
 def operator(url: str) -> Operator:
-    """A connection beside all links, in autocommit."""
+    """Open a separate connection, in autocommit."""
     return psycopg.connect(url, autocommit=True)
 
 
 def through(url: str, port: int) -> str:
-    """The URL by way of another port of this host."""
+    """Return the URL with another port of this host."""
     address = psycopg.conninfo.conninfo_to_dict(url)
     return f"postgresql://{address['user']}@127.0.0.1:{port}/{address['dbname']}"
 
 
 def port_of(url: str) -> int:
-    """The port that its server listens on."""
+    """Return the server's port."""
     return int(str(psycopg.conninfo.conninfo_to_dict(url)["port"]))
 
 
-def asked(pool: ConnectionPool, query: str) -> object:
+def query_cell(pool: ConnectionPool, query: str) -> object:
     """What a query on a lent connection gives: one cell."""
     with pool.lend() as connection:
         row = connection.driver.execute(query).fetchone()  # type: ignore[call-overload]
@@ -92,12 +92,12 @@ def asked(pool: ConnectionPool, query: str) -> object:
 
 
 def backend(pool: ConnectionPool) -> object:
-    """The number of the server's process behind the connection that is lent."""
-    return asked(pool, "SELECT pg_backend_pid()")
+    """Return the pid of the server process behind the borrowed connection."""
+    return query_cell(pool, "SELECT pg_backend_pid()")
 
 
-def somebody_waits(url: str, *, locktype: str = "%") -> bool:
-    """Whether a session of the server waits for a lock; of any type, unless one is named."""
+def is_lock_awaited(url: str, *, locktype: str = "%") -> bool:
+    """Return whether a session of the server waits for a lock, of this type if given."""
     with operator(url) as connection:
         row = connection.execute(
             "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype LIKE %s)", (locktype,)
@@ -105,8 +105,8 @@ def somebody_waits(url: str, *, locktype: str = "%") -> bool:
     return bool(row and row[0])
 
 
-def settle(there: NotifySignals, here: NotifySignals) -> None:
-    """What `there` published before this has been heard here, as one after the other is told."""
+def await_notifications(there: NotifySignals, here: NotifySignals) -> None:
+    """Wait until `here` has received all that `there` published before: notifications arrive in order."""
     last = here.subscribe("settled", ANY)
     there.publish("settled", None, 1)
     assert last.wait(timeout_seconds=LONG)
@@ -114,7 +114,7 @@ def settle(there: NotifySignals, here: NotifySignals) -> None:
 
 
 def woken(*subscriptions: Subscription) -> list[bool]:
-    """Which of them were woken since they last waited."""
+    """Return the waiters that were woken since they last waited."""
     return [each.wait(timeout_seconds=0) for each in subscriptions]
 
 
@@ -125,7 +125,7 @@ def closing(*subscriptions: Subscription) -> None:
 
 
 def rows(url: str, table: str) -> int:
-    """How many rows a table of the signals has."""
+    """Return the number of rows in a table of the signals."""
     with operator(url) as connection:
         row = connection.execute(f"SELECT count(*) FROM towline.{table}").fetchone()  # type: ignore[call-overload]
     assert row is not None
@@ -133,9 +133,9 @@ def rows(url: str, table: str) -> int:
 
 
 class Pooler:
-    """Stands for a transaction-pooling proxy: like one, it tells each client a backend number of its own making.
+    """A stand-in for a transaction-pooling proxy: it reports an invented backend pid to each client.
 
-    It carries bytes, but for that number, and gives each client a backend of its own: it only looks like a pooler.
+    Otherwise it only forwards bytes, with a backend for each client.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -145,7 +145,7 @@ class Pooler:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more clients."""
+        """Accept no more clients."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
 
