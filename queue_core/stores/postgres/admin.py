@@ -11,7 +11,7 @@ from queue_core.store import Busy
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
-from queue_core.stores.postgres.queues import lock_open
+from queue_core.stores.postgres.queues import lock_queue
 from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession, refuse
@@ -99,7 +99,7 @@ def redrive(
     session: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
-    lock_open(session, queue)
+    lock_queue(session, queue)
     return [task_of(queue, row) for row in session.write(_REDRIVE, queue, now, names, tag_values(tags), limit)]
 
 

@@ -58,7 +58,7 @@ class VerbAnswerLostError(Exception):
 
 
 class AutocommitRunner:
-    """Runs verbs that commit by themselves, on a borrowed connection."""
+    """Run verbs that commit by themselves, on a borrowed connection."""
 
     __slots__ = ("_connection", "_pool")
 

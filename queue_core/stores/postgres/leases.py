@@ -191,9 +191,9 @@ def _exchange(
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
-            swapped = _exchange_one(session, queue, fence, request, wanted, now=now)
-            if swapped is not None:
-                return [] if fences is None else [swapped[0]], swapped[1]
+            exchanged = _exchange_one(session, queue, fence, request, wanted, now=now)
+            if exchanged is not None:
+                return [] if fences is None else [exchanged[0]], exchanged[1]
         if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
             grants = grants[:1]  # leased together and in order, which is less work for the server
         rows = session.verb(
@@ -291,8 +291,8 @@ def _exchange_one(
     return deleted, new_granted((new,))
 
 
-def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
-    return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
+def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
+    return (None, 0, 1) if allowance is None else (allowance.total_bytes, allowance.each_bytes, allowance.least)
 
 
 def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:

@@ -56,7 +56,7 @@ _VACUUM_DUE = Statement(
     " FROM (SELECT 'towline.tasks'::regclass::oid) AS t (id)",
     (pack.int8, pack.float8, pack.float8),
 )
-"""Uses the functions under `pg_stat_user_tables`, which take 0.1 ms; the view takes 0.45 ms."""
+"""Use the functions under `pg_stat_user_tables`, which take 0.1 ms; the view takes 0.45 ms."""
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ def is_due(session: PostgresSession) -> bool:
 
 
 class Trimmer:
-    """Trims samples, tags and commit markers when they are due by this process's count; thread-safe."""
+    """Trim samples, tags and commit markers when they are due by this process's count; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -103,7 +103,7 @@ class Trimmer:
 
 
 class Vacuum:
-    """Vacuums the table of tasks in a thread that ends when it is done."""
+    """Vacuum the table of tasks in a thread that ends when it is done."""
 
     def __init__(self, pool: ConnectionPool, monotonic: Callable[[], float]) -> None:
         self._pool = pool

@@ -59,7 +59,7 @@ def find(session: PostgresSession, name: str) -> QueueSpec:
     return _spec_of(rows[0])
 
 
-def lock_open(session: PostgresSession, name: str) -> None:
+def lock_queue(session: PostgresSession, name: str) -> None:
     """Lock a queue before its tasks are changed. Raises `UnknownQueueError`, `QueueMovedError`."""
     results.call(session, _OPEN, name)
 

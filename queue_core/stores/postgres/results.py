@@ -22,7 +22,7 @@ new_finished_lease = fast_constructor(FinishedLease)
 
 
 def call(session: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
-    """Call a function that returns `told` rows; split off its outcome row. Raises the error of a refusal."""
+    """Call a function that returns `result_row`s; split off its outcome row. Raises the error of a refusal."""
     rows = session.rows(statement, *values)
     answer = rows.pop()
     session.note_xid(answer[ETA])
@@ -64,7 +64,7 @@ def finished_of(
 
 
 def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant) -> FinishedLease:
-    """Return a finished lease from a `told` row, which has its task as it was before."""
+    """Return a finished lease from a `result_row`, which has its task as it was before."""
     waited = max(0, row[LEASED_AT] - row[READY_AT])
     numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
     return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])

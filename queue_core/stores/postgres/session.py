@@ -1,4 +1,4 @@
-"""One transaction in progress: its connection, and what its verbs note for its end."""
+"""One transaction in progress: its connection, and the facts that its verbs note for the commit."""
 
 from collections.abc import Sequence
 from typing import NoReturn
@@ -27,7 +27,7 @@ _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
 class PostgresSession:
-    """Runs statements in a transaction that begins with the first of them."""
+    """Run statements in a transaction that begins with the first of them."""
 
     __slots__ = (
         "_autocommit",
@@ -37,7 +37,7 @@ class PostgresSession:
         "call",
         "defers_marker",
         "finished",
-        "is_marked",
+        "has_marker",
         "is_xid_known",
         "needs_vacuum",
         "now",
@@ -63,7 +63,7 @@ class PostgresSession:
         """The client's call in progress."""
         self.defers_marker = False
         """Whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
-        self.is_marked = False
+        self.has_marker = False
         self._runner = runner
         self._autocommit = autocommit
         self._begin: Sequence[Call] | None = begin or None
@@ -93,18 +93,18 @@ class PostgresSession:
         """
         call = self.call
         if call is not None and call.is_repeat:
-            self._look_for(call)
+            self._find_earlier(call)
         if self._autocommit is not None and not self.is_open and not self.is_committed:
-            self.is_marked = call is not None
+            self.has_marker = call is not None
             return self._autocommit.rows(statement, values, None if call is None else marker_of(call))
-        self.is_marked = call is not None and not self.defers_marker
-        return self.rows(statement, *values, *(marker_of(call) if call is not None and self.is_marked else NO_MARKER))
+        self.has_marker = call is not None and not self.defers_marker
+        return self.rows(statement, *values, *(marker_of(call) if call is not None and self.has_marker else NO_MARKER))
 
     def leave_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
         """Leave the commit marker of a client's call, with the tasks that it leased."""
         self.rows(_SET_MARKER, *marker_of(call), task_ids)
 
-    def _look_for(self, call: ClientCall) -> None:
+    def _find_earlier(self, call: ClientCall) -> None:
         """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did."""
         session, number = marker_of(call)
         found = self.rows(_READ_MARKER, session)
@@ -112,7 +112,7 @@ class PostgresSession:
             return
         last, xid, ids = found[0]
         call.answer_in((last, b""))
-        self.is_marked = True
+        self.has_marker = True
         assert self._pool is not None, "a client's calls run in the store's own transactions"
         raise VerbAnswerLostError(self._pool, int(xid), ids, is_repeat=True)
 

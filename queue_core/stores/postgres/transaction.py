@@ -184,7 +184,7 @@ class PostgresTransaction:
     # -- idempotency ----------------------------------------------------------------------------------------------
 
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
-        """See `Transaction.of_call`. The commit marker costs no further round trip."""
+        """See `Transaction.once_for_call`. The commit marker costs no further round trip."""
         return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
@@ -231,12 +231,12 @@ class CallTransaction(PostgresTransaction):
     ) -> tuple[Sequence[Deleted | None], Granted]:
         """Run a verb that leases and leave a marker with its tasks: other calls may lease in the same transaction."""
         session = self._session
-        session.defers_marker, session.is_marked = True, False
+        session.defers_marker, session.has_marker = True, False
         try:
             outcomes, granted = self._marked_with_retry(verb)
         finally:
             session.defers_marker = False
-        if not session.is_marked and (granted.leases or any(outcome is not None for outcome in outcomes)):
+        if not session.has_marker and (granted.leases or any(outcome is not None for outcome in outcomes)):
             session.leave_marker(self._call, [parse_token(lease.token)[0] for lease in granted.leases])
         return outcomes, granted
 

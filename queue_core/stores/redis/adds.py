@@ -1,4 +1,4 @@
-"""The add verb, and its part in deletions that add tasks: one call for all tasks, whatever their queues."""
+"""The add verb, and its part in deletions that add tasks: one call for the tasks of all queues."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -23,7 +23,6 @@ More: fewer round trips to that node; less: fewer unused ids. Ids have 63 bits.
 """
 
 MAX_ATTEMPTS = 3
-_NO_IDS = ord("i")
 _ALONE, _BRING_NONE = b"", b"-"
 
 

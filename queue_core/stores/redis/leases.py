@@ -167,8 +167,8 @@ def expire(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[
 
 def _request(request: LeaseRequest, now: Instant) -> list[Cell]:
     kind, tags = pack_filter(request.tags)
-    room = request.allowance
-    bounds = (0, 0, 0) if room is None else (max(1, room.total_bytes), room.each_bytes, room.least)
+    allowance = request.allowance
+    bounds = (0, 0, 0) if allowance is None else (max(1, allowance.total_bytes), allowance.each_bytes, allowance.least)
     return [
         REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),
         request.worker,

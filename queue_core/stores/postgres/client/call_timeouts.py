@@ -20,7 +20,7 @@ LINGER_TICKS = 20
 
 
 class CallTimeouts:
-    """Shuts down connections whose calls time out, in one thread."""
+    """Shut down connections whose calls time out, in one thread."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

@@ -40,7 +40,7 @@ def end_backend(connection: Connection, xid: int) -> None:
 
 
 def judge(status: Status, xid: int, *, then: str, now: str) -> Outcome | Literal["open", "unknown"]:
-    """Judge by a number's status what became of the transaction that had the number in the life `then` ("": unknown).
+    """Judge the outcome of the transaction that had a number in the life `then` ("": unknown) by the number's status.
 
     Args:
         now: the present life, with the first number that was reused since `then` ended.

@@ -52,7 +52,7 @@ Call: TypeAlias = tuple[Statement, Sequence[object]]
 
 
 class _Reader:
-    """Reads the rows of a statement's results; the loaders of its columns are looked up once."""
+    """Read the rows of a statement's results; the loaders of its columns are looked up once."""
 
     __slots__ = ("_is_set", "_transformer")
 
@@ -70,7 +70,7 @@ class _Reader:
 
 
 class StatementRunner:
-    """Runs statements on a connection, for one thread at a time. Raises the driver's errors."""
+    """Run statements on a connection, for one thread at a time. Raises the driver's errors."""
 
     def __init__(self, pgconn: pq.abc.PGconn, schema: str, *, keeps_statements: bool) -> None:
         """Args:

@@ -45,9 +45,9 @@ RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
 REFUSED_SECONDS = 30.0
 """The pause where LISTEN is not possible."""
 REPOLL_SECONDS = (1.0, 3.0, 9.0, 27.0)
-"""When all waiters are woken after the store's first listener began.
+"""The seconds after the start of the store's first listener at which all waiters are woken.
 
-Transactions that were open then notify no one when they commit.
+Transactions that were open at its start notify no one when they commit.
 """
 
 State = Literal["closed", "opening", "open", "lost", "refused"]
@@ -58,7 +58,7 @@ log = structlog.get_logger()
 
 
 class NotifyListener:
-    """Receives notifications in one thread, on one connection."""
+    """Receive notifications in one thread, on one connection."""
 
     def __init__(self, pool: ConnectionPool, waiters: PostgresWaiters, sender: NotifySender) -> None:
         self._pool = pool

@@ -16,7 +16,7 @@ MAX_IDLE = 1000
 
 
 class WakeUpSender(Protocol):
-    """Sends the changes of waiters; each method returns at once, and they are sent in order."""
+    """Send the changes of waiters; each method returns at once, and they are sent in order."""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
         """Wake as many waiters as tasks of the tag became leasable."""

@@ -64,7 +64,7 @@ DECLARE
 BEGIN
     SELECT e.id INTO queue_id FROM towline.queues AS e WHERE e.name = queue_name;
     IF EXISTS (SELECT FROM towline.trimmed AS t WHERE t.queue = queue_id AND t.xid >= wanted) THEN
-        RAISE 'the answer was lost, and what it was is not kept any more' USING ERRCODE = '08007';
+        RAISE 'the answer was lost and is no longer kept' USING ERRCODE = '08007';
     END IF;
     -- A row that was changed since is no longer leased by this call.
     RETURN QUERY SELECT t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,

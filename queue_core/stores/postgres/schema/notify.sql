@@ -35,7 +35,7 @@ CREATE UNLOGGED TABLE waiters (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Finds the waiters of a queue, the most recently active last.
+-- Find the waiters of a queue, the most recently active last.
 CREATE INDEX waiters_in_order ON waiters (queue, active_at);
 
 -- Tasks that became leasable in a caller's own transaction; a listener passes them on after its commit.

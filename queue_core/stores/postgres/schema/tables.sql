@@ -57,10 +57,10 @@ CREATE TABLE tasks (
 
 ALTER TABLE tasks ALTER COLUMN payload SET STORAGE EXTERNAL;
 
--- Finds the tasks of a queue in one state, in the order in which they are leased.
+-- Find the tasks of a queue in one state, in the order in which they are leased.
 CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
 
--- Finds the ready tasks of a tag in the order in which they are leased. Statements that go by tag, and no others, say
+-- Find the ready tasks of a tag in the order in which they are leased. Statements that go by tag, and no others, say
 -- `state + 0 = 0` too, and order by the tag where they want the untagged, so that this index is the only one in their
 -- order, whatever the planner's statistics say. It has none of a table that was filled a moment ago, and would sort the
 -- whole queue.
@@ -109,7 +109,7 @@ CREATE TABLE names (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Finds the names whose retention is over.
+-- Find the names whose retention is over.
 CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 
 -- The order of samples within a transaction.
@@ -151,7 +151,7 @@ CREATE TABLE workers (
     retired_at int8
 );
 
--- Finds the workers that were retired long ago.
+-- Find the workers that were retired long ago.
 CREATE INDEX workers_retired ON workers (retired_at) WHERE retired_at IS NOT NULL;
 
 -- The leads: the holder of each, and its end.

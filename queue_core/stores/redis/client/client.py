@@ -74,7 +74,7 @@ class RedisClient:
         self._idle: list[RedisConnection] = []
         self._made: WeakSet[RedisConnection] = WeakSet()
         self._is_closed = False
-        self._clock_asked_at = 0.0
+        self._clock_read_at = 0.0
         self._open()
 
     @property
@@ -208,7 +208,7 @@ class RedisClient:
         tries = handshakes = 0
         refusal: StoreError | None = None
         while True:
-            failure = failure_of(error, self._place)
+            failure = failure_of(error, self._where)
             is_unknown = is_unknown or (changes and connection.is_sent and not failure.is_answered)
             if refusal is None or failure.next != "load":  # a failure to load the library says more than "not found"
                 refusal = failure.error
@@ -263,7 +263,7 @@ class RedisClient:
         connection.is_sent = False
 
     @property
-    def _place(self) -> str:
+    def _where(self) -> str:
         """The server, for messages."""
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
@@ -280,7 +280,7 @@ class RedisClient:
                 self._set_clock(connection, reached)
         except (RedisError, OSError) as error:
             connection.close()
-            raise failure_of(error, self._place).error from error
+            raise failure_of(error, self._where).error from error
         except BaseException:
             connection.close()
             raise
@@ -314,8 +314,8 @@ class RedisClient:
             self._note_time(reply, sent_at)
             return answer
         now = self.clock.monotonic()
-        if now - self._clock_asked_at > STALE_SECONDS:
-            self._clock_asked_at = now
+        if now - self._clock_read_at > STALE_SECONDS:
+            self._clock_read_at = now
             try:
                 self._set_clock(connection, self._topology.address(_CLOCK_KEY))
             except (RedisError, OSError, StoreError):

@@ -92,31 +92,31 @@ class RedisFailure:
     to: str = ""
 
 
-def failure_of(error: Exception, place: str) -> RedisFailure:
-    """Classify an error that redis-py raised for a call of the server at `place`."""
+def failure_of(error: Exception, where: str) -> RedisFailure:
+    """Classify an error that redis-py raised for a call of the server at `where`."""
     code, text = _answer(error)
     if not code:
-        unreachable = StoreUnavailableError(f"no answer from Redis at {place}: {_first_line(error)}")
+        unreachable = StoreUnavailableError(f"no answer from Redis at {where}: {_first_line(error)}")
         return RedisFailure("resend", unreachable, is_answered=False)
     if code in _WAIT:
         return RedisFailure(
-            "again", StoreUnavailableError(f"Redis at {place} can't answer now: {_WAIT[code]} ({text})")
+            "again", StoreUnavailableError(f"Redis at {where} can't answer now: {_WAIT[code]} ({text})")
         )
     if code in _ELSEWHERE:
         return RedisFailure(
-            "elsewhere", StoreUnavailableError(f"Redis at {place} can't write: {_ELSEWHERE[code]} ({text})")
+            "elsewhere", StoreUnavailableError(f"Redis at {where} can't write: {_ELSEWHERE[code]} ({text})")
         )
     if code == "MOVED":
-        return RedisFailure("moved", StoreUnavailableError(f"the nodes at {place} keep redirecting ({text})"), to=text)
-    return _refusal(code, text, place)
+        return RedisFailure("moved", StoreUnavailableError(f"the nodes at {where} keep redirecting ({text})"), to=text)
+    return _refusal(code, text, where)
 
 
-def _refusal(code: str, text: str, place: str) -> RedisFailure:
+def _refusal(code: str, text: str, where: str) -> RedisFailure:
     if code == "OOM":
         return RedisFailure(
             "stop",
             StoreFullError(
-                f"Redis at {place} has reached its maxmemory; nothing was changed: "
+                f"Redis at {where} has reached its maxmemory; nothing was changed: "
                 "delete or lease tasks, or raise maxmemory (CONFIG SET maxmemory)"
             ),
         )
@@ -124,17 +124,17 @@ def _refusal(code: str, text: str, place: str) -> RedisFailure:
         if "No space left" in text:
             return RedisFailure(
                 "stop",
-                StoreFullError(f"the disk of Redis at {place} is full; nothing was changed: free space ({text})"),
+                StoreFullError(f"the disk of Redis at {where} is full; nothing was changed: free space ({text})"),
             )
         return RedisFailure(
             "again",
-            StoreUnavailableError(f"Redis at {place} can't write to its disk: see its log ({text})"),
+            StoreUnavailableError(f"Redis at {where} can't write to its disk: see its log ({text})"),
         )
     if code in ("NOAUTH", "WRONGPASS"):
         return RedisFailure(
             "stop",
             StoreUnsafeError(
-                f"Redis at {place} refuses the login ({text}): give its user and password in the URL, "
+                f"Redis at {where} refuses the login ({text}): give its user and password in the URL, "
                 "redis://user:password@host (percent-encode what is not a letter or digit)"
             ),
         )
@@ -142,24 +142,24 @@ def _refusal(code: str, text: str, place: str) -> RedisFailure:
         return RedisFailure(
             "stop",
             StoreUnsafeError(
-                f"the user at {place} lacks a right ({text}): ACL SETUSER it the rights listed in doc/redis.md"
+                f"the user at {where} lacks a right ({text}): ACL SETUSER it the rights listed in doc/redis.md"
             ),
         )
     if code == "ERR" and "Function not found" in text:
-        return RedisFailure("load", StoreUnavailableError(f"Redis at {place} keeps losing the functions ({text})"))
+        return RedisFailure("load", StoreUnavailableError(f"Redis at {where} keeps losing the functions ({text})"))
     if code == "ERR" and "non local key" in text:
         return RedisFailure(
             "stop",
             OutcomeUnknownError(
-                f"the cluster at {place} is moving the queue to another node, and a call was interrupted: "
+                f"the cluster at {where} is moving the queue to another node, and a call was interrupted: "
                 "look before repeating, and move slots only while nobody uses their queues"
             ),
         )
     if code == "ERR" and "max number of clients" in text:
         return RedisFailure(
-            "again", StoreUnavailableError(f"Redis at {place} has no connection left: raise maxclients")
+            "again", StoreUnavailableError(f"Redis at {where} has no connection left: raise maxclients")
         )
-    message = f"Redis at {place} failed a call: {code} {text}"
+    message = f"Redis at {where} failed a call: {code} {text}"
     return RedisFailure("stop", CallFailedError(message, code=code, text=text))
 
 

@@ -40,48 +40,48 @@ class RedisServerInfo:
         return self.info.get("role") == "slave"
 
 
-def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
+def check_kind(server: RedisServerInfo, where: str, *, cluster: bool) -> None:
     """Raise `StoreUnsafeError` for a server without functions, or for another kind than the URL says."""
     version = server.info.get("redis_version", "?")
     if _numbers(version) < MIN_VERSION:
         raise StoreUnsafeError(
             f"Redis {MIN_VERSION[0]}.{MIN_VERSION[1]} or newer (or Valkey) is needed, for its functions: "
-            f"{place} is version {version}; upgrade it"
+            f"{where} is version {version}; upgrade it"
         )
     mode = server.info.get("redis_mode", "standalone")
     if mode == "sentinel":
-        raise StoreUnsafeError(f"{place} is a Sentinel: write redis+sentinel://{place}/NAME-OF-THE-PRIMARY")
+        raise StoreUnsafeError(f"{where} is a Sentinel: write redis+sentinel://{where}/NAME-OF-THE-PRIMARY")
     if mode == "cluster" and not cluster:
-        raise StoreUnsafeError(f"{place} is a node of a Redis Cluster: write redis+cluster://{place}")
+        raise StoreUnsafeError(f"{where} is a node of a Redis Cluster: write redis+cluster://{where}")
     if mode != "cluster" and cluster:
-        raise StoreUnsafeError(f"{place} is not a node of a Redis Cluster: write redis://{place}")
+        raise StoreUnsafeError(f"{where} is not a node of a Redis Cluster: write redis://{where}")
 
 
 def check_settings(
-    server: RedisServerInfo, place: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
+    server: RedisServerInfo, where: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
 ) -> str:
     """Raise `StoreUnsafeError` unless the settings allow `durability`; return a warning, or "".
 
     `strict`: an acknowledged write survives a power cut, so every write is synced before its answer.
     In both modes no key may be evicted, as that would lose tasks.
     """
-    _check_eviction(server, place)
+    _check_eviction(server, where)
     loss, mend = _exposure(server, assumes_durable=assumes_durable)
     if loss and durability == "strict":
         raise StoreUnsafeError(
-            f"Redis at {place} can lose acknowledged writes: {loss}. To fix this, {mend}; "
+            f"Redis at {where} can lose acknowledged writes: {loss}. To fix this, {mend}; "
             "or accept the loss: durability relaxed"
         )
     return f"{loss}; to lose nothing, {mend}" if loss else ""
 
 
-def _check_eviction(server: RedisServerInfo, place: str) -> None:
+def _check_eviction(server: RedisServerInfo, where: str) -> None:
     settings = server.settings or {}
     policy = settings.get("maxmemory-policy") or server.info.get("maxmemory_policy", "noeviction")
     limit = settings.get("maxmemory") or server.info.get("maxmemory", "0")
     if policy != "noeviction" and limit != "0":
         raise StoreUnsafeError(
-            f"Redis at {place} evicts keys, and loses tasks, when it reaches its maxmemory of {limit} bytes "
+            f"Redis at {where} evicts keys, and loses tasks, when it reaches its maxmemory of {limit} bytes "
             f"(maxmemory-policy {policy}). To fix this, {_set('maxmemory-policy noeviction')}"
         )
 
@@ -160,11 +160,11 @@ class Handshake:
             self._is_down = True
         log.warning(CONNECTION_LOST, url=self._target.shown, error=reason)
 
-    def _check(self, server: RedisServerInfo, place: str) -> str:
-        check_kind(server, place, cluster=self._target.kind == "cluster")
+    def _check(self, server: RedisServerInfo, where: str) -> str:
+        check_kind(server, where, cluster=self._target.kind == "cluster")
         if server.is_replica:
-            raise ReadOnlyError(f"{place} is a replica of {server.info.get('master_host', 'another')}")
-        return check_settings(server, place, durability=self._durability, assumes_durable=self._target.assumes_durable)
+            raise ReadOnlyError(f"{where} is a replica of {server.info.get('master_host', 'another')}")
+        return check_settings(server, where, durability=self._durability, assumes_durable=self._target.assumes_durable)
 
     def _note_restored(self, address: RedisAddress, warning: str) -> None:
         with self._lock:

@@ -136,7 +136,7 @@ def by_shard(items: Sequence[T], index_of: Callable[[T], int]) -> list[tuple[int
     return [(index, *group) for index, group in groups.items()]
 
 
-def in_places(size: int, parts: Iterable[tuple[Sequence[int], Sequence[T]]]) -> list[T]:
+def in_order(size: int, parts: Iterable[tuple[Sequence[int], Sequence[T]]]) -> list[T]:
     """Merge groups of positions and items into one list of `size` items."""
     whole = {position: item for positions, items in parts for position, item in zip(positions, items, strict=True)}
     return [whole[position] for position in range(size)]

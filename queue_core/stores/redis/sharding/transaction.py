@@ -34,7 +34,7 @@ from queue_core.store import (
 )
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_places
+from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
@@ -107,9 +107,10 @@ class ShardedTransaction:
         if self._calls.in_cluster and len({sharded and sharded.queue for sharded, _, _ in routed}) == 1:
             groups = by_shard(range(len(inner)), lambda position: routed[position][1])
             parts = [
-                (places, add(inner[some[0]].queue or queue, [inner[at] for at in some])) for _, places, some in groups
+                (positions, add(inner[some[0]].queue or queue, [inner[at] for at in some]))
+                for _, positions, some in groups
             ]
-            added = in_places(len(tasks), parts)
+            added = in_order(len(tasks), parts)
         else:
             added = add(inner[0].queue or queue if inner else self._names(queue)[0], inner)
         self._note_waiters(routed)
@@ -148,10 +149,12 @@ class ShardedTransaction:
             if len(leases) == request.count:
                 break
             index = (first + offset) % sharded.size
-            room = None if request.allowance is None else request.allowance.after([_size_of(lease) for lease in leases])
-            if room is not None and leases and not room.total_bytes:
+            allowance = (
+                None if request.allowance is None else request.allowance.after([_size_of(lease) for lease in leases])
+            )
+            if allowance is not None and leases and not allowance.total_bytes:
                 break
-            wanted = replace(request, count=request.count - len(leases), allowance=room)
+            wanted = replace(request, count=request.count - len(leases), allowance=allowance)
             try:
                 some = self._plain.lease(sharded.shard(index), wanted, now=now)
             except WorkerRetiredError:
@@ -211,38 +214,38 @@ class ShardedTransaction:
             else by_shard(deletions, lambda deletion: sharded.index_of_token(deletion.token))
         )
         parts = []
-        for index, places, some in groups:
+        for index, positions, some in groups:
             name = queue if sharded is None else sharded.shard(index)
             found = self._plain.delete(name, self._inner(sharded, index, some), now=now)
-            parts.append((places, self._outer_deleted(found, sharded, index, some)))
-        return in_places(len(deletions), parts)
+            parts.append((positions, self._outer_deleted(found, sharded, index, some)))
+        return in_order(len(deletions), parts)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
             return self._plain.renew(queue, renewals, now=now)
         parts = []
-        for index, places, some in by_shard(renewals, lambda each: sharded.index_of_token(each.token)):
+        for index, positions, some in by_shard(renewals, lambda each: sharded.index_of_token(each.token)):
             inner = [replace(wanted, token=sharded.inner_token(wanted.token)) for wanted in some]
             found = self._plain.renew(sharded.shard(index), inner, now=now)
             outer = [
                 each and replace(each, token=wanted.token, name=sharded.outer_name(each.name, index))
                 for each, wanted in zip(found, some, strict=True)
             ]
-            parts.append((places, outer))
-        return in_places(len(renewals), parts)
+            parts.append((positions, outer))
+        return in_order(len(renewals), parts)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
             return self._plain.release(queue, releases, now=now)
         parts = []
-        for index, places, some in by_shard(releases, lambda each: sharded.index_of_token(each.token)):
+        for index, positions, some in by_shard(releases, lambda each: sharded.index_of_token(each.token)):
             inner = [replace(wanted, token=sharded.inner_token(wanted.token)) for wanted in some]
             found = self._plain.release(sharded.shard(index), inner, now=now)
-            parts.append((places, [each and self._outer_finished(each, sharded, index) for each in found]))
+            parts.append((positions, [each and self._outer_finished(each, sharded, index) for each in found]))
         self._calls.note_waiters(queue)
-        return in_places(len(releases), parts)
+        return in_order(len(releases), parts)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         sharded = self._shard_map.of(queue)
@@ -285,13 +288,13 @@ class ShardedTransaction:
             return self._plain.restore(queue, tasks, now=now)
         rotation = self._shard_map.rotation() % sharded.size
         parts = []
-        for index, places, some in by_shard(
+        for index, positions, some in by_shard(
             tasks, lambda task: rotation if task.name is None else sharded.index_of_name(task.name)
         ):
             added = self._plain.restore(sharded.shard(index), some, now=now)
-            parts.append((places, [_outer_added(outcome, sharded, index) for outcome in added]))
+            parts.append((positions, [_outer_added(outcome, sharded, index) for outcome in added]))
         self._calls.note_waiters(queue)
-        return in_places(len(tasks), parts)
+        return in_order(len(tasks), parts)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
         sharded = self._shard_map.of(queue)
@@ -347,10 +350,10 @@ class ShardedTransaction:
         if sharded is None:
             return self._plain.delete_by_name(queue, names, now=now)
         parts = []
-        for index, places, some in by_shard(names, sharded.index_of_name):
+        for index, positions, some in by_shard(names, sharded.index_of_name):
             inner = [sharded.inner_name(name) for name in some]
-            parts.append((places, self._plain.delete_by_name(sharded.shard(index), inner, now=now)))
-        return in_places(len(names), parts)
+            parts.append((positions, self._plain.delete_by_name(sharded.shard(index), inner, now=now)))
+        return in_order(len(names), parts)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         return self._purge(queue, limit, lambda name, left: self._plain.purge(name, tags, limit=left, now=now))
@@ -427,16 +430,16 @@ class ShardedTransaction:
         of_shards = [self._plain.waiting(name, tags, now=now) for name in self._names(queue)]
         if len(of_shards) == 1:
             return of_shards[0]
-        steps = sorted(
+        runs = sorted(
             (each.ready_at, each.position - (waiting[at - 1].position if at else 0))
             for waiting in of_shards
             for at, each in enumerate(waiting)
         )
         merged: list[WaitingTask] = []
         reached = 0
-        positions = iter(positions_of(sum(number for _, number in steps)))
+        positions = iter(positions_of(sum(number for _, number in runs)))
         position = next(positions, None)
-        for ready_at, number in steps:
+        for ready_at, number in runs:
             reached += number
             while position is not None and position <= reached:
                 merged.append(WaitingTask(position, ready_at))

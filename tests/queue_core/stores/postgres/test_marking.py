@@ -253,7 +253,7 @@ def test_an_answer_that_is_not_kept_any_more_is_not_made_up(place: Place) -> Non
     done = place.leased()
     place.operator.execute("INSERT INTO towline.trimmed SELECT id, '9223372036854775807'::xid8 FROM towline.queues")
     place.wire.cut_next("lose answer")
-    with pytest.raises(OutcomeUnknownError, match="not kept"):
+    with pytest.raises(OutcomeUnknownError, match="no longer kept"):
         place.do(exchange(place, done, ONE))
 
 
@@ -330,7 +330,7 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
 ) -> None:
     place.added(NewTask(b"x"))
     (deletion,) = place.leased()
-    look = PostgresSession._look_for
+    look = PostgresSession._find_earlier
     first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
@@ -344,6 +344,6 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
             with place.store.begin("verb") as turn:
                 assert delete(turn, first.pop()) == [True]
 
-    monkeypatch.setattr(PostgresSession, "_look_for", look_then_let_the_first_end)
+    monkeypatch.setattr(PostgresSession, "_find_earlier", look_then_let_the_first_end)
     with place.store.begin("verb") as turn:
         assert delete(turn, ClientCall("s", 1, is_repeat=True)) == [True]
