@@ -141,7 +141,7 @@ def test_another_stores_export_is_not_added_to(store: Store, tmp_path: Path) -> 
             transaction.put_queue(QueueSpec(QUEUE), now=other.clock.now())
         with pytest.raises(BadFileError, match="resume it there"):
             exported(other, path, mode="resume")
-    with pytest.raises(BadFileError, match="name those queues"):
+    with pytest.raises(BadFileError, match="give those queues"):
         exported(store, path, mode="resume", queues=["elsewhere"])
     assert path.read_bytes() == cut
 

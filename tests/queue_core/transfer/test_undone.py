@@ -130,7 +130,7 @@ def test_what_a_move_left_behind_is_not_replaced_by_another_queue_of_the_same_na
     with new.begin() as transaction:
         transaction.delete_queue(QUEUE)
         transaction.put_queue(QueueSpec(QUEUE), now=new.clock.now())
-    with pytest.raises(MoveRefusedError, match="another one"):
+    with pytest.raises(MoveRefusedError, match="another queue"):
         moved(new, old)
     assert len(tasks_of(old)) == 49
 
