@@ -23,7 +23,7 @@ REASONS: Final = {
     r"there are two queues": "Java's reader: of two it would be left open which holds",
     r"must be 1 to 100 letters": "Java's reader and the service: Python's takes up to 499 characters, none, a newline",
     r"reads it as a number": "YAML 1.1 reads another name than is written: 010 is 8, yes is True",
-    r"takes for an octal number": "YAML 1.1 reads 010 as 8, YAML 1.2 as 10",
+    r"reads it as an octal number": "YAML 1.1 reads 010 as 8, YAML 1.2 as 10",
     r"must be a whole number": "Python's cuts 5.7 to 5, takes true for 1, 1:30 for 90",
     r"0 would lease none": "no task of such a queue could ever be leased",
     r"must be at most 2147483647": "the service's own field has 32 bits",

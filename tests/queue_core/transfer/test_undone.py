@@ -82,8 +82,8 @@ def test_undoing_leaves_an_empty_queue_that_was_there_before(old: Store, new: St
         transaction.put_queue(QueueSpec(QUEUE, lease_seconds=7.0), now=new.clock.now())
     moved(old, new)
     a_move(old, new).abort()
-    with new.read() as look:
-        assert (look.queue(QUEUE).lease_seconds, look.queue(QUEUE).moved_to) == (7.0, "")
+    with new.read() as snapshot:
+        assert (snapshot.queue(QUEUE).lease_seconds, snapshot.queue(QUEUE).moved_to) == (7.0, "")
     assert tasks_of(new) == []
 
 
@@ -136,5 +136,5 @@ def test_what_a_move_left_behind_is_not_replaced_by_another_queue_of_the_same_na
 
 
 def _has_queue(store: Store) -> bool:
-    with store.read() as look:
-        return bool(look.queues())
+    with store.read() as snapshot:
+        return bool(snapshot.queues())
