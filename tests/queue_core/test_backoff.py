@@ -1,4 +1,4 @@
-"""How long a failed task waits."""
+"""The back-off of a failed task."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""The verbs as a program meets them: one or many, errors that say so, events once durable, waiting that ends."""
+"""The verbs in process: one item or many, clear errors, events once durable, waits that end."""
 
 import threading
 from collections.abc import Sequence

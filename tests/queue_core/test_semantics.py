@@ -1,4 +1,4 @@
-"""What the verbs mean for one task, at each boundary one microsecond before, at, and after."""
+"""The meaning of the verbs for one task: each boundary one microsecond before, at, and after it."""
 
 from dataclasses import replace
 

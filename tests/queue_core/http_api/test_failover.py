@@ -1,4 +1,4 @@
-"""A client that knows several servers over one store: one is used, another takes over, and nothing is added twice."""
+"""A client with several servers of one store: it uses one, fails over to another, and adds nothing twice."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor

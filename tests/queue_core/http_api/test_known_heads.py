@@ -1,4 +1,4 @@
-"""An answer whose head is the one before, but for its body's size, is read past the parser; any other is parsed."""
+"""A response whose head equals the last one, but for its content length, bypasses the parser; any other is parsed."""
 
 import socket
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a client repeats when a connection dies, and what it never does."""
+"""A client repeats only calls that are safe to repeat when a connection dies."""
 
 import socket
 from collections.abc import Iterator

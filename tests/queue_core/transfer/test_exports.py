@@ -1,4 +1,4 @@
-"""An export: all that a store has, beside what goes on; and a file that was cut short is completed."""
+"""An export has all tasks of a store in use; a truncated file is completed."""
 
 import gzip
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An export that is imported: all of it, once, however often it is broken off; what is there already is left alone."""
+"""An import adds all of an export once, however often it is interrupted, and leaves existing tasks alone."""
 
 import io
 from functools import lru_cache

@@ -1,4 +1,4 @@
-"""A queue that is moved from store to store: all of it arrives, once, and the old store gives nothing out any more."""
+"""A migration moves all of a queue once, and the old store grants no more leases."""
 
 from collections.abc import Iterator
 from pathlib import Path

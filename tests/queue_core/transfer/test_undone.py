@@ -1,4 +1,4 @@
-"""A move that is undone: the old queue is as it was, unless somebody has used the new one; a queue that comes back."""
+"""An aborted migration restores the old queue unless the new one was used; a queue may move back."""
 
 import pytest
 
