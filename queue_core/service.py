@@ -168,7 +168,7 @@ class QueueService:
             self.store.sync(ticket)
         except StoreUnavailableError as error:
             raise OutcomeUnknownError(
-                f"the change was made but not confirmed by the disk: {error}; look before repeating"
+                f"the change was made but not confirmed by the disk: {error}; check before repeating"
             ) from error
         self._publish(work)
         if isinstance(outcome, QueueError):

@@ -183,7 +183,7 @@ class ClientCall:
         if last[0] > self.number:
             raise OutcomeUnknownError(
                 f"call {self.number} of its session comes after call {last[0]} was answered: whether it took effect is "
-                "not known; look before repeating"
+                "not known; check before repeating"
             )
         return last[1]
 

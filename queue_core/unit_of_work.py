@@ -45,6 +45,7 @@ PURGE_CHUNK = 1000
 """Tasks that one purge or redrive handles: larger chunks keep other callers waiting for longer."""
 EXPIRY_CHUNK = 500
 """Due tasks that one `expire` handles."""
+# Limits on the lists of one observation, which keep its cost and its size bounded.
 MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 MAX_UPCOMING_PER_OBSERVATION = 1000
@@ -224,6 +225,7 @@ class UnitOfWork(Outbox):
     def renew(
         self, queue: str, tokens: Sequence[str], *, seconds: float | None, call: ClientCall | None = None
     ) -> list[Renewed | None]:
+        """Renew leases; see `Transaction.renew`."""
         limits.check_token_count(len(tokens))
         if seconds is not None:
             limits.check_lease_seconds(seconds)
@@ -283,6 +285,7 @@ class UnitOfWork(Outbox):
     # -- administrators -------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec) -> bool:
+        """Create a queue or replace its settings; True when it was created."""
         check_queue_spec(spec)
         created = self.transaction.put_queue(spec, now=self.now)
         if created:
@@ -290,6 +293,7 @@ class UnitOfWork(Outbox):
         return created
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
+        """Set the limit on the payload bytes of all tasks; None: no limit."""
         check_storage_limit(limit_bytes)
         self.transaction.set_storage_limit(limit_bytes)
         self._storage.forget()
@@ -297,6 +301,7 @@ class UnitOfWork(Outbox):
     def delete_by_name(
         self, queue: str, names: Sequence[str], *, call: ClientCall | None = None
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        """Delete tasks by name without checking their leases."""
         limits.check_known_names(names)
         at = self.now
         outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
@@ -324,6 +329,7 @@ class UnitOfWork(Outbox):
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
+        """Pause or resume a queue; True when that was a change. Resuming wakes waiters."""
         changed = self.transaction.set_paused(queue, paused)
         if changed:
             name = events.QUEUE_PAUSED if paused == "paused" else events.QUEUE_RESUMED
@@ -358,6 +364,7 @@ class UnitOfWork(Outbox):
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def retire_worker(self, worker: str, *, busy: Busy) -> bool:
+        """Fence a worker; see `Transaction.retire_worker`."""
         limits.check_worker(worker)
         check_choice("busy", busy, ("keep", "finish"))
         retired = self.transaction.retire_worker(worker, busy=busy, now=self.now)
@@ -366,12 +373,14 @@ class UnitOfWork(Outbox):
         return retired
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
+        """Give back all leases of a dead worker and retire it."""
         limits.check_worker(worker)
         finished = self.transaction.release_worker(worker, now=self.now)
         self.record_finished(finished)
         return finished
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
+        """Take or keep the lead called `name`; False while another holder has it."""
         limits.check_text("name", name)
         limits.check_text("holder", holder)
         return self.transaction.lead(name, holder, seconds=seconds, now=self.now)
@@ -385,6 +394,7 @@ class UnitOfWork(Outbox):
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def stats(self, queue: str, tags: TagFilter) -> QueueStats:
+        """Return counts and totals, with `as_of` set."""
         check_filter(tags)
         return replace(self.transaction.stats(queue, tags, now=self.now), as_of=self.now)
 

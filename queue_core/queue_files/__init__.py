@@ -1,1 +1,1 @@
-"""App Engine's queue.yaml and queue.xml: read, checked, and turned into queue settings."""
+"""App Engine's queue.yaml and queue.xml: read, validate, and plan the changes of queues."""

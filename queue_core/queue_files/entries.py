@@ -1,6 +1,6 @@
-"""What a queue.yaml or queue.xml says, as values, and its text as a tree that remembers places. Pure.
+"""The entries of a queue.yaml or queue.xml, and the tree with places that both readers build. Pure.
 
-The tree is what the two readers have in common; what it may hold is told by `queue_file_rules`.
+`rules` validates the tree.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from queue_core.config.yaml_document import Place
 from queue_core.task import QueueSpec
 
 Spelling = Literal["yaml", "xml"]
-"""A file's own words: `task_retry_limit`, or `task-retry-limit`."""
+"""The spelling of a file's keys: `task_retry_limit` or `task-retry-limit`."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueFileEntries:
-    """A file that is right.
+    """The contents of a valid file.
 
     Args:
         queues: the pull queues, in the file's order; a task is deleted after `task_retry_limit` leases.
-        push_queues: names of the push queues, which are known by these, as nothing here calls handlers.
-        total_storage_limit_bytes: of the payloads of all queues together; None: no limit.
-        resume_paused_queues: whether applying the file lets a paused queue that it lists go on.
+        push_queues: names of the push queues; only their names are used.
+        total_storage_limit_bytes: limit on the payload bytes of all queues together; None: no limit.
+        resume_paused_queues: whether applying the file resumes paused queues that it lists.
     """
 
     queues: tuple[QueueSpec, ...] = ()
@@ -32,7 +32,7 @@ class QueueFileEntries:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar. `plain`: written without quotes in YAML, where `010` and `yes` are not what they look like."""
+    """A scalar. `plain`: unquoted in YAML, where `010` and `yes` have special meanings."""
 
     value: str
     place: Place
@@ -41,14 +41,14 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class EmptyItem:
-    """A key, or a list item, with nothing after it."""
+    """A key or list item without a value."""
 
     place: Place
 
 
 @dataclass(frozen=True, slots=True)
 class UnreadableItem:
-    """What can't be read at all; that it can't is among the mistakes already."""
+    """An item that can't be read and has been reported."""
 
     place: Place
 
@@ -63,7 +63,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class MappingItem:
-    """A key and what it holds; `place` is the key's."""
+    """A key and its value; `place` is the key's."""
 
     key: str
     place: Place
@@ -72,7 +72,7 @@ class MappingItem:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Keys with values; a key may still stand there twice."""
+    """A mapping, which may still have duplicate keys."""
 
     members: tuple[MappingItem, ...]
     place: Place
@@ -82,6 +82,6 @@ Node: TypeAlias = Text | EmptyItem | UnreadableItem | Items | Group
 
 
 def shown_key(key: str, spelling: Spelling) -> str:
-    """A key as the file spells it; in quotes where it begins or ends in nothing that is seen."""
+    """Return a key as the file spells it; in quotes if it is empty or has surrounding blanks."""
     spelt = key if spelling == "yaml" else key.replace("_", "-")
     return spelt if spelt == spelt.strip() and spelt else repr(spelt)

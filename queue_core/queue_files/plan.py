@@ -1,6 +1,6 @@
-"""What applying a queue.yaml or queue.xml changes: the file is definitive, as App Engine's deployment is. Pure.
+"""Plans the changes that apply a queue.yaml or queue.xml. The file is definitive, as in App Engine. Pure.
 
-A queue it lists is made, or set anew, and goes on if it was paused; a queue it does not list is paused, its tasks kept.
+A listed queue is created or updated, and resumed if it was paused; an unlisted queue is paused and keeps its tasks.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Setting: TypeAlias = int | str | bool | tuple[str, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class SettingEdit:
-    """A setting from one value to another; None is none."""
+    """A change of a setting; None: not set."""
 
     setting: str
     before: Setting
@@ -31,11 +31,11 @@ _RESUMED: Final = SettingEdit("paused", before=True, after=False)
 
 @dataclass(frozen=True, slots=True)
 class QueueChange:
-    """What happens to one queue.
+    """The change of one queue.
 
     Args:
-        spec: what the queue is to be put as; None when its settings stay.
-        pausing: whether it is paused, or goes on, after that; None when that stays.
+        spec: its new settings; None when they don't change.
+        pausing: whether to pause or resume it afterwards; None: neither.
     """
 
     queue: str
@@ -47,9 +47,9 @@ class QueueChange:
 
 @dataclass(frozen=True, slots=True)
 class QueueFilePlan:
-    """Changes in the order in which they are made, and listed queues that were `moved` away and are left alone.
+    """Changes in the order of their application, and listed queues that were `moved` and don't change.
 
-    `storage`: of the limit of all payloads, which is set before anything else; None when that stays.
+    `storage`: the change of the storage limit, applied first; None when it doesn't change.
     """
 
     changes: tuple[QueueChange, ...]
@@ -58,17 +58,17 @@ class QueueFilePlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether there is no change."""
         return not self.changes and self.storage is None
 
 
 def plan_of(
     entries: QueueFileEntries, queues: Sequence[QueueSpec], *, storage_limit_bytes: int | None = None
 ) -> QueueFilePlan:
-    """What makes `queues`, all there are, and the limit into what the file says. Nothing when they are that already.
+    """Return the changes that bring all existing `queues` and the storage limit into line with the file.
 
-    What a file can't say, such as the length of a lease, stays as it is. A push queue of the file is a queue of that
-    mode here, and paused: so that its name is known, and nothing is leased from it.
+    Settings that a file can't express, such as the length of a lease, don't change. A push queue of the file becomes a
+    paused queue of mode `push`: its name is known, and nothing is leased from it.
     """
     known = {spec.name: spec for spec in queues}
     changes: list[QueueChange] = []
@@ -122,7 +122,7 @@ def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Queu
         mode=listed.mode,
     )
     edits = _edits(wanted, found)
-    resume = resume or found.mode == "push"  # that was what it was paused for
+    resume = resume or found.mode == "push"  # it was paused for being a push queue
     pausing: Literal["resume"] | None = "resume" if found.paused and resume else None
     resumed = (_RESUMED,) if pausing else ()
     if edits:
@@ -131,7 +131,7 @@ def _listed(listed: QueueSpec, found: QueueSpec | None, *, resume: bool) -> Queu
 
 
 def _edits(after: QueueSpec, before: QueueSpec | None) -> tuple[SettingEdit, ...]:
-    """The settings a file decides that differ; of a new queue those that say something."""
+    """Return the changed settings among those of a file; for a new queue those that are not default."""
     pairs: tuple[tuple[str, Setting, Setting], ...] = (
         ("max_leases", before.max_leases if before else None, after.max_leases),
         ("on_exhausted", before.on_exhausted if before else None, after.on_exhausted),

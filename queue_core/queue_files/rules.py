@@ -1,6 +1,6 @@
-"""What a queue.yaml or queue.xml may say: its grammar, and what `gcloud app deploy` refuses besides. Pure.
+"""The rules of queue.yaml and queue.xml: their grammar, and the checks of `gcloud app deploy`. Pure.
 
-Push queues are held to the rules too before they are left out: a file that is right here is right there.
+Push queues are validated too, so that a file that is valid here is valid for App Engine.
 """
 
 import math
@@ -26,7 +26,7 @@ from queue_core.queue_files.entries import (
 )
 from queue_core.task import QueueSpec
 
-MAX_STORAGE_LIMIT_BYTES: Final = (1 << 63) - 1  # our own: what a store's column holds
+MAX_STORAGE_LIMIT_BYTES: Final = (1 << 63) - 1  # our own: the range of a store's column
 _MAX_DIGITS: Final = 19
 
 _NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
@@ -42,26 +42,26 @@ _OCTAL = re.compile(r"[-+]?0[0-7_]+")
 _BYTES_PER: Final = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _SECONDS_PER: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
-# What App Engine's reader, of YAML 1.1, makes of a scalar without quotes.
+# The meanings of unquoted scalars in YAML 1.1, which App Engine reads.
 _TRUE: Final = frozenset({"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
 _FALSE: Final = frozenset({"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
 _NUMBER_UNLIKE_ITSELF = re.compile(r"-?0[0-7]+|0b[01]+|0x[0-9a-fA-F]+|-?[0-9]+[eE]-?[0-9]+|-0")
 
 
 def name_of(text: Text) -> str:
-    """A queue's name."""
+    """Return a queue's name."""
     return _matched(_NAME, text, f"must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'")
 
 
 def mode_of(text: Text) -> str:
-    """`push` or `pull`."""
+    """Return `push` or `pull`."""
     if text.value not in {"push", "pull"}:
         raise ValueError(f"must be push or pull, in lower case: {_shown(text.value)}")
     return text.value
 
 
 def rate_of(text: Text) -> float:
-    """Calls a second."""
+    """Return a rate in calls per second."""
     match = _RATE.fullmatch(text.value)
     if match is None:
         raise ValueError(f"must be 0, or a number and a unit, such as 5/s, 10.5/m, 1/h: {_shown(text.value)}")
@@ -69,10 +69,10 @@ def rate_of(text: Text) -> float:
 
 
 def whole_of(text: Text) -> int:
-    """A whole number; 5.0 is one, 010 without quotes is not: it is eight in one YAML and ten in the other."""
+    """Return a whole number. 5.0 is valid; unquoted 010 is not, as it is 8 in YAML 1.1 and 10 in 1.2."""
     value = text.value.strip()
     if text.style == "plain" and _OCTAL.fullmatch(value) and value.strip("+-0_"):
-        raise ValueError(f"begins with 0, which App Engine takes for an octal number: {_shown(value)}")
+        raise ValueError(f"begins with 0, so App Engine reads it as an octal number: {_shown(value)}")
     if text.style == "plain" and _HEXADECIMAL.fullmatch(value) and len(value) <= _MAX_DIGITS:
         return int(value, 16)
     if _WHOLE.fullmatch(value) and len(value) <= _MAX_DIGITS:
@@ -84,7 +84,7 @@ def whole_of(text: Text) -> int:
 
 
 def number_of(text: Text) -> float:
-    """A number, not an endless one."""
+    """Return a finite number."""
     number = _float(text.value)
     if number is None:
         raise ValueError(f"must be a number: {_shown(text.value)}")
@@ -92,7 +92,7 @@ def number_of(text: Text) -> float:
 
 
 def age_of(text: Text) -> float:
-    """Seconds, from `1h`, `3.5d`; a unit is a must."""
+    """Return the seconds of `1h`, `3.5d`; a unit is required."""
     match = _AGE.fullmatch(text.value)
     number = _float(match[1]) if match else None
     if match is None or number is None or number < 0:
@@ -101,7 +101,7 @@ def age_of(text: Text) -> float:
 
 
 def size_of(text: Text) -> int:
-    """Bytes, from `120M`: the units are powers of 1024; a part of a byte is dropped."""
+    """Return the bytes of `120M`: units are powers of 1024; a fraction of a byte is dropped."""
     match = _SIZE.fullmatch(text.value)
     if match is None:
         raise ValueError(f"must be a size such as 120M, with B, K, M, G, T or no unit: {_shown(text.value)}")
@@ -116,7 +116,7 @@ def size_of(text: Text) -> int:
 
 
 def truth_of(text: Text) -> bool:
-    """`True` or `False`, and without quotes whatever YAML 1.1 takes for them."""
+    """Return the boolean of `True` or `False`; unquoted, also of the other spellings of YAML 1.1."""
     if text.value in ({"True"} if text.style == "quoted" else _TRUE):
         return True
     if text.value in ({"False"} if text.style == "quoted" else _FALSE):
@@ -125,17 +125,17 @@ def truth_of(text: Text) -> bool:
 
 
 def target_of(text: Text) -> str:
-    """`service`, or `version.service`."""
+    """Return a target: `service` or `version.service`."""
     return _matched(_TARGET, text, "must be a service, or version.service, in lower case")
 
 
 def application_of(text: Text) -> str:
-    """An application's id, with its partition and domain."""
+    """Return an application's id, with its partition and domain."""
     return _matched(_APPLICATION, text, "must be an application's id, such as my-app")
 
 
 def email_of(text: Text) -> str:
-    """An address; App Engine asks for no more than text."""
+    """Return an email address; App Engine accepts any text."""
     limit = f"must be an address of 1 to {MAX_EMAIL_CHARACTERS} visible characters"
     email = _matched(_EMAIL, text, limit)
     if not email.isprintable():
@@ -146,7 +146,7 @@ def email_of(text: Text) -> str:
 def _matched(pattern: re.Pattern[str], text: Text, limit: str) -> str:
     words = _TRUE | _FALSE
     if text.style == "plain" and (text.value in words or _NUMBER_UNLIKE_ITSELF.fullmatch(text.value)):
-        raise ValueError(f"without quotes App Engine takes it for a number or a truth value: {_shown(text.value)}")
+        raise ValueError(f"without quotes App Engine reads it as a number or a boolean: {_shown(text.value)}")
     if pattern.fullmatch(text.value) is None:
         length = f" ({len(text.value)} characters)" if len(text.value) > 60 else ""
         raise ValueError(f"{limit}: {_shown(text.value)}{length}")
@@ -169,7 +169,7 @@ def _shown(text: str) -> str:
 MAX_RATE_PER_SECOND: Final = 500  # gcloud
 MAX_BUCKET_SIZE: Final = 500  # gcloud
 MAX_REPORTED: Final = 100
-"""Mistakes that are told one by one."""
+"""Problems that are listed one by one; the rest is counted."""
 
 Value: TypeAlias = str | float
 _Readers: TypeAlias = Mapping[str, Callable[[Text], Value] | None]
@@ -200,7 +200,7 @@ _RETRY: Final[_Readers] = {
 }
 _ACL: Final[_Readers] = {"user_email": email_of, "writer_email": email_of}
 
-# gcloud's own phrases, so that who searches for one finds it here too.
+# gcloud's own phrases, so that they can be searched for.
 _PULL_FORBIDS: Final[Mapping[str, str]] = {
     "rate": "Refill rate must not be specified for pull-based queue",
     "bucket_size": "Bucket size must not be specified for pull-based queue",
@@ -220,9 +220,9 @@ _NOT_NEGATIVE: Final[Mapping[str, str]] = {
 
 
 def entries_of(root: Node, *, problems: Sequence[tuple[Place, str]], name: str, spelling: Spelling) -> QueueFileEntries:
-    """The queues of the file called `name`.
+    """Return the entries of the file called `name`.
 
-    Raises `DocumentError` with all that is wrong: a line per mistake, in the file's order, those of `also` among them.
+    Raises `DocumentError` with a line for each problem, including `problems` of the reader, in the file's order.
     """
     rules = _Rules(spelling, list(problems))
     entries = rules.entries(root)
@@ -232,7 +232,7 @@ def entries_of(root: Node, *, problems: Sequence[tuple[Place, str]], name: str, 
 
 
 def problem_lines(problems: Sequence[tuple[Place, str]], *, name: str) -> tuple[str, ...]:
-    """`queue.yaml:3:5: ...` for each, in the file's order; for those after the hundredth, how many they are."""
+    """Return a line such as `queue.yaml:3:5: ...` for each problem, in the file's order, up to `MAX_REPORTED`."""
     ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem[0])
     lines = [line_at(name, place, message) for place, message in ordered]
     more = (
@@ -245,7 +245,7 @@ def problem_lines(problems: Sequence[tuple[Place, str]], *, name: str) -> tuple[
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """A group that was read: its members by key, the values of those scalars that are right, and its place."""
+    """A validated mapping: its members by key, the values of its valid scalars, and its place."""
 
     path: str
     place: Place
@@ -253,17 +253,17 @@ class _Settings:
     values: Mapping[str, Value]
 
     def has(self, key: str) -> bool:
-        """Whether something is written after the key, right or wrong."""
+        """Return whether the key has a value, valid or not."""
         return key in self.members and not isinstance(self.members[key].value, EmptyItem)
 
     def number(self, key: str) -> float | None:
-        """The value of a number; None when it is left out, or wrong."""
+        """Return the value of a number; None when it is absent or invalid."""
         value = self.values.get(key)
         return value if isinstance(value, int | float) else None
 
 
 class _Rules:
-    """One reading of a tree; every method that finds something wrong notes it and goes on."""
+    """The validation of one tree; methods collect problems and continue."""
 
     def __init__(self, spelling: Spelling, problems: list[tuple[Place, str]]) -> None:
         self.problems = problems
@@ -298,7 +298,7 @@ class _Rules:
     # -- one queue ------------------------------------------------------------------------------------------------
 
     def _name(self, queue: _Settings) -> str:
-        """The name, or "" after a mistake."""
+        """Return the name, or "" if it is invalid."""
         if not queue.has("name"):
             self._report(queue.place, queue.path, "a queue must have a name")
         name = str(queue.values.get("name", ""))
@@ -310,7 +310,7 @@ class _Rules:
         return name
 
     def _acl(self, queue: _Settings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Users and writers, each address once."""
+        """Return users and writers, without duplicates."""
         found: dict[str, dict[str, None]] = {key: {} for key in _ACL}
         for index, item in enumerate(self._items(queue, "acl")):
             path = self._path(queue.path, "acl")
@@ -335,7 +335,7 @@ class _Rules:
         return retry
 
     def _check_pull(self, queue: _Settings, retry: _Settings | None) -> int | None:
-        """The number of leases after which a task is deleted."""
+        """Return the number of leases after which a task is deleted."""
         for settings in (queue, retry) if retry else (queue,):
             for key, phrase in _PULL_FORBIDS.items():
                 if settings.has(key):

@@ -1,4 +1,4 @@
-"""A queue.xml's bytes to its queues, through defusedxml: no document type, no entities. Pure: opens no file."""
+"""Reads the bytes of a queue.xml with defusedxml: no document type, no entities. Pure: opens no file."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -17,15 +17,15 @@ from queue_core.queue_files.rules import entries_of, problem_lines
 ROOT: Final = "queue-entries"
 _GROUPS: Final = frozenset({ROOT, "queue", "retry_parameters", "acl"})
 _DEPTH: Final = 4
-"""Of the deepest element, `task-retry-limit`, the root being 1."""
+"""The depth of the deepest element, `task-retry-limit`; the root is 1."""
 _SCHEMA_ATTRIBUTES: Final = frozenset({"http://www.w3.org/2001/XMLSchema-instance"})
 
 
 def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
-    """The queues of `data`, a file called `name`, in the encoding that its first bytes or its XML declaration tell.
+    """Return the entries of `data`, a file called `name`, in the encoding of its BOM or XML declaration.
 
-    Children come in any order, and may be spelt with hyphens or underscores. Raises `DocumentError` with a line per
-    mistake, `queue.xml:12:9: queue[2].rate: ...`: the first place of broken syntax, or everything else that is wrong.
+    Elements may be in any order and spelt with hyphens or underscores. Raises `DocumentError` with a line for the first
+    syntax error, or for each other problem: `queue.xml:12:9: queue[2].rate: ...`.
     """
     if len(data) > MAX_TEXT_BYTES:
         message = f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {len(data)}; is this the right file?"
@@ -42,18 +42,18 @@ def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
         raise DocumentError((f"{name}:{line}:{column}: not a queue.xml: {error.getMessage()}",)) from None
     except DefusedXmlException:
         place = reading.place()
-        message = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
+        message = "a document type (<!DOCTYPE ...>) is not supported, as its entities can hide content: remove it"
         raise DocumentError((line_at(name, place, message),)) from None
     except (ValueError, LookupError) as error:
         raise DocumentError((f"{name}:1:1: the encoding can't be read ({error}): save the file as UTF-8",)) from None
-    if reading.root is None:  # another root: told, and left out
+    if reading.root is None:  # another root element, reported already
         raise DocumentError(problem_lines(reading.problems, name=name))
     return entries_of(reading.root, problems=reading.problems, name=name, spelling="xml")
 
 
 @dataclass(slots=True)
 class _Open:
-    """An element whose end is still ahead."""
+    """An element that is not closed yet."""
 
     key: str
     place: Place
@@ -62,7 +62,7 @@ class _Open:
 
 
 class _Reading(ContentHandler):
-    """Builds the tree; an element that has no business where it stands is told and left out."""
+    """Builds the tree; reports and skips misplaced elements."""
 
     def __init__(self, parser: Locator) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class _Reading(ContentHandler):
         self._left = MAX_VALUES
 
     def place(self) -> Place:
-        """Where the parser stands."""
+        """Return the parser's place."""
         return Place(self._parser.getLineNumber() or 1, (self._parser.getColumnNumber() or 0) + 1)
 
     def startElementNS(  # noqa: N802  SAX's name
@@ -83,7 +83,7 @@ class _Reading(ContentHandler):
         qname: str | None,  # noqa: ARG002
         attrs: AttributesNSImpl,
     ) -> None:
-        """SAX: an element begins."""
+        """Handle the start of an element."""
         self._left -= 1
         if not self._left:
             raise SAXParseException(f"more than {MAX_VALUES} elements: is this the right file?", None, self._parser)
@@ -94,11 +94,11 @@ class _Reading(ContentHandler):
             return
         for uri, attribute in attrs.getNames():
             if uri not in _SCHEMA_ATTRIBUTES:
-                self.problems.append((inner.place, f"<{tag}>: unknown attribute {attribute[:60]!r}: take it away"))
+                self.problems.append((inner.place, f"<{tag}>: unknown attribute {attribute[:60]!r}: remove it"))
         self._open.append(inner)
 
     def characters(self, content: str) -> None:
-        """SAX: text."""
+        """Handle text."""
         if self._open and not self._skipping:
             inner = self._open[-1]
             if inner.key in _GROUPS and content.strip():
@@ -106,7 +106,7 @@ class _Reading(ContentHandler):
             inner.text.append(content)
 
     def endElementNS(self, name: tuple[str | None, str], qname: str | None) -> None:  # noqa: ARG002, N802
-        """SAX: an element ends."""
+        """Handle the end of an element."""
         if self._skipping:
             self._skipping -= 1
             return
@@ -138,7 +138,7 @@ def _value_of(element: _Open) -> Node:
 
 
 def _root_of(element: _Open) -> Node:
-    """Its queues as the one list that a queue.yaml has."""
+    """Return the root with its queues as one list, as in a queue.yaml."""
     queues = [member.value for member in element.members if member.key == "queue"]
     others = [member for member in element.members if member.key != "queue"]
     listed = MappingItem("queue", element.place, Items(tuple(queues), element.place))

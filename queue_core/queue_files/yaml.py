@@ -1,6 +1,6 @@
-"""A queue.yaml's text to its queues. Pure: opens no file.
+"""Reads the text of a queue.yaml. Pure: opens no file.
 
-Scalars are kept as they were written: App Engine reads YAML 1.1, where `010` and `yes` mean other things than in 1.2.
+Scalars are kept as text, as App Engine reads YAML 1.1, where `010` and `yes` differ from YAML 1.2.
 """
 
 import yaml
@@ -24,10 +24,10 @@ _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 def read_queue_yaml(text: str, *, name: str = "queue.yaml") -> QueueFileEntries:
-    """The queues of `text`, a file called `name`.
+    """Return the entries of `text`, a file called `name`.
 
-    Raises `DocumentError` with a line per mistake, `queue.yaml:12:9: queue[2].rate: ...`: the first place of broken
-    syntax, or everything else that is wrong.
+    Raises `DocumentError` with a line for the first syntax error, or for each other problem:
+    `queue.yaml:12:9: queue[2].rate: ...`.
     """
     root = read_tree(text, name=name)
     if root is None:
@@ -38,7 +38,7 @@ def read_queue_yaml(text: str, *, name: str = "queue.yaml") -> QueueFileEntries:
 
 
 class _Walk:
-    """One walk over YAML's nodes; as App Engine takes no anchors, each node is met once."""
+    """Converts YAML nodes to the tree; without anchors, which App Engine refuses, each node is visited once."""
 
     def __init__(self) -> None:
         self.problems: list[tuple[Place, str]] = []
@@ -70,7 +70,7 @@ class _Walk:
 
 
 def _is_plain_value(node: yaml.Node) -> bool:
-    """Whether it has the tag that it would have without one being written, or that of another scalar."""
+    """Return whether a node is a plain scalar, list or mapping, without a tag of another type."""
     if isinstance(node, yaml.ScalarNode):
         return node.tag in _SCALAR_TAGS
     return bool(node.tag == f"{_STANDARD_TAG}{'seq' if isinstance(node, yaml.SequenceNode) else 'map'}")

@@ -1,4 +1,4 @@
-"""The tasks of a queue, in id order and in chunks of bounded size, however many there are and however long."""
+"""Reads the tasks and held names of a queue in chunks of bounded size, tasks in id order."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,33 +12,33 @@ from queue_core.task import ANY, StoredTask
 
 CHUNK_TASKS: Final = 500
 CHUNK_BYTES: Final = 4 << 20
-"""Payload bytes of a chunk: it ends with the task that brings it there."""
+"""Payload bytes of a chunk; a chunk ends with the task that reaches this size."""
 CHUNK_NAMES: Final = 1000
 SHORT_BYTES: Final = 4096
-"""Payloads are asked for up to here; the longer ones are then fetched one by one."""
+"""Payload bytes read with a page; longer payloads are then read one by one."""
 
 T = TypeVar("T")
 
 
 class SnapshotReader(Protocol):
-    """Runs something that only reads on a snapshot of a store."""
+    """Runs a read-only operation on a snapshot of a store."""
 
-    def __call__(self, step: Callable[[Transaction], T], /) -> T: ...
+    def __call__(self, operation: Callable[[Transaction], T], /) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
 class TransferChunk:
-    """Some tasks with their whole payloads, and the id after which the next chunk begins."""
+    """Some tasks with complete payloads; the next chunk begins after the id `after`."""
 
     tasks: tuple[StoredTask, ...]
     after: int
 
 
-def task_chunks(look: SnapshotReader, queue: str, *, after: int, now: Instant) -> Iterator[TransferChunk]:
-    """All tasks of the queue beyond an id, as they are at `now`."""
+def task_chunks(read: SnapshotReader, queue: str, *, after: int, now: Instant) -> Iterator[TransferChunk]:
+    """Yield all tasks of the queue with ids beyond `after`, as of `now`."""
     while True:
         start = after
-        page = look(
+        page = read(
             lambda transaction, start=start: transaction.peek(  # type: ignore[misc]
                 queue, ANY, ALL_STATES, after=start, limit=CHUNK_TASKS, payload_bytes=SHORT_BYTES, now=now
             )
@@ -46,9 +46,9 @@ def task_chunks(look: SnapshotReader, queue: str, *, after: int, now: Instant) -
         chunk: list[StoredTask] = []
         size = 0
         for task in page.tasks:
-            whole = _whole(look, task, now=now) if len(task.payload) == SHORT_BYTES else task
+            whole = _whole(read, task, now=now) if len(task.payload) == SHORT_BYTES else task
             after = task.id
-            if whole is None:  # deleted since: nothing to carry
+            if whole is None:  # deleted since
                 continue
             chunk.append(whole)
             size += len(whole.payload)
@@ -62,9 +62,9 @@ def task_chunks(look: SnapshotReader, queue: str, *, after: int, now: Instant) -
         after = page.next_after
 
 
-def _whole(look: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTask | None:
-    """The task with all of its payload, as it was when it was first seen."""
-    page = look(
+def _whole(read: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTask | None:
+    """Return the task, as it was first read, with its complete payload; None if it was deleted since."""
+    page = read(
         lambda transaction: transaction.peek(
             task.queue,
             ANY,
@@ -78,11 +78,11 @@ def _whole(look: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTas
     return next((replace(task, payload=found.payload) for found in page.tasks if found.id == task.id), None)
 
 
-def name_chunks(look: SnapshotReader, queue: str, *, after: str | None, now: Instant) -> Iterator[list[HeldName]]:
-    """All held names of the queue beyond one of them."""
+def name_chunks(read: SnapshotReader, queue: str, *, after: str | None, now: Instant) -> Iterator[list[HeldName]]:
+    """Yield all held names of the queue beyond `after`."""
     while True:
         start = after
-        held: list[HeldName] = look(
+        held: list[HeldName] = read(
             lambda transaction, start=start: transaction.held_names(queue, after=start, limit=CHUNK_NAMES, now=now)  # type: ignore[misc]
         )
         if held:

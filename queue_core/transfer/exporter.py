@@ -1,8 +1,8 @@
-"""Exports queues to a file: settings, held names and tasks, beside everything that goes on.
+"""Exports queues to a file (settings, held names and tasks) while they are in use.
 
-Tasks are read in id order, some at a time, each as it stands then; no snapshot is held for long, as that would keep the
-store from tidying up. What a task hands on to while it is deleted has a higher id, so it is read later and not missed.
-Whole lines only are written; a file that was cut short is taken up after the last of them.
+Tasks are read in id order, in chunks, each as it is then; a long snapshot would block the store's maintenance. Tasks
+that a deletion adds (`then`) have higher ids and are read later, so none is missed. Only whole lines are written; a
+truncated file is resumed after the last of them.
 """
 
 import contextlib
@@ -25,15 +25,17 @@ from queue_core.transfer.format import Footer, Header, NameLine, footer_line, he
 from queue_core.transfer.reader import ExportReader, opened_for_reading
 
 PIECE_BYTES: Final = 1 << 20
+"""Bytes that are written, and compressed as one gzip member, at a time."""
 LEVEL: Final = 6
-_GZIP_WINDOW: Final = 31  # zlib's way to say gzip
+"""The gzip level, 1 (fast) to 9 (small)."""
+_GZIP_WINDOW: Final = 31  # selects the gzip format in zlib
 
 
 class ExportWriter:
     """Appends lines to a binary file."""
 
     def __init__(self, file: BinaryIO, *, is_compressed: bool, digest: "hashlib._Hash | None" = None) -> None:
-        """`digest` is that of the lines that the file has already."""
+        """`digest`: the checksum of the lines already in the file."""
         self._file = file
         self._is_compressed = is_compressed
         self._digest = digest or hashlib.sha256()
@@ -41,19 +43,19 @@ class ExportWriter:
         self._bytes = 0
 
     def write(self, line: bytes) -> None:
-        """Add a line; it reaches the file with its piece."""
+        """Buffer a line; it is written with its piece."""
         self._lines.append(line)
         self._bytes += len(line)
         if self._bytes >= PIECE_BYTES:
             self.flush()
 
     def sha256(self) -> str:
-        """The checksum of all lines so far."""
+        """Return the checksum of all lines so far."""
         self.flush()
         return self._digest.hexdigest()
 
     def flush(self) -> None:
-        """Hand all lines to the system."""
+        """Write all buffered lines."""
         if not self._lines:
             return
         piece = b"".join(self._lines)
@@ -63,19 +65,19 @@ class ExportWriter:
         self._file.flush()
 
     def sync(self) -> None:
-        """Have all lines survive a power cut, where the file can."""
+        """Make all lines durable, if the file supports it."""
         self.flush()
         with contextlib.suppress(OSError):  # a pipe or a terminal has nothing to sync
             os.fsync(self._file.fileno())
 
 
-def cut_to_whole_pieces(path: Path) -> None:
-    """Take off the end of a compressed file what is not a whole gzip member."""
+def truncate_to_whole_pieces(path: Path) -> None:
+    """Truncate a compressed file after its last whole gzip member."""
     os.truncate(path, _whole_bytes(path))
 
 
 def _whole_bytes(path: Path) -> int:
-    """How long the whole members at the beginning of a file are."""
+    """Return the total length of the whole gzip members at the beginning of a file."""
     whole = read = 0
     member = zlib.decompressobj(_GZIP_WINDOW)
     with path.open("rb") as file:
@@ -94,7 +96,7 @@ def _whole_bytes(path: Path) -> int:
 
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told of a queue, how many of its tasks are done, and of how many."""
+"""A callback with a queue, the number of its tasks that are done, and their total."""
 
 T = TypeVar("T")
 
@@ -103,7 +105,7 @@ STDOUT: Final = Path("-")
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What the file holds now; `was_whole`: it was complete already, and nothing was done."""
+    """The contents of the file; `was_whole`: it was complete before, so nothing was done."""
 
     header: Header
     tasks: int
@@ -112,8 +114,8 @@ class ExportResult:
 
 
 @dataclass(slots=True)
-class _Place:
-    """How far a file is: counts of its lines, and the last of them."""
+class _Position:
+    """The position in a file: counts of its lines, and the last of them."""
 
     tasks: int = 0
     names: int = 0
@@ -130,11 +132,11 @@ def export(
 
     Args:
         path: `-` is stdout; a name that ends in .gz is compressed.
-        queues: by default, all that were not moved elsewhere.
-        mode: `resume` takes up a file where it was cut short, or begins it.
+        queues: by default all that were not moved.
+        mode: `resume` completes a truncated file, or begins a new one.
 
-    Raises `FileExistsError` for a new file that is there, `UnknownQueueError`, `BadFileError` for a file to resume that
-    is none of this store's, `OSError`, `StoreError`.
+    Raises `FileExistsError` if a new file exists, `UnknownQueueError`, `BadFileError` for a file to resume that is not
+    an export of this store, `OSError`, `StoreError`.
     """
     if mode == "resume" and path.exists():
         return _resume(store, path, queues, progress=progress)
@@ -146,8 +148,8 @@ def export(
 
 
 def _header(store: Store, queues: Sequence[str]) -> Header:
-    with store.read() as look:
-        chosen = [look.queue(name) for name in dict.fromkeys(queues)] if queues else look.queues()
+    with store.read() as snapshot:
+        chosen = [snapshot.queue(name) for name in dict.fromkeys(queues)] if queues else snapshot.queues()
         specs = tuple(spec for spec in chosen if queues or not spec.moved_to)
     if not specs:
         raise UnknownQueueError(f"no queues to export in {store.url}: those it has were moved, or it has none")
@@ -160,15 +162,15 @@ def _writer(file: BinaryIO, path: Path) -> ExportWriter:
 
 def _resume(store: Store, path: Path, queues: Sequence[str], *, progress: Progress) -> ExportResult:
     if path.suffix == ".gz":
-        cut_to_whole_pieces(path)
-    place = _Place()
+        truncate_to_whole_pieces(path)
+    position = _Position()
     with opened_for_reading(path) as found:
         try:
             reader = ExportReader(found, name=str(path), now=store.clock.now())
         except CutShortError:
-            reader = None  # killed before its first line was whole
-        if reader is not None and _walk(reader, place):
-            return ExportResult(reader.header, place.tasks, place.names, was_whole=True)
+            reader = None  # truncated in its first line
+        if reader is not None and _read_to_end(reader, position):
+            return ExportResult(reader.header, position.tasks, position.names, was_whole=True)
     if reader is None:
         path.unlink()
         return export(store, path, queues, progress=progress)
@@ -176,68 +178,68 @@ def _resume(store: Store, path: Path, queues: Sequence[str], *, progress: Progre
     if header.source != store.url:
         raise BadFileError(f"{path}: is an export of {header.source}, not of {store.url}: resume it there")
     if queues and {*queues} != {spec.name for spec in header.queues}:
-        told = ", ".join(spec.name for spec in header.queues)
-        raise BadFileError(f"{path}: is an export of {told}: name those queues, or none, to resume it")
+        names = ", ".join(spec.name for spec in header.queues)
+        raise BadFileError(f"{path}: is an export of {names}: give those queues, or none, to resume it")
     with path.open("r+b") as file:
         if path.suffix != ".gz":
             file.truncate(reader.whole_bytes)
         file.seek(0, 2)
         writer = ExportWriter(file, is_compressed=path.suffix == ".gz", digest=reader.digest)
-        return _write(store, writer, header, place, progress=progress)
+        return _write(store, writer, header, position, progress=progress)
 
 
-def _walk(reader: ExportReader, place: _Place) -> bool:
-    """Read to the last whole line, keeping the place; whether it is the end."""
+def _read_to_end(reader: ExportReader, position: _Position) -> bool:
+    """Read to the last whole line and update the position; return whether the file is complete."""
     try:
         for record in reader.records():
-            if record.queue != place.queue:
-                place.queue, place.stage, place.after_name, place.after_id = record.queue, "names", None, 0
+            if record.queue != position.queue:
+                position.queue, position.stage, position.after_name, position.after_id = record.queue, "names", None, 0
             if isinstance(record, NameLine):
-                place.names += 1
-                place.after_name = record.held.name
+                position.names += 1
+                position.after_name = record.held.name
             else:
-                place.tasks += 1
-                place.stage, place.after_id = "tasks", record.id
+                position.tasks += 1
+                position.stage, position.after_id = "tasks", record.id
     except CutShortError:
         return False
     return True
 
 
 def _write(
-    store: Store, writer: ExportWriter, header: Header, place: _Place | None, *, progress: Progress
+    store: Store, writer: ExportWriter, header: Header, position: _Position | None, *, progress: Progress
 ) -> ExportResult:
-    if place is None:
-        place = _Place()
+    if position is None:
+        position = _Position()
         writer.write(header_line(header))
-        writer.flush()  # so that even a file that is killed at once can be taken up
+        writer.flush()  # so that an export killed at once can be resumed
     names = [spec.name for spec in header.queues]
-    left = names[names.index(place.queue) :] if place.queue else names
+    left = names[names.index(position.queue) :] if position.queue else names
     for queue in left:
-        if queue != place.queue:
-            place.queue, place.stage, place.after_name, place.after_id = queue, "names", None, 0
-        _write_queue(store, writer, place, progress=progress)
-    writer.write(footer_line(Footer(place.tasks, place.names, writer.sha256())))
+        if queue != position.queue:
+            position.queue, position.stage, position.after_name, position.after_id = queue, "names", None, 0
+        _write_queue(store, writer, position, progress=progress)
+    writer.write(footer_line(Footer(position.tasks, position.names, writer.sha256())))
     writer.sync()
-    return ExportResult(header, place.tasks, place.names)
+    return ExportResult(header, position.tasks, position.names)
 
 
-def _write_queue(store: Store, writer: ExportWriter, place: _Place, *, progress: Progress) -> None:
-    def look(step: Callable[[Transaction], T], /) -> T:
+def _write_queue(store: Store, writer: ExportWriter, position: _Position, *, progress: Progress) -> None:
+    def read(operation: Callable[[Transaction], T], /) -> T:
         with store.read() as transaction:
-            return step(transaction)
+            return operation(transaction)
 
     now = store.clock.now()
-    counts = look(lambda transaction: transaction.stats(place.queue, ANY, now=now))
+    counts = read(lambda transaction: transaction.stats(position.queue, ANY, now=now))
     total = counts.ready + counts.delayed + counts.in_flight + counts.dead
-    if place.stage == "names":
-        for held in name_chunks(look, place.queue, after=place.after_name, now=now):
+    if position.stage == "names":
+        for held in name_chunks(read, position.queue, after=position.after_name, now=now):
             for name in held:
-                writer.write(name_line(place.queue, name))
-            place.names += len(held)
+                writer.write(name_line(position.queue, name))
+            position.names += len(held)
     done = 0
-    for chunk in task_chunks(look, place.queue, after=place.after_id, now=now):
+    for chunk in task_chunks(read, position.queue, after=position.after_id, now=now):
         for task in chunk.tasks:
             writer.write(task_line(task))
         done += len(chunk.tasks)
-        place.tasks += len(chunk.tasks)
-        progress(place.queue, done, total)
+        position.tasks += len(chunk.tasks)
+        progress(position.queue, done, total)

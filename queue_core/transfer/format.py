@@ -1,7 +1,6 @@
-"""The lines of an export: a header, a line for each held name and each task, an end that tells whether all is there.
+"""The lines of an export: a header, one line per held name and task, and a footer that proves completeness. Pure.
 
-A payload is text under `payload` when it is UTF-8, else base64 under `payload_base64`; fields at their default are left
-out. Pure.
+A payload is text under `payload` when it is UTF-8, else base64 under `payload_base64`; default values are left out.
 """
 
 from base64 import b64decode
@@ -21,7 +20,7 @@ from queue_core.task import QueueSpec, StoredTask, TaskState
 from queue_core.validation import check_queue_spec
 
 MAX_NUMBER = 10**17
-"""Instants and ids are below it: a token has room for 18 digits. In microseconds it is the year 5138."""
+"""Limit on instants and ids, as a token has 18 digits for each. In microseconds it is the year 5138."""
 
 T = TypeVar("T")
 
@@ -29,7 +28,7 @@ _REQUIRED = object()
 
 
 class BadFieldError(Exception):
-    """A field that can't be right: which, why, and what it may be. The reader adds the file and the line."""
+    """A field is invalid: its name, the problem and the valid values. The reader adds the file and the line."""
 
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}")
@@ -38,29 +37,29 @@ class BadFieldError(Exception):
 
 
 class RecordFields:
-    """Takes the fields out of an object one by one; `end` complains of what is left."""
+    """The fields of a JSON object, taken out one by one and checked; `end` refuses the rest."""
 
     __slots__ = ("_left",)
 
     def __init__(self, json: object) -> None:
-        """Raises `BadFieldError` for anything but an object."""
+        """Raises `BadFieldError` unless `json` is an object."""
         if not isinstance(json, dict):
             raise BadFieldError("the line", f"must be a JSON object: {_shown(json)}")
         self._left: dict[str, object] = json
 
     def has(self, name: str) -> bool:
-        """Whether the field is there and was not taken yet."""
+        """Return whether the field is present and not taken yet."""
         return name in self._left
 
     def is_null(self, name: str) -> bool:
-        """Take the field if it is null, and say whether it was."""
+        """Take the field if it is null; return whether it was."""
         if self._left.get(name, _REQUIRED) is not None:
             return False
         del self._left[name]
         return True
 
     def text(self, name: str, default: object = _REQUIRED, *, most: int) -> str:
-        """A string of at most so many characters."""
+        """Take a string of at most `most` characters."""
         value = self._take(name, default)
         if type(value) is not str:
             raise BadFieldError(name, f"must be a string: {_shown(value)}")
@@ -69,7 +68,7 @@ class RecordFields:
         return value
 
     def number(self, name: str, default: object = _REQUIRED, *, least: int = 0, most: int = MAX_NUMBER) -> int:
-        """A whole number within bounds."""
+        """Take a whole number in [`least`, `most`]."""
         value = self._take(name, default)
         if type(value) is not int:
             raise BadFieldError(name, f"must be a whole number: {_shown(value)}")
@@ -78,28 +77,28 @@ class RecordFields:
         return value
 
     def seconds(self, name: str) -> float:
-        """A duration that is not negative."""
+        """Take a duration in seconds, 0 or more."""
         value = self._take(name, _REQUIRED)
         if type(value) not in (int, float) or not 0 <= cast("float", value) <= MAX_NUMBER:
             raise BadFieldError(name, f"must be seconds, 0 or more: {_shown(value)}")
         return float(cast("float", value))
 
     def flag(self, name: str, default: object = _REQUIRED) -> bool:
-        """True or false."""
+        """Take a boolean."""
         value = self._take(name, default)
         if type(value) is not bool:
             raise BadFieldError(name, f"must be true or false: {_shown(value)}")
         return value
 
     def many(self, name: str, default: object = _REQUIRED) -> list[object]:
-        """A list."""
+        """Take a list."""
         value = self._take(name, default)
         if not isinstance(value, list):
             raise BadFieldError(name, f"must be a list: {_shown(value)}")
         return value
 
     def end(self) -> None:
-        """Raise `BadFieldError` for a field that nobody asked for."""
+        """Raise `BadFieldError` if a field was not taken."""
         for name in self._left:
             raise BadFieldError(name, "is not a field of this kind of line; leave it out, or upgrade towline")
 
@@ -111,7 +110,7 @@ class RecordFields:
 
 
 def checked(field: str, check: Callable[[T], object], value: T) -> T:
-    """The value, once a check of `limits` let it pass; its error is told of the field."""
+    """Return the value if a check of `limits` accepts it; else raise `BadFieldError`."""
     try:
         check(value)
     except InvalidRequestError as error:
@@ -127,7 +126,7 @@ def _shown(value: object) -> str:
 FORMAT: Final = "towline-export"
 VERSION: Final = 1
 MAX_LINE_BYTES: Final = 8 << 20
-"""A payload of 1 MiB is six times as long where each of its characters is written as `\\u0001`."""
+"""Limit on a line: a payload of 1 MiB grows sixfold if all its characters are escaped (`\\u0001`)."""
 MAX_SPENT: Final = 10_000
 
 STATE_NAMES: Final = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
@@ -139,7 +138,7 @@ _LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_e
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The first line: which export this is, from where, of when, and how its queues are set."""
+    """The first line: the export's id, its time, its source and the settings of its queues."""
 
     id: str
     at: Instant
@@ -157,7 +156,7 @@ class NameLine:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last line: how many lines of each kind there are, and the checksum of all the bytes before it."""
+    """The last line: the number of lines of each kind, and the checksum of all bytes before it."""
 
     tasks: int
     names: int
@@ -168,7 +167,7 @@ Record: TypeAlias = Header | NameLine | StoredTask | Footer
 
 
 def header_line(header: Header) -> bytes:
-    """The line of a header."""
+    """Return the line of a header."""
     queues = [
         {
             field.name: value
@@ -177,17 +176,17 @@ def header_line(header: Header) -> bytes:
         }
         for spec in header.queues
     ]
-    told = {"format": FORMAT, "version": VERSION, "id": header.id, "at": header.at, "source": header.source}
-    return to_json({"kind": "header", **told, "queues": queues}) + b"\n"
+    members = {"format": FORMAT, "version": VERSION, "id": header.id, "at": header.at, "source": header.source}
+    return to_json({"kind": "header", **members, "queues": queues}) + b"\n"
 
 
 def name_line(queue: str, held: HeldName) -> bytes:
-    """The line of a held name."""
+    """Return the line of a held name."""
     return to_json({"kind": "name", "queue": queue, "name": held.name, "until": held.until}) + b"\n"
 
 
 def task_line(task: StoredTask) -> bytes:
-    """The line of a task."""
+    """Return the line of a task."""
     json: dict[str, object] = {
         "kind": "task",
         "queue": task.queue,
@@ -214,14 +213,14 @@ def task_line(task: StoredTask) -> bytes:
 
 
 def footer_line(footer: Footer) -> bytes:
-    """The line that ends an export."""
+    """Return the last line of an export."""
     return to_json({"kind": "end", "tasks": footer.tasks, "names": footer.names, "sha256": footer.sha256}) + b"\n"
 
 
 def record_of(line: bytes, *, now: Instant) -> Record:
-    """The value of a line, every field within its limits. Raises `BadFieldError`.
+    """Return the validated value of a line. Raises `BadFieldError`.
 
-    `now` bounds etas: none may be further ahead than an add could ask for.
+    `now`: an eta may not be further ahead of it than an add allows.
     """
     try:
         json = from_json(line, allow_inf_nan=False)
@@ -257,7 +256,7 @@ def _header(found: RecordFields) -> Header:
     queues = tuple(_spec(RecordFields(each), number) for number, each in enumerate(found.many("queues")))
     names = [spec.name for spec in queues]
     if len(set(names)) != len(names):
-        raise BadFieldError("queues", f"must have names of their own: {', '.join(names)}")
+        raise BadFieldError("queues", f"must have distinct names: {', '.join(names)}")
     return Header(export_id, at, source, queues)
 
 
@@ -355,7 +354,7 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
 
 
 def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
-    """What only a task has that was leased or postponed: its leases, the last grant, to whom, spent ends."""
+    """Return the fields of a task that was leased or postponed: leases, last grant, worker, spent ends."""
     is_granted = state is TaskState.LEASED or found.has("leases")
     spent = found.many("spent", [])
     if len(spent) > MAX_SPENT or not all(type(end) is int and 0 <= end <= MAX_NUMBER for end in spent):
@@ -371,7 +370,7 @@ def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, t
 def _payload(found: RecordFields) -> bytes:
     if found.has("payload_base64"):
         if found.has("payload"):
-            raise BadFieldError("payload_base64", "must not stand beside payload: leave one of them out")
+            raise BadFieldError("payload_base64", "excludes payload: leave one of them out")
         text = found.text("payload_base64", most=MAX_LINE_BYTES)
         try:
             payload = b64decode(text, validate=True)

@@ -1,13 +1,13 @@
-"""Imports an export into a store: what it says is checked first, then done chunk by chunk, each chunk once.
+"""Imports an export into a store: checks the file first, then adds it chunk by chunk, each chunk once.
 
-How far it is stands in the store, kept with each chunk; and the file leaves a held name in every queue, which outlasts
-that by years. Where a store can't keep both in one transaction, the queue is closed to all others while it is filled:
-its own totals then tell whether the last chunk came.
+Progress is saved in the store with each chunk; and the import leaves a held name in every queue as a mark that lasts
+for years. Where a store can't save both in one transaction, the queue is closed while it is filled, so that its totals
+show whether the last chunk arrived.
 """
 
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -27,22 +27,22 @@ from queue_core.validation import FILLED_FROM, check_not_moved
 
 STDIN: Final = Path("-")
 MARK_SECONDS: Final = 10 * 365 * 86_400.0
-"""How long a queue refuses the name that a file leaves in it."""
+"""How long the mark of an import lasts in its queues."""
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Told how many lines are done, and how many there are (0: not known yet)."""
+"""A callback with the number of lines done and their total (0: not known yet)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import did, all its runs together.
+    """The result of an import, over all its runs.
 
     Args:
-        tasks: of the file, that are in the store now.
-        refused: tasks whose name was taken there; they were left out.
-        created: queues that were not there before.
-        resumed_after: the line after which this run began; 1 when it is the first.
-        was_done: it had been done before, and nothing was.
+        tasks: tasks of the file that were added.
+        refused: tasks left out because their name was taken.
+        created: queues that were created.
+        resumed_after: the line after which this run began; 1 for the first run.
+        was_done: the import was complete before, so nothing was done.
     """
 
     header: Header
@@ -56,7 +56,7 @@ class ImportResult:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """How far a file is. `restored` counts what was added to `queue` since its total was `base_added`."""
+    """The progress of an import. `restored` counts the tasks added to `queue` since its total was `base_added`."""
 
     stage: Literal["begun", "filling", "done"] = "begun"
     line: int = 1
@@ -70,8 +70,8 @@ class _Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lines:
-    """Consecutive lines of one kind and queue, and the number of the last."""
+class _ImportChunk:
+    """Consecutive lines of one kind and queue; `last` is the number of the last one."""
 
     queue: str
     tasks: tuple[StoredTask, ...]
@@ -82,8 +82,8 @@ class _Lines:
 def import_file(store: Store, path: Path, *, checking: Progress, importing: Progress) -> ImportResult:
     """Import a file; `-` is stdin.
 
-    A file is read twice: nothing is done unless all of it is right. What comes through a pipe is done as it comes, and
-    goes on where it ended when the same export is given again.
+    A file is read twice, and nothing is added unless all of it is valid. A pipe is imported as it is read; import the
+    same export again to continue where it ended.
 
     Raises what `check_file` and `Import.run` do.
     """
@@ -97,7 +97,7 @@ def import_file(store: Store, path: Path, *, checking: Progress, importing: Prog
 
 
 def check_file(path: Path, *, now: Instant, progress: Progress) -> ExportReader:
-    """Read all of a file, holding every line to its limits. Raises `OSError`, `BadFileError`, `CutShortError`."""
+    """Read and validate all lines of a file. Raises `OSError`, `BadFileError`, `CutShortError`."""
     if path == STDIN:
         return _checked(ExportReader(sys.stdin.buffer, name="stdin", now=now), progress)
     with opened_for_reading(path) as file:
@@ -112,7 +112,7 @@ def _checked(reader: ExportReader, progress: Progress) -> ExportReader:
 
 
 class Import:
-    """One file into one store."""
+    """The import of one file into one store."""
 
     def __init__(
         self,
@@ -124,9 +124,9 @@ class Import:
         lead_seconds: float = LEAD_SECONDS,
     ) -> None:
         """Args:
-        reader: has read the header only.
-        lines: how many the file has, 0 when that is not known.
-        lead_seconds: how long after this process was killed the import is still taken to be under way.
+        reader: a reader that has read the header only.
+        lines: the number of lines of the file; 0: not known.
+        lead_seconds: how long other processes wait for this one after it was killed.
         """
         self._lead_seconds = lead_seconds
         self._service = QueueService(store)
@@ -136,25 +136,25 @@ class Import:
         self._progress = progress
         self._session = f"import-{reader.header.id}"
         self._journal = TransferProgress(self._service, self._session, _Progress)
-        self._closes = store.unit == "verb"
+        self._must_close = store.unit == "verb"
         self._mark = f"{FILLED_FROM}export {reader.header.id}"
 
     def run(self) -> ImportResult:
-        """Import what is not there yet.
+        """Import the rest of the file.
 
-        Raises `MoveRefusedError` when it can't be known how far it is, or another process is at it; `QueueMovedError`;
+        Raises `MoveRefusedError` when its progress is unknown or another process is importing it; `QueueMovedError`;
         `BadFileError`, `CutShortError` when the file is read for the first time; `StoreError`.
         """
-        with holding_lead(self._service, self._session, seconds=self._lead_seconds) as hold:
-            found = self._known()
+        with holding_lead(self._service, self._session, seconds=self._lead_seconds) as lead:
+            found = self._earlier_progress()
             if found is not None and found.stage == "done":
-                return self._told(found, resumed_after=found.line, was_done=True)
+                return self._result(found, resumed_after=found.line, was_done=True)
             begun = found or self._begin()
             if begun.stage == "begun":
-                begun = self._make(begun)
-            return self._told(self._fill(begun, hold), resumed_after=begun.line)
+                begun = self._create_queues(begun)
+            return self._result(self._fill(begun, lead), resumed_after=begun.line)
 
-    def _told(self, done: _Progress, *, resumed_after: int, was_done: bool = False) -> ImportResult:
+    def _result(self, done: _Progress, *, resumed_after: int, was_done: bool = False) -> ImportResult:
         return ImportResult(
             self._header,
             done.tasks,
@@ -167,38 +167,38 @@ class Import:
 
     # -- the beginning --------------------------------------------------------------------------------------------
 
-    def _known(self) -> _Progress | None:
-        """How far an earlier run got; None for the first, and where all its queues were dropped since."""
+    def _earlier_progress(self) -> _Progress | None:
+        """Return the progress of an earlier run; None if there was none, or all its queues were dropped since."""
         known = self._journal.last()
         marked = [spec.name for spec in self._header.queues if self._is_marked(spec.name)]
         if known is None and marked:
             raise MoveRefusedError(
-                f"this file, or a part of it, was imported into queue {marked[0]!r} a day or more ago, and how far is "
-                "not remembered: nothing was done; drop the queue there and import again, or export anew"
+                f"this file, or a part of it, was imported into queue {marked[0]!r} a day or more ago, and the "
+                "progress has expired: nothing was done; drop the queue there and import again, or export again"
             )
         if known is None or known.stage == "begun" or len(marked) == len(self._header.queues):
             return known
         if marked:
             raise MoveRefusedError(
                 f"of the queues that this file was imported into, {', '.join(marked)} are left: drop those as well to "
-                "import it again, or export anew"
+                "import it again, or export again"
             )
         return None
 
     def _is_marked(self, queue: str) -> bool:
-        """Whether the file left its name in a queue."""
+        """Return whether a queue has the mark of this import."""
         name = self._session
 
-        def look(work: UnitOfWork) -> bool:
+        def read(work: UnitOfWork) -> bool:
             if queue not in {spec.name for spec in work.transaction.queues()}:
                 return False
             holding_lead = work.transaction.held_names(queue, after=name[:-1], limit=1, now=work.now)
             return [each.name for each in holding_lead] == [name]
 
-        return self._service.read(look)
+        return self._service.read(read)
 
     def _begin(self) -> _Progress:
-        """Remember that it was begun, and which queues are to be made."""
+        """Save that the import has begun, and which queues it creates."""
 
         def missing(work: UnitOfWork) -> list[str]:
             for spec in work.transaction.queues():
@@ -206,15 +206,15 @@ class Import:
                     check_not_moved(spec)
             return [spec.name for spec in self._missing(work.transaction)]
 
-        return self._journal.keep(_Progress(created=" ".join(self._service.read(missing))))
+        return self._journal.save(_Progress(created=" ".join(self._service.read(missing))))
 
-    def _make(self, begun: _Progress) -> _Progress:
-        """Make the queues that are not there, and leave the file's name in each."""
+    def _create_queues(self, begun: _Progress) -> _Progress:
+        """Create missing queues, and mark all queues of the import."""
         mark = HeldName(self._session, after(self._service.clock.now(), MARK_SECONDS))
 
         created = begun.created.split()
 
-        def make(work: UnitOfWork) -> None:
+        def create(work: UnitOfWork) -> None:
             for spec in self._missing(work.transaction):
                 work.put_queue(replace(spec, paused=False))
             for spec in self._header.queues:
@@ -222,30 +222,30 @@ class Import:
                     work.set_paused(spec.name, "paused")
                 work.transaction.hold_names(spec.name, [mark], now=work.now)
 
-        return self._journal.do(make, lambda _: replace(begun, stage="filling"))
+        return self._journal.run(create, lambda _: replace(begun, stage="filling"))
 
-    def _missing(self, look: Transaction) -> list[QueueSpec]:
-        there = {spec.name for spec in look.queues()}
+    def _missing(self, read: Transaction) -> list[QueueSpec]:
+        there = {spec.name for spec in read.queues()}
         return [spec for spec in self._header.queues if spec.name not in there]
 
     # -- chunks ---------------------------------------------------------------------------------------------------
 
-    def _fill(self, done: _Progress, hold: TransferLead) -> _Progress:
+    def _fill(self, done: _Progress, lead: TransferLead) -> _Progress:
         for lines in chunks_of(self._reader, after_line=done.line):
             if lines.queue != done.queue:
-                done = self._enter(done, lines.queue)
-            done = self._put(done, lines)
-            hold.renew()
+                done = self._begin_queue(done, lines.queue)
+            done = self._write_chunk(done, lines)
+            lead.renew()
             self._progress(done.line, self._lines)
         if done.queue:
-            self._leave(done.queue)
-        return self._journal.keep(replace(done, stage="done"))
+            self._end_queue(done.queue)
+        return self._journal.save(replace(done, stage="done"))
 
-    def _enter(self, done: _Progress, queue: str) -> _Progress:
-        """Begin with a queue, which is then closed to others where a chunk and its progress are not one step."""
+    def _begin_queue(self, done: _Progress, queue: str) -> _Progress:
+        """Begin with a queue, and close it where a chunk and its progress are not atomic."""
         if done.queue:
-            self._leave(done.queue)
-        if not self._closes:
+            self._end_queue(done.queue)
+        if not self._must_close:
             return replace(done, queue=queue)
 
         def close(work: UnitOfWork) -> int:
@@ -255,48 +255,52 @@ class Import:
             work.transaction.set_moved(queue, self._mark)
             return work.stats(queue, ANY).added_total
 
-        return self._journal.do(close, lambda added: replace(done, queue=queue, base_added=added, restored=0))
+        return self._journal.run(close, lambda added: replace(done, queue=queue, base_added=added, restored=0))
 
-    def _leave(self, queue: str) -> None:
-        if self._closes:
+    def _end_queue(self, queue: str) -> None:
+        if self._must_close:
             self._service.run(lambda work: work.transaction.set_moved(queue, ""))
             wake_ready(self._service, queue)
 
-    def _put(self, done: _Progress, lines: _Lines) -> _Progress:
-        if self._closes and lines.tasks:
-            came = self._service.read(lambda work: work.stats(lines.queue, ANY)).added_total - done.base_added
-            if came != done.restored:
-                return self._came_already(done, lines, came - done.restored)
+    def _write_chunk(self, done: _Progress, lines: _ImportChunk) -> _Progress:
+        if self._must_close and lines.tasks:
+            arrived = self._service.read(lambda work: work.stats(lines.queue, ANY)).added_total - done.base_added
+            if arrived != done.restored:
+                return self._skip_arrived(done, lines, arrived - done.restored)
 
-        def put(work: UnitOfWork) -> list[Added]:
+        def write(work: UnitOfWork) -> list[Added]:
             self._check_open(work, lines.queue)
             if lines.names:
                 work.transaction.hold_names(lines.queue, lines.names, now=work.now)
             if not lines.tasks:
                 return []
             added = work.transaction.restore(lines.queue, lines.tasks, now=work.now)
-            if not self._closes:
+            if not self._must_close:
                 record_ready(work, lines.queue, lines.tasks, added)
             return added
 
-        return self._journal.do(put, lambda added: _advanced(done, lines, sum(one.status == "added" for one in added)))
+        return self._journal.run(write, lambda added: _advanced(done, lines, _count_added(added)))
 
     def _check_open(self, work: UnitOfWork, queue: str) -> None:
-        if not self._closes:
+        if not self._must_close:
             check_not_moved(work.transaction.queue(queue))
 
-    def _came_already(self, done: _Progress, lines: _Lines, came: int) -> _Progress:
-        """The chunk after the last that is known to have come: it came as well, before its progress was kept."""
+    def _skip_arrived(self, done: _Progress, lines: _ImportChunk, arrived: int) -> _Progress:
+        """Skip the next chunk, which an earlier run added without saving its progress."""
         unnamed = sum(task.name is None for task in lines.tasks)
-        if not unnamed <= came <= len(lines.tasks):
+        if not unnamed <= arrived <= len(lines.tasks):
             raise MoveRefusedError(
-                f"of {len(lines.tasks)} tasks before line {lines.last + 1}, {came} are in queue {lines.queue!r}, and "
-                "which is not known: drop the queue and import again"
+                f"of {len(lines.tasks)} tasks before line {lines.last + 1}, {arrived} are in queue {lines.queue!r}, "
+                "but it is not known which: drop the queue and import again"
             )
-        return self._journal.keep(_advanced(done, lines, came))
+        return self._journal.save(_advanced(done, lines, arrived))
 
 
-def _advanced(done: _Progress, lines: _Lines, added: int) -> _Progress:
+def _count_added(outcomes: Sequence[Added]) -> int:
+    return sum(outcome.status == "added" for outcome in outcomes)
+
+
+def _advanced(done: _Progress, lines: _ImportChunk, added: int) -> _Progress:
     return replace(
         done,
         line=lines.last,
@@ -307,8 +311,8 @@ def _advanced(done: _Progress, lines: _Lines, added: int) -> _Progress:
     )
 
 
-def chunks_of(reader: ExportReader, *, after_line: int) -> Iterator[_Lines]:
-    """What comes after a line, in chunks of one queue and kind; the same chunks whenever it begins at the same line."""
+def chunks_of(reader: ExportReader, *, after_line: int) -> Iterator[_ImportChunk]:
+    """Yield the records after a line in chunks of one queue and kind; reproducible for a given start."""
     tasks: list[StoredTask] = []
     names: list[HeldName] = []
     queue, size = "", 0
@@ -318,7 +322,7 @@ def chunks_of(reader: ExportReader, *, after_line: int) -> Iterator[_Lines]:
         is_other = record.queue != queue or bool(tasks if is_name else names)
         is_full = len(tasks) >= CHUNK_TASKS or size >= CHUNK_BYTES or len(names) >= CHUNK_NAMES
         if (tasks or names) and (is_other or is_full):
-            yield _Lines(queue, tuple(tasks), tuple(names), last)
+            yield _ImportChunk(queue, tuple(tasks), tuple(names), last)
             tasks, names, size = [], [], 0
         queue, last = record.queue, reader.lines
         if isinstance(record, NameLine):
@@ -327,4 +331,4 @@ def chunks_of(reader: ExportReader, *, after_line: int) -> Iterator[_Lines]:
             tasks.append(record)
             size += len(record.payload)
     if tasks or names:
-        yield _Lines(queue, tuple(tasks), tuple(names), last)
+        yield _ImportChunk(queue, tuple(tasks), tuple(names), last)

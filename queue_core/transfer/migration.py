@@ -1,13 +1,13 @@
-"""Moves a queue from store to store: the old one is fenced first, then all is copied, then the new one is opened.
+"""Migrates a queue to another store: fence the old queue, copy everything, open the new queue.
 
-At no time can both give out a task. Every step can be cut off and is gone on with: which it was is read from the two
-fences, and how far the copy is from the new store, where that is kept with each chunk.
+At no time do both grant leases. A migration may be killed at any point and resumed: the two fences show its stage, and
+the progress of the copy is saved in the new store with each chunk.
 
-    old   | new               | what it means
-    open  | none, or empty    | nothing has begun
-    open  | filled from old   | begun or broken off: what was copied is thrown away
-    moved | filled from old   | being copied
-    moved | open              | moved
+    old   | new               | stage
+    open  | none, or empty    | not begun
+    open  | filled from old   | begun or aborted: the copy is discarded
+    moved | filled from old   | copying
+    moved | open              | done
 """
 
 from collections.abc import Callable, Sequence
@@ -26,24 +26,24 @@ from queue_core.transfer.target import CopyProgress, TransferTarget, size_of
 from queue_core.validation import FILLED_FROM
 
 SKEW_SECONDS: Final = 0.01
-"""A difference of the two stores' clocks that is worth a thought: they are read to a few milliseconds."""
+"""Smallest difference of the stores' clocks that is corrected; they are read to a few milliseconds."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told of a queue, how many of its tasks are done, and of how many."""
+"""A callback with a queue, the number of its tasks that are done, and their total."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """A queue that was moved.
+    """The result of a migration.
 
     Args:
-        tasks: in the new store now.
-        in_flight: of those, how many stay hidden until the leases they had on the old store end.
-        refused: tasks whose name was taken on the new store; they were left out.
-        settings: those of the old store were taken along, or the new store's own were kept.
-        was_done: it had been moved before, and nothing was done.
+        tasks: tasks added to the new store.
+        in_flight: those of them that stay leased until their old leases end.
+        refused: tasks left out because their name was taken in the new store.
+        settings: whether the old queue's settings were copied or the new queue's kept.
+        was_done: the queue was moved before, so nothing was done.
     """
 
     queue: str
@@ -55,15 +55,15 @@ class MigrationResult:
     was_done: bool = False
 
 
-class QueueMove:
-    """One queue on its way from one store to another."""
+class QueueMigration:
+    """The migration of one queue from one store to another."""
 
     def __init__(
         self, source: Store, target: Store, queue: str, *, progress: Progress, lead_seconds: float = LEAD_SECONDS
     ) -> None:
-        """Raises `MoveRefusedError` where both are the same store.
+        """Raises `MoveRefusedError` if both are the same store.
 
-        `lead_seconds`: how long after this process was killed the move is still taken to be under way.
+        `lead_seconds`: how long other processes wait for this one after it was killed.
         """
         if source.url == target.url:
             raise MoveRefusedError(f"from and to are the same store, {source.url}: name another")
@@ -76,45 +76,45 @@ class QueueMove:
         self._new = TransferTarget(self._target, queue, source_url=source.url, session=self._session)
 
     def run(self) -> MigrationResult:
-        """Move it, or go on with that, to the end.
+        """Move the queue, or resume that.
 
-        Raises `UnknownQueueError`, `MoveRefusedError` with the reason; `StoreError`: run it again, it goes on.
+        Raises `UnknownQueueError`, `MoveRefusedError` with the reason; after a `StoreError`, run it again to resume.
         """
-        with holding_lead(self._target, self._session, seconds=self._lead_seconds) as hold:
+        with holding_lead(self._target, self._session, seconds=self._lead_seconds) as lead:
             here, there = self._spec(), self._new.spec()
             self._check_source(here)
             known = self._new.journal.last()
             if there is not None and here.moved_to == self._new.url and not there.moved_to:
-                return replace(self._told(known or CopyProgress()), was_done=True)
+                return replace(self._result(known or CopyProgress()), was_done=True)
             done = self._new.begin(here, there, known, ever_added=self._stats().added_total)
             if done.stage == "filling":
-                done = self._fill(here, done, hold)
-            return self._told(self._new.open(done))
+                done = self._fill(here, done, lead)
+            return self._result(self._new.open(done))
 
     def abort(self) -> int:
-        """Open the old queue again and drop what was copied; how many tasks that were.
+        """Open the old queue again and drop the copy; return the number of copied tasks.
 
-        Raises `MoveRefusedError` when nothing was begun, or when the new queue has been used since it was opened.
+        Raises `MoveRefusedError` when no migration was begun, or when the new queue was used since it was opened.
         """
         with holding_lead(self._target, self._session, seconds=self._lead_seconds):
             here, there = self._spec(), self._new.spec()
             is_ours = here.moved_to == self._new.url
             if not is_ours and (there is None or there.moved_to != self._new.mark):
                 raise MoveRefusedError(f"queue {self._queue!r} was not moved to {self._new.url}: nothing to undo")
-            if there is None:  # dropped there: the old store is all there is
+            if there is None:  # the new queue was dropped: only the old one is left
                 self._set_moved("")
                 return 0
             if there.moved_to not in ("", self._new.mark):
-                told = f"queue {self._queue!r} has gone on from {self._new.url} to {there.moved_to}"
-                raise MoveRefusedError(f"{told}: move it back from there")
+                problem = f"queue {self._queue!r} was moved on from {self._new.url} to {there.moved_to}"
+                raise MoveRefusedError(f"{problem}: move it back from there")
             known = self._new.journal.last()
             self._new.close()
             used = self._new.used(known, size_there=size_of(self._stats()))
             if used:
                 self._new.lift()
-                told = f"queue {self._queue!r} has been in use at {self._new.url}: {used}"
+                problem = f"queue {self._queue!r} has been in use at {self._new.url}: {used}"
                 back = f"--queue {self._queue} --from {self._new.url} --to {self._source.store.url}"
-                raise MoveRefusedError(f"{told}; move it back instead: `towline migrate {back}`")
+                raise MoveRefusedError(f"{problem}; move it back instead: `towline migrate {back}`")
             if is_ours:
                 self._set_moved("")
             return self._new.drop(there if known is not None and known.existed else None)
@@ -127,8 +127,8 @@ class QueueMove:
     def _check_source(self, here: QueueSpec) -> None:
         where = f"queue {self._queue!r} of {self._source.store.url}"
         if here.moved_to.startswith(FILLED_FROM):
-            told = f"{where} is itself being {here.moved_to}"
-            raise MoveRefusedError(f"{told}: run that to its end, or abort it, first")
+            problem = f"{where} is itself being {here.moved_to}"
+            raise MoveRefusedError(f"{problem}: finish or abort that first")
         if here.moved_to not in ("", self._new.url):
             raise MoveRefusedError(f"{where} was moved to {here.moved_to} already: move it from there")
 
@@ -138,100 +138,103 @@ class QueueMove:
     def _stats(self, *, now: int = 0) -> QueueStats:
         return self._source.read(lambda work: work.transaction.stats(self._queue, ANY, now=Instant(now or work.now)))
 
-    def _look(self, step: Callable[[Transaction], T], /) -> T:
-        return self._source.read(lambda work: step(work.transaction))
+    def _read(self, operation: Callable[[Transaction], T], /) -> T:
+        return self._source.read(lambda work: operation(work.transaction))
 
     # -- the copy -------------------------------------------------------------------------------------------------
 
-    def _fill(self, here: QueueSpec, done: CopyProgress, hold: TransferLead) -> CopyProgress:
+    def _fill(self, here: QueueSpec, done: CopyProgress, lead: TransferLead) -> CopyProgress:
         if here.moved_to != self._new.url:
             self._set_moved(self._new.url)
         if not done.taken_at:
-            done = self._new.journal.keep(replace(done, taken_at=self._source.clock.now()))
-        done = self._copy_names(done, hold)
-        done = self._copy_tasks(done, hold)
+            done = self._new.journal.save(replace(done, taken_at=self._source.clock.now()))
+        done = self._copy_names(done, lead)
+        done = self._copy_tasks(done, lead)
         self._verify(done)
         return done
 
-    def _copy_names(self, done: CopyProgress, hold: TransferLead) -> CopyProgress:
-        for names in name_chunks(self._look, self._queue, after=done.name or None, now=Instant(done.taken_at)):
-            done = self._put_names(done, names)
-            hold.renew()
+    def _copy_names(self, done: CopyProgress, lead: TransferLead) -> CopyProgress:
+        for names in name_chunks(self._read, self._queue, after=done.name or None, now=Instant(done.taken_at)):
+            done = self._write_names(done, names)
+            lead.renew()
         return done
 
-    def _put_names(self, done: CopyProgress, names: Sequence[HeldName]) -> CopyProgress:
-        return self._new.journal.do(
+    def _write_names(self, done: CopyProgress, names: Sequence[HeldName]) -> CopyProgress:
+        return self._new.journal.run(
             lambda work: work.transaction.hold_names(self._queue, names, now=work.now),
             lambda _: replace(done, name=names[-1].name, names=done.names + len(names)),
         )
 
-    def _copy_tasks(self, done: CopyProgress, hold: TransferLead) -> CopyProgress:
+    def _copy_tasks(self, done: CopyProgress, lead: TransferLead) -> CopyProgress:
         total = size_of(self._stats(now=done.taken_at))
-        came = self._new.stats().added_total - done.base_added - done.restored
-        for chunk in task_chunks(self._look, self._queue, after=done.after, now=Instant(done.taken_at)):
-            done = self._came_already(done, chunk, came) if came else self._put_tasks(done, chunk)
-            came = 0
-            hold.renew()
+        arrived = self._new.stats().added_total - done.base_added - done.restored
+        for chunk in task_chunks(self._read, self._queue, after=done.after, now=Instant(done.taken_at)):
+            done = self._skip_arrived(done, chunk, arrived) if arrived else self._write_tasks(done, chunk)
+            arrived = 0
+            lead.renew()
             self._progress(self._queue, done.tasks, total)
         return done
 
-    def _put_tasks(self, done: CopyProgress, chunk: TransferChunk) -> CopyProgress:
-        tasks = self._shifted(chunk.tasks)
-        return self._new.journal.do(
+    def _write_tasks(self, done: CopyProgress, chunk: TransferChunk) -> CopyProgress:
+        tasks = self._with_later_ends(chunk.tasks)
+        return self._new.journal.run(
             lambda work: work.transaction.restore(self._queue, tasks, now=work.now),
             lambda added: _advanced(done, chunk, sum(one.status == "added" for one in added)),
         )
 
-    def _came_already(self, done: CopyProgress, chunk: TransferChunk, came: int) -> CopyProgress:
-        """The chunk after the last that is known to have come: it came as well, before its progress was kept."""
+    def _skip_arrived(self, done: CopyProgress, chunk: TransferChunk, arrived: int) -> CopyProgress:
+        """Skip the next chunk, which an earlier run added without saving its progress."""
         unnamed = sum(task.name is None for task in chunk.tasks)
-        if self._new.tells_last_chunk or not unnamed <= came <= len(chunk.tasks):
-            told = f"{came} tasks came to {self._new.url}, and which of them is not known"
-            raise MoveRefusedError(f"{told}: `--abort`, then move again")
-        return self._new.journal.keep(_advanced(done, chunk, came))
+        if self._new.knows_last_chunk or not unnamed <= arrived <= len(chunk.tasks):
+            problem = f"{arrived} tasks arrived at {self._new.url}, but it is not known which"
+            raise MoveRefusedError(f"{problem}: `--abort`, then move again")
+        return self._new.journal.save(_advanced(done, chunk, arrived))
 
-    def _shifted(self, tasks: Sequence[StoredTask]) -> Sequence[StoredTask]:
-        """Leases end no earlier by the new store's clock than by the old one's: until then somebody may be at work."""
+    def _with_later_ends(self, tasks: Sequence[StoredTask]) -> Sequence[StoredTask]:
+        """Move the ends of leases so that, by the new store's clock, none ends earlier than by the old store's."""
         ahead = (self._target.clock.now() - self._source.clock.now()) / MICROSECONDS
         if ahead < SKEW_SECONDS:
             return tasks
         return [replace(task, eta=after(task.eta, ahead)) if task.state is TaskState.LEASED else task for task in tasks]
 
     def _verify(self, done: CopyProgress) -> None:
-        came = self._new.stats().added_total - done.base_added
+        arrived = self._new.stats().added_total - done.base_added
         left = size_of(self._stats(now=done.taken_at))
-        if came != done.restored or left != done.tasks:
-            told = f"{left} tasks at {self._source.store.url}, {done.tasks} read there, {done.restored} brought to "
-            told += f"{self._new.url}, {came} counted there; both are closed and nothing is lost"
+        if arrived != done.restored or left != done.tasks:
+            problem = f"{left} tasks at {self._source.store.url}, {done.tasks} read there, {done.restored} added to "
+            problem += f"{self._new.url}, {arrived} counted there; both are closed and nothing is lost"
             raise MoveRefusedError(
-                f"queue {self._queue!r}: the counts differ: {told}: `--abort` opens the old one again"
+                f"queue {self._queue!r}: the counts differ: {problem}: `--abort` opens the old one again"
             )
 
-    def _told(self, done: CopyProgress) -> MigrationResult:
+    def _result(self, done: CopyProgress) -> MigrationResult:
         settings: Literal["taken along", "kept"] = "kept" if done.existed else "taken along"
         refused = done.tasks - done.restored
         return MigrationResult(self._queue, done.restored, done.names, done.in_flight, refused, settings)
 
 
 def queues_to_move(source: Store, target: Store, named: Sequence[str]) -> list[str]:
-    """The queues named, or else all that are not somewhere else already. Raises `UnknownQueueError`."""
-    with source.read() as look:
+    """Return the named queues, or else all that were not moved to a third store. Raises `UnknownQueueError`."""
+    with source.read() as snapshot:
         if named:
-            return [look.queue(name).name for name in dict.fromkeys(named)]
-        found = [spec.name for spec in look.queues() if spec.moved_to in ("", target.url)]
+            return [snapshot.queue(name).name for name in dict.fromkeys(named)]
+        found = [spec.name for spec in snapshot.queues() if spec.moved_to in ("", target.url)]
     if not found:
         raise UnknownQueueError(f"no queues to move in {source.url}: those it has were moved, or it has none")
     return found
 
 
 def queues_to_undo(source: Store, target: Store, named: Sequence[str]) -> list[str]:
-    """The queues named, or else all whose move between these stores was begun. Raises `UnknownQueueError`."""
-    with source.read() as look:
+    """Return the named queues, or else all whose migration between these stores was begun.
+
+    Raises `UnknownQueueError`.
+    """
+    with source.read() as snapshot:
         if named:
-            return [look.queue(name).name for name in dict.fromkeys(named)]
-        here = {spec.name: spec.moved_to for spec in look.queues()}
-    with target.read() as look:
-        filling = {spec.name for spec in look.queues() if spec.moved_to == f"{FILLED_FROM}{source.url}"}
+            return [snapshot.queue(name).name for name in dict.fromkeys(named)]
+        here = {spec.name: spec.moved_to for spec in snapshot.queues()}
+    with target.read() as snapshot:
+        filling = {spec.name for spec in snapshot.queues() if spec.moved_to == f"{FILLED_FROM}{source.url}"}
     found = [name for name, moved_to in here.items() if moved_to == target.url or name in filling]
     if not found:
         raise UnknownQueueError(f"no queue of {source.url} was moved to {target.url}: nothing to undo")

@@ -1,6 +1,6 @@
-"""Reads an export line by line: in order, whole, and unchanged, or an error that names the file and the line.
+"""Reads an export line by line and verifies order, completeness and checksum; errors name the file and the line.
 
-Memory is bounded by the longest line. What ends too early is told apart from what is wrong.
+Memory is bounded by the longest line. A truncated file raises another error than an invalid one.
 """
 
 import gzip
@@ -15,18 +15,18 @@ from queue_core.errors import BadFileError, CutShortError
 from queue_core.task import StoredTask
 from queue_core.transfer.format import MAX_LINE_BYTES, BadFieldError, Footer, Header, NameLine, Record, record_of
 
-COMPLETED: Final = "`towline export --resume` completes it; or export anew"
+COMPLETED: Final = "`towline export --resume` completes it; or export again"
 
 
 class ExportReader:
-    """The lines of one export, in one pass."""
+    """Reads the lines of one export in one pass."""
 
     def __init__(self, file: BinaryIO, *, name: str, now: Instant) -> None:
         """Read the header. Raises `BadFileError`, `CutShortError`.
 
         Args:
-            name: how errors call the file.
-            now: bounds the etas, see `record_of`.
+            name: the file's name in errors.
+            now: limits the etas, see `record_of`.
         """
         self._file = file
         self._name = name
@@ -45,10 +45,10 @@ class ExportReader:
         self._last_ids = dict.fromkeys((spec.name for spec in record.queues), 0)
 
     def records(self, *, after_line: int = 1) -> Iterator[StoredTask | NameLine]:
-        """What comes after that line, to the end; lines before it count for the checksum only.
+        """Yield the records after a line; lines before it only count for the checksum.
 
-        Raises `BadFileError` for a line that can't be right, for a checksum or a count that differs, and for anything
-        after the end; `CutShortError` for a file without its end.
+        Raises `BadFileError` for an invalid line, a wrong checksum or count, and data after the footer; `CutShortError`
+        for a file without footer.
         """
         while self.lines < after_line:
             self._digest.update(self._line())
@@ -58,12 +58,12 @@ class ExportReader:
                 self._check_end(record)
                 return
             if isinstance(record, Header):
-                raise self._bad("kind", "a second header: two exports stand in one file; give each a file of its own")
+                raise self._bad("kind", "a second header: put each export in a file of its own")
             yield record
 
     @property
     def digest(self) -> "hashlib._Hash":
-        """The checksum of all that was read so far."""
+        """The checksum of the lines read so far."""
         return self._digest.copy()
 
     def _next(self) -> Record:
@@ -104,17 +104,17 @@ class ExportReader:
                 self.lines += 1
                 raise self._bad("the line", f"must have at most {MAX_LINE_BYTES} bytes; is this an export?")
             where = f"in line {self.lines + 1}" if line else f"after line {self.lines}"
-            raise CutShortError(f"{self._name}: ends {where}, before its end: {COMPLETED}")
+            raise CutShortError(f"{self._name}: ends {where}, before its footer: {COMPLETED}")
         self.lines += 1
         return line
 
     def _check_end(self, footer: Footer) -> None:
         if footer.sha256 != self._digest.hexdigest():
-            raise self._bad("sha256", "is not that of the lines before it: the file was changed; export anew")
+            raise self._bad("sha256", "does not match the lines before it: the file was changed; export again")
         if footer.tasks + footer.names + 2 != self.lines:
             raise self._bad("tasks", f"counts {footer.tasks} tasks and {footer.names} names in {self.lines - 2} lines")
         if self._reads_on():
-            raise self._bad("the line", "must be the last: something follows it; export anew")
+            raise self._bad("the line", "must be the last: more data follows; export again")
         self.footer = footer
 
     def _reads_on(self) -> bool:
@@ -130,5 +130,5 @@ class ExportReader:
 
 
 def opened_for_reading(path: Path) -> BinaryIO:
-    """The uncompressed bytes of a file; compressed when its name ends in .gz. Raises `OSError`."""
+    """Open a file, decompressing it if its name ends in .gz. Raises `OSError`."""
     return cast("BinaryIO", gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")

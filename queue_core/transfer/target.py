@@ -1,6 +1,6 @@
-"""The queue at the new store while another is moved there: closed before the first task comes, opened after the last.
+"""The target queue of a migration: closed before the first task is added, opened after the last.
 
-What is in a closed queue came from the move that closed it, unless nothing was kept of that move any more.
+A closed queue only holds tasks of the migration that closed it, unless the progress of that migration has expired.
 """
 
 from collections.abc import Sequence
@@ -17,17 +17,18 @@ from queue_core.unit_of_work import UnitOfWork
 from queue_core.validation import FILLED_FROM
 
 PAGE: Final = 1000
+"""Tags per page when waiters are woken."""
 
 
 def record_ready(work: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
-    """Have those woken who wait for what was restored in this work."""
+    """Record wake-ups for the tasks restored in this unit of work."""
     for task, one in zip(tasks, added, strict=True):
         if one.ready and one.status == "added":
             work.wakes[queue, task.tag] = work.wakes.get((queue, task.tag), 0) + 1
 
 
 def wake_ready(service: QueueService, queue: str) -> None:
-    """Wake those who wait for what is ready in a queue that was closed until now."""
+    """Wake waiters for the ready tasks of a queue that has just been opened."""
     after: str | None = None
     while True:
         start = after
@@ -45,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CopyProgress:
-    """How far a copy is. Totals of the new store's queue when it was closed are its base."""
+    """The progress of a copy. `base_...`: the totals of the new queue when it was closed."""
 
     stage: Literal["filling", "done"] = "filling"
     taken_at: int = 0
@@ -62,7 +63,7 @@ class CopyProgress:
 
 
 class TransferTarget:
-    """A queue of one name at the store it is moved to."""
+    """The queue in the store that it is moved to."""
 
     def __init__(self, service: QueueService, queue: str, *, source_url: str, session: str) -> None:
         self._service = service
@@ -73,16 +74,16 @@ class TransferTarget:
         self.journal = TransferProgress(service, session, CopyProgress)
 
     @property
-    def tells_last_chunk(self) -> bool:
-        """Whether a chunk that came is always known to have come."""
+    def knows_last_chunk(self) -> bool:
+        """Whether progress is saved atomically with its chunk."""
         return self._service.store.unit == "transaction"
 
     def spec(self) -> QueueSpec | None:
-        """The queue's settings and fence; None when there is no such queue."""
+        """Return the queue's settings and fence; None when there is no such queue."""
         return self._service.read(lambda work: _spec_of(work.transaction, self._queue))
 
     def stats(self) -> QueueStats:
-        """Its counts."""
+        """Return the queue's counts."""
         return self._service.read(lambda work: work.stats(self._queue, ANY))
 
     # -- the beginning --------------------------------------------------------------------------------------------
@@ -90,12 +91,12 @@ class TransferTarget:
     def begin(
         self, here: QueueSpec, there: QueueSpec | None, known: CopyProgress | None, *, ever_added: int
     ) -> CopyProgress:
-        """Have the new queue closed, and filled as far as the answer says: by nothing, or by an earlier run.
+        """Close the new queue, or keep it closed, and return its progress: a new one, or that of an earlier run.
 
         Args:
-            here, there: the old queue and the new.
-            known: what an earlier run kept.
-            ever_added: how many tasks were ever added to the old queue.
+            here, there: the old queue and the new one.
+            known: the progress that an earlier run saved.
+            ever_added: total of tasks ever added to the old queue.
         """
         if there is None:
             self._check_begun(here, known)
@@ -117,28 +118,28 @@ class TransferTarget:
         return self._close(here)
 
     def _check_begun(self, here: QueueSpec, known: CopyProgress | None) -> None:
-        """A queue that was there, all of it, and was dropped, is not brought there again: its tasks may be done."""
+        """Refuse a queue that was moved completely and then dropped, as its tasks may be done."""
         if here.moved_to == self.url and (known is None or known.stage == "done"):
             raise MoveRefusedError(
-                f"queue {self._queue!r} was moved to {self.url}, where it is no more: `--abort` opens the old one "
-                "again, with all the tasks it had then; after that it can be moved anew"
+                f"queue {self._queue!r} was moved to {self.url} and dropped there: `--abort` opens the old one "
+                "again, with all the tasks it had then; after that it can be moved again"
             )
 
     def _check_remembered(self, known: CopyProgress | None) -> None:
-        """Without a record, what is in a closed queue may be anybody's."""
+        """Refuse a closed queue with tasks but without progress: their origin is unknown."""
         if known is None and size_of(self.stats()):
             raise MoveRefusedError(
-                f"queue {self._queue!r} at {self.url} was begun to be filled a day or more ago, and how far is not "
-                "remembered: `--abort` drops what was copied, then move again"
+                f"queue {self._queue!r} at {self.url} was begun to be filled a day or more ago, and its progress has "
+                "expired: `--abort` drops what was copied, then move again"
             )
 
     def _check_all_left(self, ever_added: int) -> None:
-        """What a move left behind is dropped when its queue comes back; but only if this is that queue."""
+        """Refuse to drop what an earlier move left here unless that queue is the one coming back."""
         count = size_of(self.stats())
         if count > ever_added:
             raise MoveRefusedError(
                 f"queue {self._queue!r} was moved from {self.url} to {self._source_url} with {count} tasks, but only "
-                f"{ever_added} ever came to the queue that is there now: it is another one; `--abort` the other way "
+                f"{ever_added} were ever added to the queue there now: it is another queue; `--abort` the other way "
                 f"round, --from {self.url}, opens the old one again"
             )
 
@@ -147,20 +148,20 @@ class TransferTarget:
             work.put_queue(replace(spec, paused=False, moved_to=""))
             return self._shut(work, paused=paused)
 
-        return self.journal.do(make, lambda counts: _begun(counts, existed=existed))
+        return self.journal.run(make, lambda counts: _begun(counts, existed=existed))
 
     def _close(self, here: QueueSpec) -> CopyProgress:
-        """Close a queue that is there already and empty; its settings are kept."""
+        """Close an existing empty queue and keep its settings."""
 
         def close(work: UnitOfWork) -> QueueStats:
             self._check_unused(work)
             counts = self._shut(work, paused=here.paused)
-            if size_of(counts):  # added meanwhile, where a step is not one transaction
+            if size_of(counts):  # added meanwhile, as an operation is not atomic here
                 work.transaction.set_moved(self._queue, "")
                 self._check_unused(work)
             return counts
 
-        return self.journal.do(close, lambda counts: _begun(counts, existed=True))
+        return self.journal.run(close, lambda counts: _begun(counts, existed=True))
 
     def _shut(self, work: UnitOfWork, *, paused: bool) -> QueueStats:
         work.transaction.set_moved(self._queue, self.mark)
@@ -172,35 +173,35 @@ class TransferTarget:
         count = size_of(work.stats(self._queue, ANY))
         if count:
             raise MoveRefusedError(
-                f"queue {self._queue!r} at {self.url} has {count} tasks of its own: a queue is moved to where there is "
-                "none, or an empty one; finish or purge those, or choose another store"
+                f"queue {self._queue!r} at {self.url} has {count} tasks of its own: a queue can only replace "
+                "an empty one; finish or purge those tasks, or choose another store"
             )
         names = work.transaction.held_names(self._queue, after=None, limit=1, now=work.now)
         if names:
             raise MoveRefusedError(
-                f"queue {self._queue!r} at {self.url} was used before and still holds names of finished tasks, such as "
-                f"{names[0].name!r}, which would refuse tasks that come: drop that queue, or choose another store"
+                f"queue {self._queue!r} at {self.url} still holds names of deleted tasks, such as "
+                f"{names[0].name!r}, which would refuse incoming tasks: drop that queue, or choose another store"
             )
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def open(self, done: CopyProgress) -> CopyProgress:
-        """Let everybody use it, now that all is there."""
-        finished = self.journal.keep(replace(done, stage="done"))
+        """Save that the copy is done, open the queue and wake waiters."""
+        finished = self.journal.save(replace(done, stage="done"))
         self.lift()
         wake_ready(self._service, self._queue)
         return finished
 
     def close(self) -> None:
-        """Close it again."""
+        """Close the queue again."""
         self._service.run(lambda work: work.transaction.set_moved(self._queue, self.mark))
 
     def lift(self) -> None:
-        """Let everybody use it."""
+        """Open the queue."""
         self._service.run(lambda work: work.transaction.set_moved(self._queue, ""))
 
     def drop(self, spec: QueueSpec | None) -> int:
-        """Drop the new queue, and make it anew, empty, with these settings; how many tasks it had."""
+        """Drop the new queue and, with `spec`, create it again, empty; return the number of dropped tasks."""
 
         def drop(work: UnitOfWork) -> int:
             count = work.transaction.delete_queue(self._queue)
@@ -213,9 +214,9 @@ class TransferTarget:
         return self._service.run(drop)
 
     def used(self, done: CopyProgress | None, *, size_there: int) -> str:
-        """What was done with it beyond filling it, in words; nothing if nothing was.
+        """Describe how the queue was used since the copy; "" if it was not.
 
-        `size_there`: of the old queue, for when nothing is kept of the copy.
+        `size_there`: the size of the old queue, used when the progress has expired.
         """
         counts = self.stats()
         base = done or CopyProgress(restored=size_there)
@@ -235,7 +236,7 @@ class TransferTarget:
 
 
 def size_of(counts: QueueStats) -> int:
-    """All tasks, in whatever state."""
+    """Return the number of tasks in any state."""
     return counts.ready + counts.delayed + counts.in_flight + counts.dead
 
 

@@ -1,4 +1,4 @@
-"""How long a failed task waits."""
+"""The back-off of a failed task."""
 
 from typing import Literal
 
@@ -20,10 +20,10 @@ def test_jitter_takes_off_at_most_a_tenth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "charge", "expected"),
+    ("requested", "charge", "expected"),
     [(None, "counted", 1.0), (None, "uncounted", None), (7.0, "counted", 7.0), (0.0, "counted", 0.0)],
 )
 def test_a_release_waits_as_asked_else_as_the_queue_says(
-    asked: float | None, charge: Literal["counted", "uncounted"], expected: float | None
+    requested: float | None, charge: Literal["counted", "uncounted"], expected: float | None
 ) -> None:
-    assert release_delay_seconds(SPEC, requested_seconds=asked, charge=charge, leases=1, jitter=0.0) == expected
+    assert release_delay_seconds(SPEC, requested_seconds=requested, charge=charge, leases=1, jitter=0.0) == expected

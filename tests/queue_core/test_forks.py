@@ -91,7 +91,7 @@ def behind_tls(port: int, context: ssl.SSLContext) -> Iterator[int]:
         listening.shutdown(socket.SHUT_RDWR)
 
 
-def tell(story: str, url: str) -> Any:
+def report_of(story: str, url: str) -> Any:
     """Run a story of `tests.support.forking_program` to its end."""
     ended = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.support.forking_program", story, url],
@@ -117,56 +117,56 @@ def there(url: str) -> list[str]:
 
 
 def test_what_children_and_parent_add_at_the_same_time_is_there_once(url: str) -> None:
-    told = tell("siblings", url)
-    assert len(told["added"]) == 126
-    assert there(url) == sorted(told["added"])
+    report = report_of("siblings", url)
+    assert len(report["added"]) == 126
+    assert there(url) == sorted(report["added"])
 
 
 def test_a_pool_of_a_producer_adds_through_the_queue_it_was_forked_with(url: str) -> None:
-    told = tell("pool", url)
-    assert len(told["added"]) == 61
-    assert there(url) == sorted(told["added"])
+    report = report_of("pool", url)
+    assert len(report["added"]) == 61
+    assert there(url) == sorted(report["added"])
 
 
 def test_a_child_of_a_child_has_a_session_of_its_own(url: str) -> None:
-    told = tell("grandchildren", url)
-    assert len(told["added"]) == 49
-    assert there(url) == sorted(told["added"])
+    report = report_of("grandchildren", url)
+    assert len(report["added"]) == 49
+    assert there(url) == sorted(report["added"])
 
 
 def test_a_child_is_not_held_up_by_calls_that_were_under_way_at_the_fork(url: str) -> None:
-    told = tell("busy", url)
-    assert told["failed"] == []
-    assert there(url) == sorted(told["added"])
+    report = report_of("busy", url)
+    assert report["failed"] == []
+    assert there(url) == sorted(report["added"])
 
 
 def test_a_child_works_and_leaves_the_leases_of_its_parent_alone(url: str) -> None:
-    told = tell("verbs", url)
-    assert told["child"] == {"lost": [], "in_flight": 1, "listed": 3}
-    assert told["left"] == ["handed-on", "task2"]
+    report = report_of("verbs", url)
+    assert report["child"] == {"lost": [], "in_flight": 1, "listed": 3}
+    assert report["left"] == ["handed-on", "task2"]
 
 
 def test_who_waits_is_woken_from_the_other_side_of_a_fork(url: str) -> None:
-    told = tell("woken", url)
-    assert told["child"] == ["from-parent-0"]
-    assert told["parent"] == "from-child-0"
+    report = report_of("woken", url)
+    assert report["child"] == ["from-parent-0"]
+    assert report["parent"] == "from-child-0"
 
 
 def test_a_child_loses_nothing_when_its_parent_closes_the_queue_and_others_come_and_go(url: str) -> None:
-    told = tell("orphan", url)
-    assert len(told["added"]) == 13
-    assert there(url) == sorted(told["added"])
+    report = report_of("orphan", url)
+    assert len(report["added"]) == 13
+    assert there(url) == sorted(report["added"])
 
 
 def test_a_queue_that_was_closed_before_the_fork_is_closed_in_the_child(url: str) -> None:
-    assert tell("closed", url)["child"] == "StoreUnavailableError"
+    assert report_of("closed", url)["child"] == "StoreUnavailableError"
 
 
 def test_a_memory_store_says_in_the_child_that_its_copy_would_reach_nobody() -> None:
-    told = tell("memory", "memory:")
-    assert len(told["child"]) == 3
-    assert all("was forked from that one" in each for each in told["child"])
-    assert told["added"] == ["parent-0"]
+    report = report_of("memory", "memory:")
+    assert len(report["child"]) == 3
+    assert all("was forked from that one" in each for each in report["child"])
+    assert report["added"] == ["parent-0"]
 
 
 def in_child(call: Any) -> str:
@@ -176,16 +176,16 @@ def in_child(call: Any) -> str:
         process = os.fork()
     if not process:
         try:
-            told = str(call())
+            report = str(call())
         except BaseException as error:  # noqa: BLE001 - told by the parent
-            told = f"{type(error).__name__}: {error}"
-        os.write(writer, told.encode())
+            report = f"{type(error).__name__}: {error}"
+        os.write(writer, report.encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader, "rb") as answers:
-        told = answers.read().decode()
+        report = answers.read().decode()
     os.waitpid(process, 0)
-    return told
+    return report
 
 
 def locks_of(process: int, path: Path) -> set[str]:
@@ -216,8 +216,8 @@ def test_a_child_holds_sqlites_locks_itself_and_its_parent_keeps_its_own(tmp_pat
 def test_a_library_that_cannot_leave_a_file_alone_refuses_in_the_child(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "queue.db", driver=stdlib_driver())
     a_queue(store)
-    told = in_child(lambda: len(add(store, TASK)))
-    assert told == "1" if sys.version_info >= (3, 12) else "fork before the store is opened" in told
+    report = in_child(lambda: len(add(store, TASK)))
+    assert report == "1" if sys.version_info >= (3, 12) else "fork before the store is opened" in report
     assert len(add(store, TASK)) == 1
     store.close()
 
@@ -226,14 +226,14 @@ def test_a_copy_under_way_is_a_call_that_a_fork_waits_for(tmp_path: Path, monkey
     monkeypatch.setattr("queue_core.process.forking.PAUSE_SECONDS", 0.05)
     store = SqliteStore(tmp_path / "queue.db")
     a_queue(store)
-    told: list[str] = []
+    report: list[str] = []
 
     def fork_once(_done: int, _pages: int) -> None:
-        if not told:
-            told.append(in_child(lambda: add(store, TASK)))
+        if not report:
+            report.append(in_child(lambda: add(store, TASK)))
 
     store.copy_to(tmp_path / "copy.db", fork_once)
-    assert "did not end within" in told[0]
+    assert "did not end within" in report[0]
     assert in_child(lambda: len(add(store, TASK))) == "1"
     store.close()
 
@@ -245,9 +245,9 @@ def test_a_look_that_outlasts_the_forks_patience_is_told_in_the_child(
     store = SqliteStore(tmp_path / "queue.db")
     a_queue(store)
     with store.read():
-        told = in_child(lambda: add(store, TASK))
-        assert told.startswith(StoreUnavailableError.__name__)
-        assert "did not end within" in told
+        report = in_child(lambda: add(store, TASK))
+        assert report.startswith(StoreUnavailableError.__name__)
+        assert "did not end within" in report
     assert len(add(store, TASK)) == 1
     assert in_child(lambda: len(add(store, TASK))) == "1"
     store.close()

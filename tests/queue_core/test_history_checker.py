@@ -1,4 +1,4 @@
-"""The crash tests' checker: every broken promise in a hand-made history is found, and honest histories are believed."""
+"""The crash tests' checker finds every broken promise in a hand-made history and accepts honest ones."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The life of one lease call: a client has one that waits, and each is answered once."""
+"""The life of one lease call: a client has one waiting call, and each call is answered once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

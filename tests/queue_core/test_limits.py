@@ -1,4 +1,4 @@
-"""Every named limit refuses the value beyond it, and says the value and the limit."""
+"""Every named limit refuses the value beyond it with a message that has the value and the limit."""
 
 from collections.abc import Callable
 

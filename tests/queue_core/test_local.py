@@ -1,4 +1,4 @@
-"""The verbs as a program meets them: one or many, errors that say so, events once durable, waiting that ends."""
+"""The verbs in process: one item or many, clear errors, events once durable, waits that end."""
 
 import threading
 from collections.abc import Sequence
@@ -72,15 +72,15 @@ def test_a_postponed_task_is_told_of_and_wakes_when_it_is_ready(bench: Bench, se
     bench.log.events.clear()
     wakes: dict[tuple[str, str | None], int] = {}
 
-    def step(turn: UnitOfWork) -> bool:
-        moved = turn.postpone("thumbs", "mine", expected=after(now, 10), eta=after(now, seconds))
-        wakes.update(turn.wakes)
+    def operation(work: UnitOfWork) -> bool:
+        moved = work.postpone("thumbs", "mine", expected=after(now, 10), eta=after(now, seconds))
+        wakes.update(work.wakes)
         return moved
 
-    assert bench.service.run(step)
+    assert bench.service.run(operation)
     assert sum(wakes.values()) == wakes.get(("thumbs", "a"), 0) == woken
     assert [(event.event, event.task, event.tag) for event in bench.log.events] == [("task.postponed", "mine", "a")]
-    assert not bench.service.run(step)
+    assert not bench.service.run(operation)
     assert len(bench.log.events) == 1
 
 
@@ -219,18 +219,18 @@ def test_no_event_tells_a_payload_or_a_token(bench: Bench) -> None:
     bench.queue.add(b"secret-payload")
     [lease] = bench.queue.lease()
     bench.queue.release(lease)
-    told = repr(bench.log.events)
-    assert "secret-payload" not in told
-    assert lease.token not in told
+    shown = repr(bench.log.events)
+    assert "secret-payload" not in shown
+    assert lease.token not in shown
 
 
 def test_one_bad_call_leaves_its_neighbours_in_the_transaction_alone(bench: Bench) -> None:
     batch = bench.service.commit(
         [
-            lambda turn: turn.add("thumbs", [NewTask(b"1")]),
-            lambda turn: turn.add("thumbs", [NewTask(bytes((1 << 20) + 1))]),
-            lambda turn: turn.add("nowhere", [NewTask(b"2")]),
-            lambda turn: turn.add("thumbs", [NewTask(b"3")]),
+            lambda work: work.add("thumbs", [NewTask(b"1")]),
+            lambda work: work.add("thumbs", [NewTask(bytes((1 << 20) + 1))]),
+            lambda work: work.add("nowhere", [NewTask(b"2")]),
+            lambda work: work.add("thumbs", [NewTask(b"3")]),
         ]
     )
     assert [type(outcome) for outcome in batch.outcomes] == [list, TaskTooLargeError, UnknownQueueError, list]
@@ -238,7 +238,7 @@ def test_one_bad_call_leaves_its_neighbours_in_the_transaction_alone(bench: Benc
 
 
 def test_nothing_is_told_before_it_is_published(bench: Bench) -> None:
-    batch = bench.service.commit([lambda turn: turn.add("thumbs", [NewTask(b"1")])])
+    batch = bench.service.commit([lambda work: work.add("thumbs", [NewTask(b"1")])])
     assert bench.log.events == []
     bench.service.publish(batch)
     assert bench.log.names() == ["task.added"]

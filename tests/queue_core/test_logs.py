@@ -76,7 +76,7 @@ def test_lost_lines_are_told_once_a_minute_and_so_is_the_end_of_it(tmp_path: Pat
     path = folder / "log.jsonl"
     log = LifecycleFile(path, lifecycle="task", clock=clock)
     folder.rename(tmp_path / "gone")
-    with capture_logs() as told:
+    with capture_logs() as logged_lines:
         for _ in range(120):
             log.record([ADDED, ADDED])
             clock.advance(1)
@@ -84,13 +84,13 @@ def test_lost_lines_are_told_once_a_minute_and_so_is_the_end_of_it(tmp_path: Pat
         log.record([ADDED])
         log.record([ADDED])
     log.close()
-    assert [(line["event"], line.get("lines"), line.get("total")) for line in told] == [
+    assert [(line["event"], line.get("lines"), line.get("total")) for line in logged_lines] == [
         ("log.lines_lost", 2, 2),
         ("log.lines_lost", 120, 122),
         ("log.recovered", None, None),
     ]
-    assert {line["path"] for line in told} == {str(path)}
-    assert told[-1]["lost"] == log.dropped_total == 240
+    assert {line["path"] for line in logged_lines} == {str(path)}
+    assert logged_lines[-1]["lost"] == log.dropped_total == 240
     assert len(lines_of(path)) == 2
 
 
@@ -205,9 +205,9 @@ def test_warnings_of_libraries_are_lines_like_our_own() -> None:
         "logging.getLogger('asyncio').error('failed', exc_info=ValueError('why'))"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    told = [json.loads(line) for line in ran.stderr.splitlines()]
-    assert [(one["event"], one["logger"], one["message"]) for one in told] == [
+    logged_lines = [json.loads(line) for line in ran.stderr.splitlines()]
+    assert [(one["event"], one["logger"], one["message"]) for one in logged_lines] == [
         ("library.logged", "uvicorn.error", "so much"),
         ("library.logged", "asyncio", "failed"),
     ]
-    assert "ValueError: why" in told[1]["exception"]
+    assert "ValueError: why" in logged_lines[1]["exception"]

@@ -1,4 +1,4 @@
-"""An app's handlers run inside a test, by a worker's own code, in a time that is advanced."""
+"""`run_until_empty` runs an app's handlers inside a test, with a worker's own code and a manual clock."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""What the verbs mean for one task, at each boundary one microsecond before, at, and after."""
+"""The meaning of the verbs for one task: each boundary one microsecond before, at, and after it."""
 
 from dataclasses import replace
 
@@ -63,9 +63,9 @@ def test_a_lease_is_live_until_the_microsecond_of_its_end(*, offset: int, live: 
 @pytest.mark.parametrize(("offset", "due"), [(-1, False), (0, True), (1, True)])
 def test_a_delayed_task_is_due_at_its_eta(*, offset: int, due: bool) -> None:
     delayed = semantics.add(NewTask(delay_seconds=5), task_id=1, queue="thumbs", now=NOW)
-    settled = semantics.expire(delayed, SPEC, now=Instant(delayed.eta + offset))
-    assert isinstance(settled, StoredTask)
-    assert (settled.state is TaskState.READY) is due
+    expired = semantics.expire(delayed, SPEC, now=Instant(delayed.eta + offset))
+    assert isinstance(expired, StoredTask)
+    assert (expired.state is TaskState.READY) is due
 
 
 def test_a_lease_is_charged_and_moves_the_eta_to_its_end() -> None:

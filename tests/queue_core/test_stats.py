@@ -35,8 +35,8 @@ def test_a_short_queue_is_told_exactly() -> None:
 
 def test_tasks_to_come_are_counted_span_by_span_from_the_first_of_each() -> None:
     etas = [Instant(eta) for eta in (101, 110, 111, 120, 200, 260)]
-    told = group_upcoming(etas, now=Instant(100), until=Instant(260), slices=16)
-    assert [(entry.position, entry.ready_at) for entry in told] == [(2, 101), (4, 111), (5, 200), (6, 260)]
+    groups = group_upcoming(etas, now=Instant(100), until=Instant(260), slices=16)
+    assert [(entry.position, entry.ready_at) for entry in groups] == [(2, 101), (4, 111), (5, 200), (6, 260)]
     assert group_upcoming([], now=Instant(0), until=Instant(9)) == ()
     assert len(group_upcoming([Instant(1)] * 9, now=Instant(0), until=Instant(1))) == 1
 

@@ -10,7 +10,7 @@ from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import json_option
 from queue_core.cli.output import print_info, print_json, progress
 from queue_core.errors import StoreError
-from queue_core.transfer.migration import MigrationResult, QueueMove, queues_to_move, queues_to_undo
+from queue_core.transfer.migration import MigrationResult, QueueMigration, queues_to_move, queues_to_undo
 
 
 @command(
@@ -57,7 +57,7 @@ def migrate(
         progress("tasks", quiet=as_json) as bar,
     ):
         for queue in (queues_to_undo if abort else queues_to_move)(old, new, queues):
-            move = QueueMove(old, new, queue, progress=bar)
+            move = QueueMigration(old, new, queue, progress=bar)
             try:
                 if abort:
                     _print_aborted(queue, move.abort(), old.url, as_json=as_json)

@@ -17,13 +17,13 @@ from queue_core.task import QueueSpec
 
 
 def mistakes_of(data: object) -> dict[str, str]:
-    _, mistakes = parse_queue_file(data)
-    return {".".join(map(str, mistake.path)): mistake.message for mistake in mistakes}
+    _, problems = parse_queue_file(data)
+    return {".".join(map(str, problem.path)): problem.message for problem in problems}
 
 
 def parsed(data: object) -> QueueFile:
-    settings, mistakes = parse_queue_file(data)
-    assert not mistakes
+    settings, problems = parse_queue_file(data)
+    assert not problems
     assert settings is not None
     return settings
 
@@ -79,7 +79,7 @@ QUEUE_YAML = {
 
 
 @pytest.mark.parametrize(
-    ("data", "path", "told"),
+    ("data", "path", "message"),
     [
         pytest.param({"stor": "memory:"}, "stor", "did you mean 'store'", id="an unknown key"),
         pytest.param({"store": "postgresq://db"}, "store", "did you mean 'postgresql'", id="a store misspelt"),
@@ -167,10 +167,10 @@ QUEUE_YAML = {
         pytest.param("<queue-entries> <queue/> </queue-entries>", "", "`towline queues apply FILE`", id="a queue.xml"),
     ],
 )
-def test_a_mistake_says_what_the_value_the_limit_and_the_fix(data: object, path: str, told: str) -> None:
+def test_a_mistake_says_what_the_value_the_limit_and_the_fix(data: object, path: str, message: str) -> None:
     found = mistakes_of(data)
     assert list(found) == [path]
-    assert told in found[path]
+    assert message in found[path]
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -89,7 +89,7 @@ def test_duplicate_keys_that_are_kept_are_told_beside_what_keeps_a_text_from_bei
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "place", "message"),
     [
         pytest.param("a:\n\tb: 1\n", "2:1", "indent with spaces", id="a tab"),
         pytest.param("a: [1, 2\nb: 3\n", "2:2", "in line 1", id="an open bracket"),
@@ -110,10 +110,10 @@ def test_duplicate_keys_that_are_kept_are_told_beside_what_keeps_a_text_from_bei
         pytest.param("a: &x [*x]\n", "1:4", "aliases expand", id="an alias of itself"),
     ],
 )
-def test_what_is_no_settings_file_is_told_with_its_place(text: str, place: str, told: str) -> None:
+def test_what_is_no_settings_file_is_told_with_its_place(text: str, place: str, message: str) -> None:
     (line,) = lines_of(text)
     assert line.startswith(f"t.yaml:{place}: ")
-    assert told in line
+    assert message in line
 
 
 def test_aliases_that_multiply_are_stopped() -> None:

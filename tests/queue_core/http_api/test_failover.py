@@ -1,4 +1,4 @@
-"""A client that knows several servers over one store: one is used, another takes over, and nothing is added twice."""
+"""A client with several servers of one store: it uses one, fails over to another, and adds nothing twice."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,7 +49,7 @@ class Pair:
 
     def added(self) -> int:
         """How many tasks there ever were."""
-        return QueueService(self.stores[0].memory).read(lambda turn: turn.stats(QUEUE, ANY)).added_total
+        return QueueService(self.stores[0].memory).read(lambda work: work.stats(QUEUE, ANY)).added_total
 
     def seen(self) -> tuple[int, int]:
         """How many requests came to each server."""
@@ -179,7 +179,7 @@ class Wires:
     def __init__(self, stack: ExitStack, on: list[NetnsHost]) -> None:
         self.first, self.second, self._clients = on
         memory = MemoryStore()
-        QueueService(memory).run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        QueueService(memory).run(lambda work: work.put_queue(QueueSpec(QUEUE)))
         self.store = memory
         token = AccessToken(Role.ADMIN, "x" * 16)
         self.threads = []
@@ -245,20 +245,20 @@ def test_what_was_granted_over_a_cut_link_reaches_its_caller_through_the_other_s
     call = wires.call(lambda: wires.queue.lease(worker="cut off", wait_seconds=200.0))
     eventually(lambda: wires.waiting(0) == 1)
     wires.first.cut()
-    QueueService(wires.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
-    look = QueueService(wires.store)
-    eventually(lambda: look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1)
+    QueueService(wires.store).run(lambda work: work.add(QUEUE, [NewTask(b"x")]))
+    service = QueueService(wires.store)
+    eventually(lambda: service.read(lambda work: work.stats(QUEUE, ANY)).in_flight == 1)
     (lease,) = call.result(LONG_SECONDS)
     wires.first.mend()
     assert (lease.payload, lease.lease_number) == (b"x", 1)
-    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 1
+    assert service.read(lambda work: work.stats(QUEUE, ANY)).leased_total == 1
 
 
 def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
-    look = QueueService(wires.store)
-    look.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
+    service = QueueService(wires.store)
+    service.run(lambda work: work.add(QUEUE, [NewTask(b"x")]))
     wires.call(lambda: wires.queue.lease(worker="cut off", seconds=60.0)).result(LONG_SECONDS)
     wires.first.cut()
     eventually(lambda: not wires.threads[0]._server._http.server_state.connections, seconds=NOTICED_SECONDS)
-    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
+    assert service.read(lambda work: work.stats(QUEUE, ANY)).in_flight == 1
     wires.first.mend()

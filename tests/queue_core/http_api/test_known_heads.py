@@ -1,4 +1,4 @@
-"""An answer whose head is the one before, but for its body's size, is read past the parser; any other is parsed."""
+"""A response whose head equals the last one, but for its content length, bypasses the parser; any other is parsed."""
 
 import socket
 from collections.abc import Iterator, Sequence
@@ -79,12 +79,12 @@ def test_an_answer_cut_short_after_a_known_head_is_lost(tmp_path: Path) -> None:
 
 
 def test_only_an_answer_whose_size_ends_its_head_makes_that_known() -> None:
-    told = HttpResponse(200, b"{}")
-    assert known_head(told, _answer(b"{}")) == HEAD + b"content-length: "
+    response = HttpResponse(200, b"{}")
+    assert known_head(response, _answer(b"{}")) == HEAD + b"content-length: "
     assert known_head(HttpResponse(404, b"{}"), _answer(b"{}")) == b""
-    assert known_head(told, HEAD + b"content-length: 2\r\nserver: s\r\n\r\n{}") == b""
-    assert known_head(told, HEAD + CHUNKED) == b""
-    assert known_head(told, _answer(b"{}", head=HEAD + b"x: %b\r\n" % (b"y" * 3000))) == b""
+    assert known_head(response, HEAD + b"content-length: 2\r\nserver: s\r\n\r\n{}") == b""
+    assert known_head(response, HEAD + CHUNKED) == b""
+    assert known_head(response, _answer(b"{}", head=HEAD + b"x: %b\r\n" % (b"y" * 3000))) == b""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a client repeats when a connection dies, and what it never does."""
+"""A client repeats only calls that are safe to repeat when a connection dies."""
 
 import socket
 from collections.abc import Iterator
@@ -84,9 +84,9 @@ def test_nobody_knows_when_a_repeat_is_refused_by_a_store_that_is_away(tmp_path:
         proxy.fates.append("restart")
         with pytest.raises(OutcomeUnknownError):
             queue.add(NewTask(b"", name="in-doubt"))
-        with pytest.raises(StoreUnavailableError) as told:
+        with pytest.raises(StoreUnavailableError) as raised:
             queue.add(NewTask(b"", name="never-sent-before"))
-        assert not isinstance(told.value, OutcomeUnknownError)
+        assert not isinstance(raised.value, OutcomeUnknownError)
         queue.close()
         assert _added(before) == 1
 

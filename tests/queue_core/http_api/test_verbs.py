@@ -103,7 +103,7 @@ def test_a_life_of_leases(pair: Pair) -> None:
         queue = queues.queue("work")
         queue.add([NewTask(b"%d" % number) for number in range(6)])
         one, two, three, four = queue.lease(4, worker="w")
-        told: list[object] = [
+        outcomes: list[object] = [
             queue.renew([one, two.token], seconds=90.0),
             queue.release(two, delay_seconds=5.0, charge="uncounted"),
             queue.release(three.token, dead_reason="bad input"),
@@ -115,7 +115,7 @@ def test_a_life_of_leases(pair: Pair) -> None:
             queue.stats(),
             replace(queues.observe("work", workers=["w", "x"]), heard=None),  # a server alone hears of workers
         ]
-        return told
+        return outcomes
 
     _same(pair, story)
 
@@ -172,7 +172,7 @@ def test_supervision(pair: Pair) -> None:
 def test_mistakes_raise_the_same(pair: Pair) -> None:
     def story(queues: Queues) -> object:
         queue = queues.queue("work")
-        told: list[object] = []
+        outcomes: list[object] = []
         for call in (
             lambda: queues.queue("no such queue").add(b"x"),
             lambda: queue.renew("1.1"),
@@ -183,8 +183,8 @@ def test_mistakes_raise_the_same(pair: Pair) -> None:
         ):
             with pytest.raises((UnknownQueueError, LeaseLostError, InvalidRequestError)) as raised:
                 call()
-            told.append((type(raised.value), str(raised.value)))
-        return told
+            outcomes.append((type(raised.value), str(raised.value)))
+        return outcomes
 
     _same(pair, story)
 

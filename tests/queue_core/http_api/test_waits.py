@@ -1,4 +1,4 @@
-"""How long a client waits for a server that says nothing, or takes nothing in: as long as it was told."""
+"""A client waits for a silent server, or one that does not read, for exactly its timeout."""
 
 import socket
 import ssl

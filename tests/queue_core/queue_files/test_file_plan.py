@@ -1,4 +1,4 @@
-"""What applying a queue file changes: the file is definitive, and a second look finds nothing to do."""
+"""The plan of a queue file: the file is definitive, and a second plan is empty."""
 
 from dataclasses import replace
 

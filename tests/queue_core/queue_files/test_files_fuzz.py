@@ -1,4 +1,4 @@
-"""Both readers on anything: values that the queue accepts, or their own error with a place in every line."""
+"""Both readers on any input: they return valid values, or an error with a place in every line."""
 
 import re
 from collections.abc import Callable

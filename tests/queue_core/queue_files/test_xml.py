@@ -49,7 +49,7 @@ THUMBS = QueueSpec(
 ENTRIES = QueueFileEntries((THUMBS,), ("mail",), 120 << 20)
 
 
-def mistakes(data: str | bytes) -> list[str]:
+def problems(data: str | bytes) -> list[str]:
     with pytest.raises(DocumentError) as raised:
         read_queue_xml(data.encode() if isinstance(data, str) else data)
     return list(raised.value.lines)
@@ -86,7 +86,7 @@ def test_a_file_may_say_that_there_are_no_queues(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inside", "told"),
+    ("inside", "message"),
     [
         ("<rate>5/s</rate>", "Refill rate must not be specified for pull-based queue"),
         ("<bucket-size>5</bucket-size>", "Bucket size must not be specified for pull-based queue"),
@@ -109,10 +109,10 @@ def test_a_file_may_say_that_there_are_no_queues(text: str) -> None:
         ("<queue/>", "unknown setting"),
     ],
 )
-def test_a_mistake_is_told_with_line_and_column(inside: str, told: str) -> None:
-    (line,) = mistakes(one_queue(inside))
+def test_a_mistake_is_told_with_line_and_column(inside: str, message: str) -> None:
+    (line,) = problems(one_queue(inside))
     assert line.startswith("queue.xml:3:")
-    assert told in line
+    assert message in line
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_mistake_is_told_with_line_and_column(inside: str, told: str) -> None:
     ],
 )
 def test_what_is_no_queue_file_is_told_where_it_goes_wrong(text: str, line: str) -> None:
-    assert mistakes(text)[0].startswith(f"queue.xml:{line}")
+    assert problems(text)[0].startswith(f"queue.xml:{line}")
 
 
 @pytest.mark.parametrize(
@@ -150,20 +150,20 @@ def test_what_is_no_queue_file_is_told_where_it_goes_wrong(text: str, line: str)
     ],
 )
 def test_a_document_type_is_refused_before_anything_in_it_counts(doctype: str) -> None:
-    (line,) = mistakes(f"{doctype}\n<queue-entries><queue><name>&a;</name></queue></queue-entries>")
+    (line,) = problems(f"{doctype}\n<queue-entries><queue><name>&a;</name></queue></queue-entries>")
     assert "<!DOCTYPE ...>" in line
 
 
 def test_depth_and_size_are_bounded() -> None:
-    deep = mistakes(one_queue(f"<acl>{'<a>' * 9000}{'</a>' * 9000}</acl>"))
+    deep = problems(one_queue(f"<acl>{'<a>' * 9000}{'</a>' * 9000}</acl>"))
     assert [line.split(": ")[-1] for line in deep] == ["unknown setting", "no element may stand here"]
-    assert "at most 262144 bytes" in mistakes(" " * 300_000)[0]
-    assert "more than 20000 elements" in mistakes("<queue-entries>" + "<a/>" * 20_000)[0]
+    assert "at most 262144 bytes" in problems(" " * 300_000)[0]
+    assert "more than 20000 elements" in problems("<queue-entries>" + "<a/>" * 20_000)[0]
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     text = "<queue-entries>\n<queue><mode>pull</mode>\n<rate/>\n<acl>\nx</acl>\n</queue>\n<queues/>\n</queue-entries>"
-    assert [line.split(":")[1] for line in mistakes(text)] == ["2", "3", "3", "5", "7"]
+    assert [line.split(":")[1] for line in problems(text)] == ["2", "3", "3", "5", "7"]
 
 
 def test_the_same_queues_in_either_format_are_the_same_values() -> None:

@@ -12,10 +12,10 @@ from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.task import QueueSpec
 
 DAY = 86_400.0
-PAGE = Path(queue_core.__file__).parent / "doc" / "queue-yaml.md"
+PAGE = Path(queue_core.__file__).parents[1] / "doc" / "queue-yaml.md"
 
 
-def mistakes(text: str) -> list[str]:
+def problems(text: str) -> list[str]:
     with pytest.raises(DocumentError) as raised:
         read_queue_yaml(text)
     return list(raised.value.lines)
@@ -101,7 +101,7 @@ def test_a_retry_limit_is_the_number_of_leases_after_which_a_task_is_deleted(wri
 
 @pytest.mark.parametrize("written", ["0", "-1", str(MAX_LEASES + 1), "true", "5.5", "1:30", "010", "x", "[5]", "''"])
 def test_a_retry_limit_that_is_no_number_of_leases_is_refused_where_it_stands(written: str) -> None:
-    (line,) = mistakes(a_pull_queue(f"retry_parameters: {{task_retry_limit: {written}}}"))
+    (line,) = problems(a_pull_queue(f"retry_parameters: {{task_retry_limit: {written}}}"))
     assert line.startswith("queue.yaml:4:")
     assert "queue[0].retry_parameters.task_retry_limit: " in line
 
@@ -122,7 +122,7 @@ def test_a_retry_limit_that_is_no_number_of_leases_is_refused_where_it_stands(wr
     ],
 )
 def test_a_pull_queue_with_a_push_queues_setting_is_refused_in_gclouds_words(setting: str, phrase: str) -> None:
-    (line,) = mistakes(a_pull_queue(setting))
+    (line,) = problems(a_pull_queue(setting))
     assert phrase in line
 
 
@@ -155,7 +155,7 @@ def test_a_setting_with_nothing_after_it_is_not_given(key: str) -> None:
     ],
 )
 def test_a_push_queue_that_gcloud_refuses_is_refused(settings: tuple[str, ...], phrase: str) -> None:
-    (line,) = mistakes(a_push_queue(*settings))
+    (line,) = problems(a_push_queue(*settings))
     assert phrase in line
 
 
@@ -166,7 +166,7 @@ def test_a_rate_is_nought_or_a_number_and_a_unit(written: str) -> None:
 
 @pytest.mark.parametrize("written", ["5", "0.0", "5/x", "5/sx", "-5/s", "/s", ".5/s", "s"])
 def test_what_is_no_rate_is_refused(written: str) -> None:
-    (line,) = mistakes(a_push_queue(f"rate: {written}"))
+    (line,) = problems(a_push_queue(f"rate: {written}"))
     assert "5/s" in line
 
 
@@ -194,7 +194,7 @@ def test_a_storage_limit_is_in_powers_of_1024(written: str, size: int) -> None:
     "written", ["5m", "-1", "5 M", "1.5", "5.", "''", "8388608T", "9" * 40 + "T", "M", "[5]", "1,5M"]
 )
 def test_what_is_no_storage_limit_is_refused(written: str) -> None:
-    (line,) = mistakes(f"total_storage_limit: {written}\nqueue:\n")
+    (line,) = problems(f"total_storage_limit: {written}\nqueue:\n")
     assert "total_storage_limit: must be" in line
 
 
@@ -208,7 +208,7 @@ def test_resume_paused_queues_is_a_truth_value_of_yaml_1_1(written: str, resume:
 
 @pytest.mark.parametrize("written", ["1", "'yes'", "'true'", "maybe", "''"])
 def test_what_is_no_truth_value_is_refused(written: str) -> None:
-    assert "must be True or False" in mistakes(f"resume_paused_queues: {written}\nqueue:\n")[0]
+    assert "must be True or False" in problems(f"resume_paused_queues: {written}\nqueue:\n")[0]
 
 
 @pytest.mark.parametrize("name", ["a", "A-1", "5", "'-'", "a" * 100, "089", "'010'", "'yes'", "2001-01-01", "null-1"])
@@ -221,18 +221,18 @@ def test_a_name_is_letters_digits_and_hyphens(name: str) -> None:
     "name", ["a_b", "a" * 101, '"a\\n"', "ä", "''", "a b", "1.5", "010", "0x1F", "1e3", "yes", "-0"]
 )
 def test_a_name_that_app_engine_would_refuse_or_read_otherwise_is_refused(name: str) -> None:
-    (line,) = mistakes(f"queue:\n- name: {name}\n  mode: pull\n")
+    (line,) = problems(f"queue:\n- name: {name}\n  mode: pull\n")
     assert line.startswith("queue.yaml:2:9: queue[0].name: ")
 
 
 @pytest.mark.parametrize("mode", ["PULL", "Push", "''", "pull ed", "[pull]"])
 def test_a_mode_is_in_lower_case(mode: str) -> None:
-    (line,) = mistakes(f"queue:\n- name: a\n  mode: {mode}\n")
+    (line,) = problems(f"queue:\n- name: a\n  mode: {mode}\n")
     assert line.startswith("queue.yaml:3:9: queue[0].mode: must be")
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "place", "message"),
     [
         ("", "1:1", "empty"),
         ("# nothing\n", "1:1", "empty"),
@@ -269,10 +269,10 @@ def test_a_mode_is_in_lower_case(mode: str) -> None:
         ("queue: [\n", "2:1", "expected"),
     ],
 )
-def test_a_mistake_is_told_with_line_and_column(text: str, place: str, told: str) -> None:
-    (line,) = mistakes(text)
+def test_a_mistake_is_told_with_line_and_column(text: str, place: str, message: str) -> None:
+    (line,) = problems(text)
     assert line.startswith(f"queue.yaml:{place}: ")
-    assert told in line
+    assert message in line
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
@@ -288,7 +288,7 @@ queue:
     task_age_limit: 1d
 - name: x
 """
-    places = [line.split(": ")[0].removeprefix("queue.yaml:") for line in mistakes(text)]
+    places = [line.split(": ")[0].removeprefix("queue.yaml:") for line in problems(text)]
     assert places == ["1:22", "3:9", "4:9", "5:3", "6:3", "8:5", "9:5", "10:3"]
 
 
@@ -296,20 +296,20 @@ def test_an_address_listed_twice_counts_once_and_a_thousand_are_the_most() -> No
     entries = read_queue_yaml(a_pull_queue("acl: [{user_email: a}, {user_email: a}, {writer_email: a}]"))
     assert (entries.queues[0].user_emails, entries.queues[0].writer_emails) == (("a",), ("a",))
     many = ", ".join(f"{{user_email: a{index}}}" for index in range(1001))
-    assert "at most 1000" in mistakes(a_pull_queue(f"acl: [{many}]"))[0]
+    assert "at most 1000" in problems(a_pull_queue(f"acl: [{many}]"))[0]
 
 
 def test_aliases_that_would_expand_to_a_billion_values_are_told_in_no_time() -> None:
     levels = ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 12))]
-    assert "anchors" in mistakes("\n".join(levels))[0]
-    assert "nested deeper than 40 levels" in mistakes("queue: " + "[" * 5000)[0]
-    assert "anchors" in mistakes("queue: &a [*a]")[0]
-    assert "at most 262144 bytes" in mistakes("#" * 300_000)[0]
-    assert "more than 20000" in mistakes("queue: [" + "a," * 20_000)[0]
+    assert "anchors" in problems("\n".join(levels))[0]
+    assert "nested deeper than 40 levels" in problems("queue: " + "[" * 5000)[0]
+    assert "anchors" in problems("queue: &a [*a]")[0]
+    assert "at most 262144 bytes" in problems("#" * 300_000)[0]
+    assert "more than 20000" in problems("queue: [" + "a," * 20_000)[0]
 
 
 def test_a_hundred_mistakes_are_told_and_how_many_more_there_are() -> None:
-    lines = mistakes("queue:\n" + "- a\n" * 150)
+    lines = problems("queue:\n" + "- a\n" * 150)
     assert (len(lines), lines[-1]) == (101, "queue.yaml:102:3: and 50 more mistakes from here")
 
 

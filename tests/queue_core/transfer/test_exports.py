@@ -1,4 +1,4 @@
-"""An export: all that a store has, beside what goes on; and a file that was cut short is completed."""
+"""An export has all tasks of a store in use; a truncated file is completed."""
 
 import gzip
 from collections.abc import Iterator
@@ -29,8 +29,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 def test_every_store_exports_all_it_has(name: str, tmp_path: Path) -> None:
     with opened(name, tmp_path) as store:
         fill(store)
-        told = exported(store, tmp_path / "x.jsonl")
-    assert (told.tasks, told.names) == checked(tmp_path / "x.jsonl") == (49, 3)
+        result = exported(store, tmp_path / "x.jsonl")
+    assert (result.tasks, result.names) == checked(tmp_path / "x.jsonl") == (49, 3)
     kinds = [line["kind"] for line in lines_of(tmp_path / "x.jsonl")]
     assert kinds == ["header", *["name"] * 3, *["task"] * 49, "end"]
 
@@ -70,11 +70,11 @@ def test_tasks_that_come_and_go_during_an_export_leave_it_whole(store: Store, tm
                 transaction.add(QUEUE, [NewTask(b"came meanwhile")], now=store.clock.now())
 
     fill(store, queue="a-first", tasks=3)
-    with store.read() as look:
-        gone = look.stats(QUEUE, TagFilter.of("a"), now=store.clock.now())
-    told = export(store, tmp_path / "x.jsonl", progress=meddle)
-    assert told.tasks == 49 + 12 + 1 - gone.ready - gone.delayed
-    assert checked(tmp_path / "x.jsonl") == (told.tasks, told.names)
+    with store.read() as snapshot:
+        gone = snapshot.stats(QUEUE, TagFilter.of("a"), now=store.clock.now())
+    result = export(store, tmp_path / "x.jsonl", progress=meddle)
+    assert result.tasks == 49 + 12 + 1 - gone.ready - gone.delayed
+    assert checked(tmp_path / "x.jsonl") == (result.tasks, result.names)
     assert b"came meanwhile" in (tmp_path / "x.jsonl").read_bytes()
 
 
@@ -94,12 +94,12 @@ def test_an_export_cut_at_any_byte_is_completed_and_then_the_same(store: Store, 
     path = tmp_path / f"x.{suffix}"
     exported(store, path)
     whole = path.read_bytes()
-    told = _texts(path)
+    result = _texts(path)
     for size in (*range(0, len(whole), max(1, len(whole) // 60)), len(whole) - 1):
         path.write_bytes(whole[:size])
         done = exported(store, path, mode="resume")
         assert (done.tasks, done.names, done.was_whole) == (49 + 14, 6, False)
-        assert _texts(path)[1:-1] == told[1:-1]
+        assert _texts(path)[1:-1] == result[1:-1]
         assert checked(path) == (49 + 14, 6)
 
 
@@ -141,7 +141,7 @@ def test_another_stores_export_is_not_added_to(store: Store, tmp_path: Path) -> 
             transaction.put_queue(QueueSpec(QUEUE), now=other.clock.now())
         with pytest.raises(BadFileError, match="resume it there"):
             exported(other, path, mode="resume")
-    with pytest.raises(BadFileError, match="name those queues"):
+    with pytest.raises(BadFileError, match="give those queues"):
         exported(store, path, mode="resume", queues=["elsewhere"])
     assert path.read_bytes() == cut
 

@@ -1,4 +1,4 @@
-"""The file of an export: what is in it, what is refused of it, and how one that was cut short is completed."""
+"""The file of an export: its contents, what a reader refuses, and how a truncated file is completed."""
 
 import hashlib
 import json

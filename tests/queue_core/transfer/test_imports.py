@@ -1,4 +1,4 @@
-"""An export that is imported: all of it, once, however often it is broken off; what is there already is left alone."""
+"""An import adds all of an export once, however often it is interrupted, and leaves existing tasks alone."""
 
 import io
 from functools import lru_cache
@@ -68,12 +68,12 @@ def whole(store: Store, path: Path) -> object:
 @pytest.mark.parametrize("suffix", ["jsonl", "jsonl.gz"])
 def test_an_imported_queue_is_as_it_was_exported(tmp_path: Path, new: Store, suffix: str) -> None:
     path, old = a_file(tmp_path, suffix=suffix)
-    told = imported(new, path)
+    result = imported(new, path)
     assert tasks_of(new) == tasks_of(old)
     assert names_of(new) == names_of(old) != []
-    assert (told.tasks, told.names, told.refused, told.created, told.was_done) == (49, 3, 0, (QUEUE,), False)
-    with new.read() as look:
-        assert look.queue(QUEUE) == old.queue(QUEUE)
+    assert (result.tasks, result.names, result.refused, result.created, result.was_done) == (49, 3, 0, (QUEUE,), False)
+    with new.read() as snapshot:
+        assert snapshot.queue(QUEUE) == old.queue(QUEUE)
         assert moved_to(new) == ""
 
 
@@ -203,8 +203,8 @@ def test_nothing_is_done_with_a_file_that_is_not_whole(tmp_path: Path, new: Stor
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(CutShortError):
         whole(new, path)
-    with new.read() as look:
-        assert look.queues() == []
+    with new.read() as snapshot:
+        assert snapshot.queues() == []
 
 
 def test_nothing_is_done_with_a_file_that_is_wrong_near_its_end(tmp_path: Path, new: Store) -> None:
@@ -212,8 +212,8 @@ def test_nothing_is_done_with_a_file_that_is_wrong_near_its_end(tmp_path: Path, 
     path.write_bytes(path.read_bytes().replace(b'"state":"dead"', b'"state":"deaf"', 1))
     with pytest.raises(BadFileError, match="state"):
         whole(new, path)
-    with new.read() as look:
-        assert look.queues() == []
+    with new.read() as snapshot:
+        assert snapshot.queues() == []
 
 
 def test_two_imports_of_one_file_do_not_run_at_once(tmp_path: Path, new: Store) -> None:
@@ -231,11 +231,11 @@ def test_a_task_whose_name_is_taken_is_left_out_and_told(tmp_path: Path, new: St
     with new.begin() as transaction:
         transaction.put_queue(QueueSpec(QUEUE, lease_seconds=7.0), now=new.clock.now())
         transaction.add(QUEUE, [NewTask(b"its own", name="name-0")], now=new.clock.now())
-    told = imported(new, path)
-    assert (told.tasks, told.refused, told.created) == (48, 1, ())
+    result = imported(new, path)
+    assert (result.tasks, result.refused, result.created) == (48, 1, ())
     assert [task.payload for task in tasks_of(new) if task.name == "name-0"] == [b"its own"]
-    with new.read() as look:
-        assert look.queue(QUEUE).lease_seconds == 7.0
+    with new.read() as snapshot:
+        assert snapshot.queue(QUEUE).lease_seconds == 7.0
 
 
 def test_a_queue_that_was_moved_away_is_not_imported_into(tmp_path: Path, new: Store) -> None:
@@ -254,8 +254,8 @@ def test_a_queue_is_paused_where_it_was_paused_and_made(tmp_path: Path, new: Sto
     old.set_paused(QUEUE, "paused")
     exported(old, tmp_path / "x.jsonl")
     imported(new, tmp_path / "x.jsonl")
-    with new.read() as look:
-        assert look.queue(QUEUE).paused
+    with new.read() as snapshot:
+        assert snapshot.queue(QUEUE).paused
 
 
 def test_producers_and_workers_go_on_while_their_queue_is_imported_into(tmp_path: Path, new: Store) -> None:

@@ -1,4 +1,4 @@
-"""A queue that is moved from store to store: all of it arrives, once, and the old store gives nothing out any more."""
+"""A migration moves all of a queue once, and the old store grants no more leases."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,10 +59,10 @@ def lease_all(store: Store) -> list[str]:
 
 
 def test_a_moved_queue_is_at_the_new_store_as_it_was_at_the_old(old: Store, new: Store) -> None:
-    told = moved(old, new)
+    result = moved(old, new)
     assert tasks_of(new) == tasks_of(old)
     assert names_of(new) == names_of(old) != []
-    assert (told.tasks, told.names, told.in_flight, told.refused) == (49, 3, 2, 0)
+    assert (result.tasks, result.names, result.in_flight, result.refused) == (49, 3, 2, 0)
     with old.read() as there, new.read() as here:
         assert there.queue(QUEUE) == here.queue(QUEUE)
 
@@ -83,8 +83,8 @@ def test_thousands_of_tasks_and_names_are_moved(tmp_path: Path, new: Store) -> N
             now = old.clock.now()
             held_names = [HeldName(f"done-{number}", after(now, 900)) for number in range(2100)]
             transaction.hold_names(QUEUE, held_names, now=now)
-        told = moved(old, new)
-        assert (told.tasks, told.names) == (2609, 2103)
+        result = moved(old, new)
+        assert (result.tasks, result.names) == (2609, 2103)
         assert tasks_of(new) == tasks_of(old)
         assert names_of(new) == names_of(old)
 
@@ -140,8 +140,8 @@ def test_settings_are_taken_along_with_the_pause(old: Store, new: Store) -> None
     with old.begin() as transaction:
         transaction.set_paused(QUEUE, "paused")
     assert moved(old, new).settings == "taken along"
-    with new.read() as look:
-        spec = look.queue(QUEUE)
+    with new.read() as snapshot:
+        spec = snapshot.queue(QUEUE)
     assert (spec.max_leases, spec.paused) == (5, True)
     assert (spec.lease_calls_per_second, spec.user_emails) == (10, ("a@example.org", "ü@example.org"))
 
@@ -150,8 +150,8 @@ def test_an_empty_queue_that_is_there_keeps_its_settings(old: Store, new: Store)
     with new.begin() as transaction:
         transaction.put_queue(QueueSpec(QUEUE, lease_seconds=7.0), now=new.clock.now())
     assert moved(old, new).settings == "kept"
-    with new.read() as look:
-        assert look.queue(QUEUE).lease_seconds == 7.0
+    with new.read() as snapshot:
+        assert snapshot.queue(QUEUE).lease_seconds == 7.0
     assert tasks_of(new) == tasks_of(old)
 
 
@@ -230,7 +230,7 @@ def test_a_queue_that_was_dropped_at_the_new_store_is_not_brought_there_again_un
     moved(old, new)
     with new.begin() as transaction:
         transaction.delete_queue(QUEUE)
-    with pytest.raises(MoveRefusedError, match="no more"):
+    with pytest.raises(MoveRefusedError, match="dropped there"):
         moved(old, new)
     a_move(old, new).abort()
     assert moved(old, new).tasks == 49
@@ -294,7 +294,7 @@ def test_a_move_whose_progress_is_forgotten_is_not_gone_on_with(old: Store) -> N
         moved(old, interrupted(new, at=8, when="after"))
     new._answers.clear()
     assert len(tasks_of(new)) == 49
-    with pytest.raises(MoveRefusedError, match="not remembered"):
+    with pytest.raises(MoveRefusedError, match="has expired"):
         moved(old, new)
     a_move(old, new).abort()
     moved(old, new)

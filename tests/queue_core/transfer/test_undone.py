@@ -1,4 +1,4 @@
-"""A move that is undone: the old queue is as it was, unless somebody has used the new one; a queue that comes back."""
+"""An aborted migration restores the old queue unless the new one was used; a queue may move back."""
 
 import pytest
 
@@ -82,8 +82,8 @@ def test_undoing_leaves_an_empty_queue_that_was_there_before(old: Store, new: St
         transaction.put_queue(QueueSpec(QUEUE, lease_seconds=7.0), now=new.clock.now())
     moved(old, new)
     a_move(old, new).abort()
-    with new.read() as look:
-        assert (look.queue(QUEUE).lease_seconds, look.queue(QUEUE).moved_to) == (7.0, "")
+    with new.read() as snapshot:
+        assert (snapshot.queue(QUEUE).lease_seconds, snapshot.queue(QUEUE).moved_to) == (7.0, "")
     assert tasks_of(new) == []
 
 
@@ -130,11 +130,11 @@ def test_what_a_move_left_behind_is_not_replaced_by_another_queue_of_the_same_na
     with new.begin() as transaction:
         transaction.delete_queue(QUEUE)
         transaction.put_queue(QueueSpec(QUEUE), now=new.clock.now())
-    with pytest.raises(MoveRefusedError, match="another one"):
+    with pytest.raises(MoveRefusedError, match="another queue"):
         moved(new, old)
     assert len(tasks_of(old)) == 49
 
 
 def _has_queue(store: Store) -> bool:
-    with store.read() as look:
-        return bool(look.queues())
+    with store.read() as snapshot:
+        return bool(snapshot.queues())

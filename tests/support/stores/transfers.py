@@ -16,7 +16,7 @@ from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.transfer.exporter import ExportResult, export
 from queue_core.transfer.importer import Import, ImportResult, check_file
-from queue_core.transfer.migration import MigrationResult, QueueMove
+from queue_core.transfer.migration import MigrationResult, QueueMigration
 from queue_core.transfer.reader import ExportReader, opened_for_reading
 
 QUEUE = "thumbs"
@@ -140,9 +140,9 @@ def imported(store: Store, path: Path) -> ImportResult:
         return Import(store, reader, lines=0, progress=quiet, lead_seconds=LEAD_SECONDS).run()
 
 
-def a_move(source: Store, target: Store, *, queue: str = QUEUE) -> QueueMove:
+def a_move(source: Store, target: Store, *, queue: str = QUEUE) -> QueueMigration:
     """Return a move that waits only briefly for one that was killed."""
-    return QueueMove(source, target, queue, progress=quiet, lead_seconds=LEAD_SECONDS)
+    return QueueMigration(source, target, queue, progress=quiet, lead_seconds=LEAD_SECONDS)
 
 
 def moved(source: Store, target: Store, *, queue: str = QUEUE) -> MigrationResult:
