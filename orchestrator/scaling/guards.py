@@ -109,7 +109,7 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.state.erlang.workers), "does on paper"
+    most, why = max(spec.workers.min, facts.state.erlang.workers), "is the Erlang C estimate"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:

@@ -89,7 +89,7 @@ class CounterfactualBacklogs:
 class PolicyState:
     """The state that the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
 
-    `grown_at[n - 1]` is when a decision last asked for the n-th worker.
+    `grown_at[n - 1]` is when a decision last raised the target to n.
     """
 
     estimates: Estimates = Estimates()

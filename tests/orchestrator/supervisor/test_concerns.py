@@ -13,7 +13,7 @@ from tests.support.fleet.fleet_builders import NOW, a_decision, a_fleet, a_pool,
 from tests.support.fleet.fleet_views import a_managed_pool
 
 MAX_8 = Limit("max", "max 8")
-HELD = Limit("budget", "the budget of 2h/day is spent: 1 does on paper")
+HELD = Limit("budget", "the budget of 2h/day is spent: 1 is the Erlang C estimate")
 
 
 def a_troubled_pool(
@@ -65,7 +65,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             Concern(
                 ("late",),
                 "a task has waited for 95 s, the slo is 30 s; "
-                "held back by budget: the budget of 2h/day is spent: 1 does on paper; workers: 1 of 4 wanted",
+                f"held back by budget: {HELD.why}; workers: 1 of 4 wanted",
             ),
             id="late, and a guard holds it",
         ),
