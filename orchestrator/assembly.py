@@ -13,8 +13,7 @@ from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
-from orchestrator.sources.presence import ServersPresence
-from orchestrator.sources.pull_queue import QueueSource
+from orchestrator.sources.pull_queue import QueueSource, ServersPresence
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
@@ -40,7 +39,7 @@ def open_supervisor(
     worker_token: str | None = None,
     loader: Callable[[Queues], Callable[[], ReloadedSettings]] | None = None,
     watched: Path | None = None,
-    pulse: Heartbeat | None = None,
+    heartbeat: Heartbeat | None = None,
 ) -> Iterator[Supervisor]:
     """Open the supervisor of a project's pools; call its `run`, and `request_stop` from another thread to end it.
 
@@ -54,7 +53,7 @@ def open_supervisor(
         loader: takes the queues and returns a function that reads the pools again for a reload; without it only
             `Supervisor.request_reload(pools)` reloads.
         watched: the file whose change triggers a reload.
-        pulse: receives the snapshots that other threads read.
+        heartbeat: receives the snapshots that other threads read.
     """
     url = url or project.queue_file.server.url(project.directory)
     files = state_of(project)
@@ -64,7 +63,7 @@ def open_supervisor(
         stack.callback(queues.close)
         presence = _presence(url, token, stack)
         elsewhere = presence.all if presence.several else None
-        source = QueueSource(queues, waiting=waiting, heard=presence, elsewhere=elsewhere)
+        source = QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere)
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -78,7 +77,7 @@ def open_supervisor(
             token=worker_token or token,
             load=None if loader is None else loader(queues),
             watched=watched,
-            pulse=pulse,
+            heartbeat=heartbeat,
         )
 
 

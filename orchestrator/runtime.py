@@ -29,7 +29,7 @@ class Exit:
     """The exit of a worker. Exactly one of `code` and `signal` is known; neither for an adopted process.
 
     `memory_limit_bytes` and `memory_peak_bytes` are its limit and its highest use, each where the runtime knows it;
-    `reason` is the runtime's further explanation ("removed by somebody else").
+    `reason` is the runtime's further explanation ("removed from outside").
     `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down.
     `last_lines` is the end of its output, without payloads: at most 20 lines of 500 characters. `stack` has the stacks
     of its threads before it was killed, innermost call first.

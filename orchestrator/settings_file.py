@@ -13,7 +13,7 @@ from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from orchestrator.state.directory import StateDir
 from queue_core.config.listen import is_private
-from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes
+from queue_core.config.messages import SettingProblem, did_you_mean, home_problems
 from queue_core.config.settings import (
     Override,
     QueueFile,
@@ -150,7 +150,7 @@ def parse(
     document = read_document(text, name=name, repeats="kept")
     refuse_empty(document)
     data = overlay(document.data, overrides)
-    queue_file, problems = parse_queue_file(data, also=_FLEET_KEYS)
+    queue_file, problems = parse_queue_file(data, other_keys=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
     pools: dict[str, PoolSpec] = {}
     supervisor = SupervisorSettings()
@@ -164,7 +164,7 @@ def parse(
         problems += error.problems
     problems += _relations(mapping)
     fleet = {key: mapping[key] for key in _FLEET_KEYS if key in mapping}
-    problems += home_mistakes(fleet, leave_out=_NOT_PATHS)
+    problems += home_problems(fleet, leave_out=_NOT_PATHS)
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
         problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))

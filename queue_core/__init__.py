@@ -1,10 +1,10 @@
 """A pull queue: producers add tasks; workers lease them, then delete them.
 
-What is exported here is public, and so is `queue_core.testing`; all else is private. A name is imported when it is
-first asked for: a program pays for what it uses only.
+The names exported here and `queue_core.testing` are public; all else is private. A name is imported when it is first
+used, so a program loads only what it needs.
 """
 
-TYPE_CHECKING = False  # type checkers take it for true; importing `typing` for it would be an import
+TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time
 
 if TYPE_CHECKING:
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
-    from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+    from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
     from queue_core.store import Added, Deletion, Page, Renewed, Storage
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
     from queue_core.worker.app import App
@@ -74,13 +74,13 @@ else:
         ),
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
-        "queue_core.stats": "FinishedLease HeardWorker LiveLease QueueStats Samples TagStats WaitingTask",
+        "queue_core.stats": "FinishedLease WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewed Storage",
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Dead Retry Task",
     }
-    """The public names, by the module that has them."""
+    """The public names, by their module."""
 
     def __getattr__(name):
         for module, names in _HOMES.items():
@@ -107,7 +107,6 @@ __all__ = [
     "Dead",
     "Deletion",
     "FinishedLease",
-    "HeardWorker",
     "HttpQueue",
     "HttpQueues",
     "Instant",
@@ -164,6 +163,7 @@ __all__ = [
     "UnauthenticatedError",
     "UnknownQueueError",
     "WaitingTask",
+    "WorkerActivity",
     "WorkerRetiredError",
     "connect_appengine",
     "open_queue",

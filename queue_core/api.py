@@ -1,4 +1,4 @@
-"""The verbs as a producer, a worker and a supervisor see them, the same in process and over HTTP."""
+"""The verbs for producers, workers and supervisors: the same protocols in process and over HTTP."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -6,29 +6,29 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.fast_values import builder
-from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.fast_values import fast_constructor
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 T = TypeVar("T")
 
 Ended: TypeAlias = Lease | str | Deletion
-"""A lease whose task is to be deleted: itself, its token, or what goes with the deletion."""
+"""A lease whose task is to be deleted: a `Lease`, its token, or a `Deletion`."""
 
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
 
-new_task = builder(NewTask)
+new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One look at some tags of a queue, all of it as of `now`: what a supervisor scales on.
+    """The state of some tags of a queue at `now`: the input of a scaling decision.
 
-    `heard` has those of the workers asked for that the answering server has heard of; None where no server answers, as
-    a store that is opened directly does not know who waits. `upcoming` tells of delayed tasks that were never leased
-    and become leasable within the time asked for, of a thousand at most (see `stats.coming`).
+    `heard` lists those of the requested workers that called this server lately; None without a server, as a store
+    opened directly does not know its waiters. `upcoming` groups at most a thousand never leased, delayed tasks that
+    become leasable within the requested time (see `stats.group_upcoming`).
     """
 
     now: Instant
@@ -37,13 +37,13 @@ class Observation:
     samples: Samples = NO_SAMPLES
     live: tuple[LiveLease, ...] = ()
     seen: dict[str, Instant] = field(default_factory=dict)
-    heard: tuple[HeardWorker, ...] | None = None
+    heard: tuple[WorkerActivity, ...] | None = None
     upcoming: tuple[WaitingTask, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ObservationQuery:
-    """What one observation is to be of: see `Queues.observe`."""
+    """The parameters of one observation: see `Queues.observe`."""
 
     queue: str
     tags: TagFilter = ANY
@@ -53,7 +53,7 @@ class ObservationQuery:
 
 
 class Queue(Protocol):
-    """One queue. Verbs take one or many; a lease may be given as a `Lease` or as its token.
+    """One queue. Verbs accept one item or many; a lease is given as a `Lease` or as its token.
 
     Every verb may raise `StoreUnavailableError`, and `UnknownQueueError` when the queue is gone.
     """
@@ -66,10 +66,10 @@ class Queue(Protocol):
         """Add up to 1,000 tasks; when this returns they are durable. A given name makes the add idempotent.
 
         Args:
-            connection: of the caller's own to the store's database (`psycopg.Connection`, for a `postgresql:` store),
-                with an open READ COMMITTED transaction. The tasks are there if the caller commits, and only then; that
-                commit wakes waiters. The lifecycle log tells nothing of such a call. Raises `InvalidRequestError` for
-                any other connection or queue; after a `StoreError` the transaction can only be rolled back.
+            connection: the caller's own connection to the store's database (`psycopg.Connection`, for a `postgresql:`
+                store) with an open READ COMMITTED transaction. The tasks exist if and when the caller commits; that
+                commit wakes waiters. The lifecycle log omits the call. Raises `InvalidRequestError` for any other
+                connection or queue; after a `StoreError` the transaction can only be rolled back.
         """
 
     def lease(
@@ -83,8 +83,8 @@ class Queue(Protocol):
     ) -> list[Lease]:
         """Lease up to `count` tasks; with `wait_seconds`, return as soon as there is one.
 
-        All payloads are in memory at once: through a server fewer than `count` come where they would be over 8 MiB
-        together; in process it is for the caller to ask for no more than it can hold.
+        All payloads are in memory at once: a server returns fewer than `count` tasks where they would exceed 8 MiB
+        together; in process the caller must choose a `count` that it can hold.
         """
 
     def exchange(
@@ -97,9 +97,9 @@ class Queue(Protocol):
         worker: str = "",
         wait_seconds: float = 0.0,
     ) -> tuple[list[Lease], tuple[str, ...]]:
-        """Delete what is finished and lease the next in one step: a worker's steady state.
+        """Delete finished tasks and lease the next ones atomically: a worker's steady state.
 
-        Returns the leases, and the tokens among `deletions` that were not current (their tasks moved on).
+        Returns the leases, and the tokens among `deletions` that were not current.
         """
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
@@ -123,31 +123,31 @@ class Queue(Protocol):
     ) -> list[Added]:
         """Delete finished tasks. Raises `LeaseLostError`; the current ones are deleted all the same.
 
-        `then` (with one lease) is added in the same step: a stage hands over without loss or duplicates. With a
-        `connection` (see `add`) what the task did and that it is done are one commit of the caller's: let the error of
-        a lost lease roll it back.
+        The tasks of `then` (allowed with one lease) are added atomically with the deletion, so that a pipeline neither
+        loses nor duplicates tasks. With a `connection` (see `add`) the handler's writes and the deletion are one
+        commit of the caller: let `LeaseLostError` roll it back.
         """
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """Delete tasks whoever holds them (App Engine's unfenced delete)."""
+        """Delete tasks without checking their leases (App Engine's delete)."""
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
-        """Delete all tasks of these tags but the dead, or only the dead; returns how many."""
+        """Delete all tasks of these tags except dead ones, or only dead ones; return how many."""
 
     def pause(self) -> None:
-        """Grant no more leases; adds and deletes go on."""
+        """Stop granting leases; adds and deletes still work."""
 
     def resume(self) -> None:
-        """Grant leases again."""
+        """Resume granting leases."""
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
-        """Make dead tasks ready again with all their leases before them; returns how many."""
+        """Make dead tasks ready again with no lease charged; return how many."""
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
-        """Counts now, totals ever; O(1)."""
+        """Return the present counts and the totals; O(1)."""
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
-        """Counts per tag, a page at a time."""
+        """Return counts per tag, a page at a time."""
 
     def peek(
         self,
@@ -159,35 +159,35 @@ class Queue(Protocol):
         limit: int = 100,
         payload_bytes: int = 0,
     ) -> Page:
-        """Look at tasks without leasing them; payloads are cut to `payload_bytes`."""
+        """Return tasks without leasing them; payloads are cut to `payload_bytes`."""
 
     def close(self) -> None:
-        """Let go of connections; nothing is lost."""
+        """Close the connections; nothing is lost."""
 
 
 class Queues(Protocol):
-    """All queues of one store: what administrators and supervisors ask."""
+    """All queues of one store: the verbs of administrators and supervisors."""
 
     def queue(self, name: str) -> Queue:
-        """One queue's verbs; whether it exists is told by the first verb."""
+        """Return one queue; a missing queue raises `UnknownQueueError` at the first verb."""
 
     def put_queue(self, spec: QueueSpec) -> bool:
-        """Create the queue or set it anew; True when created."""
+        """Create the queue or replace its settings; True when created."""
 
     def delete_queue(self, name: str) -> int:
-        """Drop a queue and its tasks; returns how many."""
+        """Drop a queue and its tasks; return the number of tasks."""
 
     def queues(self) -> list[QueueSpec]:
-        """All queues by name."""
+        """Return all queues, ordered by name."""
 
     def storage(self) -> Storage:
-        """What the payloads of all tasks may come to, and what they come to."""
+        """Return the limit on the payload bytes of all tasks, and the bytes in use."""
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """Refuse adds that would bring the payloads of all tasks over so many bytes (`StorageLimitError`); None: none.
+        """Set the limit on the payload bytes of all tasks, beyond which adds raise `StorageLimitError`; None: no limit.
 
-        What a deletion adds in the same step is let in, so that a full store can empty itself. A server learns of what
-        another one set within a second; adds of several servers at the same moment may pass the limit together.
+        A deletion's `then` is exempt, so that a full store can drain. Servers notice a new limit within a second;
+        simultaneous adds through several servers may exceed it together.
         """
 
     def observe(
@@ -199,36 +199,35 @@ class Queues(Protocol):
         workers: Sequence[str] = (),
         ahead_seconds: float = 0.0,
     ) -> Observation:
-        """Everything a scaling decision needs, in one round trip; `after` is the last observation's cursor.
+        """Return the input of a scaling decision in one round trip; `after` is the last observation's cursor.
 
-        `ahead_seconds`, up to 30 days: how far ahead tasks to come are told; 0: none is.
+        `ahead_seconds`: report tasks that become leasable within this time, at most 30 days; 0: none.
         """
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
-        """Observations of several queues in one round trip, at most 1000; None for a queue that does not exist."""
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
+        """Return observations of up to 1000 queues in one round trip; None for a queue that does not exist."""
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
-        """Fence a worker: it gets no lease any more, and its waiting ends. False when it holds a lease.
+        """Fence a worker: it gets no more leases, and its waiting calls end. False when it holds a lease.
 
-        `busy` says what is done then: nothing (`keep`), or it is fenced all the same, and keeps what it holds
-        (`finish`).
+        `busy`: what to do then: `keep` does not fence it; `finish` fences it all the same, and it keeps its leases.
         """
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
-        """Give back at once all that a dead worker holds."""
+        """Give back at once all leases that a dead worker holds."""
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
-        """Take or keep a lead for `seconds`; False while another holder has it."""
+        """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
-        """Sleep until a task of one of these becomes leasable (the queue's name is returned), or None."""
+        """Wait until a task of one of these becomes leasable; return its queue's name, or None when the time is up."""
 
     def close(self) -> None:
-        """Let go of connections; nothing is lost."""
+        """Close the connections; nothing is lost."""
 
 
 def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
-    """One or many, as a list. Raises `InvalidRequestError` for anything else."""
+    """Return one task or many as a list. Raises `InvalidRequestError` for anything else."""
     if isinstance(tasks, bytes | bytearray | memoryview):
         return [new_task(bytes(tasks))]
     if isinstance(tasks, NewTask):
@@ -238,26 +237,26 @@ def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
         cure = "encode it: text.encode()" if isinstance(given, str) else "NewTask(payload) makes a task"
         raise InvalidRequestError(f"add takes bytes, a NewTask or a list of NewTasks: {_shown(given)}; {cure}")
     many = list(tasks)
-    strange = [place for place, task in enumerate(many) if not isinstance(task, NewTask)]
-    if strange:
-        shown = f"at {strange[0]} is one {_shown(many[strange[0]])}"
+    wrong = [index for index, task in enumerate(many) if not isinstance(task, NewTask)]
+    if wrong:
+        shown = f"item {wrong[0]} is {_shown(many[wrong[0]])}"
         raise InvalidRequestError(f"a list must be of NewTasks: {shown}; NewTask(payload) makes a task")
     return many
 
 
 def _shown(value: object) -> str:
-    """What was given instead, without what may be a payload."""
+    """Describe a wrong argument without its value, which may be a payload."""
     return f"of type {type(value).__name__}"
 
 
 def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
-    """The tokens of one or many leases. Raises `InvalidRequestError` for anything else."""
+    """Return the tokens of one lease or many. Raises `InvalidRequestError` for anything else."""
     many = [leases] if isinstance(leases, Lease | str) else _listed(leases)
     try:
         return [lease if isinstance(lease, str) else lease.token for lease in many]
     except AttributeError:
-        strange = next(lease for lease in many if not isinstance(lease, Lease | str))
-        raise _no_lease(strange) from None
+        wrong = next(lease for lease in many if not isinstance(lease, Lease | str))
+        raise _no_lease(wrong) from None
 
 
 def _listed(leases: Iterable[T]) -> list[T]:
@@ -267,31 +266,30 @@ def _listed(leases: Iterable[T]) -> list[T]:
 
 
 def _no_lease(value: object) -> InvalidRequestError:
-    return InvalidRequestError(f"a Lease, its token or a list of these is needed: {_shown(value)} is none")
+    return InvalidRequestError(f"give a Lease, its token or a list of these: {_shown(value)}")
 
 
 def as_names(names: str | Iterable[str]) -> list[str]:
-    """One or many, as a list. Raises `InvalidRequestError` for anything else."""
+    """Return one name or many as a list. Raises `InvalidRequestError` for anything else."""
     if isinstance(names, str):
         return [names]
     many: list[object] = [*names] if isinstance(names, Iterable) else [names]
-    strange = [name for name in many if not isinstance(name, str)]
-    if strange:
-        raise InvalidRequestError(f"a task's name or a list of names is needed: {strange[0]!r} is none")
+    wrong = [name for name in many if not isinstance(name, str)]
+    if wrong:
+        raise InvalidRequestError(f"give a task's name or a list of names: {wrong[0]!r}")
     return cast("list[str]", many)
 
 
 def as_states(states: Iterable[TaskState]) -> frozenset[TaskState]:
-    """A set of states. Raises `InvalidRequestError` for anything else."""
+    """Return a set of states. Raises `InvalidRequestError` for anything else."""
     many: list[object] = [*states] if isinstance(states, Iterable) else [states]
-    strange = [state for state in many if not isinstance(state, TaskState)]
-    if strange:
+    if not all(isinstance(state, TaskState) for state in many):
         raise InvalidRequestError(f"states must be a set of TaskState, such as {{TaskState.READY}}: {states!r}")
     return frozenset(cast("list[TaskState]", many))
 
 
 def as_deletions(leases: Ended | Iterable[Ended], then: Sequence[NewTask]) -> list[Deletion]:
-    """One or many deletions; `then` needs exactly one lease."""
+    """Return one deletion or many as a list; `then` needs exactly one lease."""
     many = [leases] if isinstance(leases, Lease | str | Deletion) else _listed(leases)
     if not then:
         return [item if isinstance(item, Deletion) else Deletion(as_tokens(item)[0]) for item in many]

@@ -1,4 +1,4 @@
-"""HttpQueue and HttpQueues: the same verbs over HTTP, for programs that leave the store to a server."""
+"""`HttpQueue` and `HttpQueues`: the verbs over HTTP, for programs that use a server."""
 
 from collections.abc import Iterable, Sequence
 from typing import Literal, cast
@@ -20,16 +20,17 @@ from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
-from queue_core.stats import FinishedLease, HeardWorker, QueueStats, TagStats
+from queue_core.stats import FinishedLease, QueueStats, TagStats, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 TIMEOUT_SECONDS = 30.0
+"""How long a reply may take, besides `wait_seconds`."""
 RETRIES = Retries()
 
 
 class HttpQueue:
-    """One queue of a server: a `Queue`. Used from any number of threads."""
+    """A `Queue` of a server. Thread-safe."""
 
     def __init__(
         self,
@@ -43,8 +44,8 @@ class HttpQueue:
     ) -> None:
         """Args:
         url: `http://host:port`, `https://host` or `unix:///path`.
-        timeout_seconds: how long an answer may take, beside `wait_seconds`.
-        caller: share these connections instead of opening others.
+        timeout_seconds: how long a reply may take, besides `wait_seconds`.
+        caller: connections to share instead of opening new ones.
         """
         self._caller = caller or HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
         self._name = name
@@ -128,25 +129,25 @@ class HttpQueue:
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """See `Queue.purge`."""
-        return cast("int", self._ask("purge", {**values.tags_json(tags), "dead": dead})["count"])
+        return cast("int", self._call("purge", {**values.tags_json(tags), "dead": dead})["count"])
 
     def pause(self) -> None:
         """See `Queue.pause`."""
-        self._ask("pause", {})
+        self._call("pause", {})
 
     def resume(self) -> None:
         """See `Queue.resume`."""
-        self._ask("resume", {})
+        self._call("resume", {})
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
         """See `Queue.redrive`."""
         listed = None if names is None else as_names(names)
-        return cast("int", self._ask("redrive", {**values.tags_json(tags), "names": listed})["count"])
+        return cast("int", self._call("redrive", {**values.tags_json(tags), "names": listed})["count"])
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `Queue.stats`."""
-        asked = values.tags_json(tags)
-        query = _query(kind=asked.get("kind"), tag=asked.get("tags"))
+        json = values.tags_json(tags)
+        query = _query(kind=json.get("kind"), tag=json.get("tags"))
         return values.flat_of(QueueStats, self._caller.get(f"{self._path}/stats{query}"))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
@@ -175,27 +176,27 @@ class HttpQueue:
             "limit": limit,
             "payload_bytes": payload_bytes,
         }
-        return values.page_of(self._ask("peek", body))
+        return values.page_of(self._call("peek", body))
 
     def close(self) -> None:
-        """Close the connections, also those of queues that share them; a call in another thread ends."""
+        """Close the connections, including those shared with other queues; calls in other threads fail."""
         self._caller.close()
 
     def _change(self, verb: str, body: Json) -> Json:
-        """A verb that takes effect once, however often it has to be sent."""
+        """Call a verb that takes effect once, however often it is sent."""
         return self._caller.post(f"{self._path}/{verb}", body, repeat="keyed")
 
     def _grant(self, verb: str, body: Json, wait_seconds: float) -> Json:
-        """The same for one that leases: its callers try again by themselves."""
+        """Call a verb that leases; with fewer retries, as its callers call again anyway."""
         path = f"{self._path}/{verb}"
         return self._caller.post(path, body, repeat="keyed", wait_seconds=wait_seconds, patience="short")
 
-    def _ask(self, verb: str, body: Json) -> Json:
+    def _call(self, verb: str, body: Json) -> Json:
         return self._caller.post(f"{self._path}/{verb}", body, repeat="safe")
 
 
 class HttpQueues:
-    """All queues of a server: a `Queues`. Used from any number of threads."""
+    """All queues of a server: a `Queues`. Thread-safe."""
 
     def __init__(
         self,
@@ -207,7 +208,7 @@ class HttpQueues:
     ) -> None:
         """Args:
         url: `http://host:port`, `https://host` or `unix:///path`.
-        timeout_seconds: how long an answer may take, beside what it was asked to wait.
+        timeout_seconds: how long a reply may take, besides `wait_seconds`.
         """
         self._caller = HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
 
@@ -247,13 +248,13 @@ class HttpQueues:
         ahead_seconds: float = 0.0,
     ) -> Observation:
         """See `Queues.observe`."""
-        body = values.look_json(ObservationQuery(queue, tags, after, tuple(workers), ahead_seconds))
+        body = values.query_json(ObservationQuery(queue, tags, after, tuple(workers), ahead_seconds))
         del body["queue"]
         return values.observation_of(self._post(f"/v1/queues/{quoted(queue)}/observe", body))
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
-        body: Json = {"looks": [values.look_json(look) for look in looks]}
+        body: Json = {"looks": [values.query_json(query) for query in queries]}
         found = self._post("/v1/observe", body)["observations"]
         return [None if one is None else values.observation_of(one) for one in cast("list[Json | None]", found)]
 
@@ -261,10 +262,10 @@ class HttpQueues:
         """See `Queues.retire_worker`."""
         return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
 
-    def heard_workers(self, queue: str, *, prefix: str = "") -> list[HeardWorker]:
-        """Workers whose names begin so, as the server that answers has heard of them lately."""
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
+        """Return the recent activity, as seen by one server, of workers whose names begin with `prefix`."""
         answer = self._caller.get(f"/v1/queues/{quoted(queue)}/workers{_query(prefix=prefix)}")
-        return values.many_of(HeardWorker, answer["workers"])
+        return values.many_of(WorkerActivity, answer["workers"])
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """See `Queues.release_worker`."""
@@ -283,7 +284,7 @@ class HttpQueues:
         return cast("str | None", called["queue"])
 
     def close(self) -> None:
-        """Close the connections; a call in another thread ends."""
+        """Close the connections; calls in other threads fail."""
         self._caller.close()
 
     def _post(self, path: str, body: Json) -> Json:
@@ -293,8 +294,8 @@ class HttpQueues:
 def _refuse_connection(connection: object | None) -> None:
     if connection is not None:
         raise InvalidRequestError(
-            "a queue behind a server can't take part in a transaction of yours: leave `connection` out, or open the "
-            "queue on its postgresql: store"
+            "a queue of a server can't take part in your transaction: leave `connection` out, or open the "
+            "queue by its store's postgresql: URL"
         )
 
 

@@ -8,31 +8,31 @@ Instant = NewType("Instant", int)
 
 MICROSECONDS = 1_000_000
 NEVER = Instant(0)
-"""Stands for an instant that has not come yet."""
+"""A placeholder for an instant that has not come yet."""
 
 
 def after(start: Instant, seconds: float) -> Instant:
-    """The instant `seconds` after `start`, rounded to the microsecond."""
+    """Return the instant `seconds` after `start`, rounded to the microsecond."""
     return Instant(start + round(seconds * MICROSECONDS))
 
 
 def seconds_between(start: Instant, end: Instant) -> float:
-    """Seconds from `start` to `end`; negative when `end` is the earlier."""
+    """Return the seconds from `start` to `end`; negative when `end` is earlier."""
     return (end - start) / MICROSECONDS
 
 
 class Clock(Protocol):
-    """Where a shell module gets its `now`."""
+    """The source of time for modules that do I/O."""
 
     def now(self) -> Instant:
-        """The present, UTC."""
+        """Return the present instant, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for waiting inside one process."""
+        """Return seconds that never go back, for waiting inside one process."""
 
 
 def microseconds_since_boot() -> int:
-    """Counts on while the host is suspended, and nobody sets it: `RemoteClock` measures a store's time against it."""
+    """Return the time since boot, including suspension; it is never set. `RemoteClock` is based on it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
@@ -50,7 +50,7 @@ START = Instant(1_700_000_000_000_000)
 
 
 class ManualClock:
-    """A clock that stands still until it is told to advance; for tests and replays."""
+    """A clock that only moves when `advance` or `step` is called; for tests and replays."""
 
     def __init__(self, now: Instant = START) -> None:
         self._now = now
@@ -63,12 +63,12 @@ class ManualClock:
         return self._monotonic_microseconds / MICROSECONDS
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, which must not be negative."""
+        """Advance by `seconds`, which must not be negative."""
         if seconds < 0:
             raise ValueError(f"a clock goes forward: {seconds} s; use `step` for a stepped clock")
         self.step(seconds)
         self._monotonic_microseconds += round(seconds * MICROSECONDS)
 
     def step(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as an operator or NTP may; the monotonic one stands."""
+        """Set the wall clock forward or back, as an operator or NTP may; the monotonic clock is unchanged."""
         self._now = after(self._now, seconds)

@@ -1,4 +1,4 @@
-"""open_queue(url): the store itself, or a server's API, by the URL alone."""
+"""`open_queue(url)`: open a queue of a store or of a server, depending on the URL."""
 
 from typing import Literal
 
@@ -21,14 +21,14 @@ def open_queues(
     retries: Retries = RETRIES,
     timeout_seconds: float = TIMEOUT_SECONDS,
 ) -> Queues:
-    """All queues of a store or of a server, by its URL.
+    """Open all queues of a store or of a server by its URL.
 
     Args:
         url: `sqlite:///towline.db`, `postgresql://...`, `redis://...`, `memory:`; or a server's `http://`, `https://`,
-            `unix:/path`, or those of several on one store, joined by commas: where one fails, the next is asked.
-        token: the bearer token for a server that asks for one.
-        durability: of a store opened here; a server has its own.
-        retries, timeout_seconds: how patient to be with servers; who has other things to look after takes less.
+            `unix:/path`, or several servers of one store, joined by commas: when one fails, the next is used.
+        token: the bearer token for a server that requires one.
+        durability: of a store that is opened in this process; a server has its own.
+        retries, timeout_seconds: bounds of calls to a server; lower them where a caller must not block for long.
     """
     if url.startswith(SERVER_SCHEMES):
         return HttpQueues(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
@@ -42,7 +42,7 @@ def open_queue(
     token: str | None = None,
     durability: Literal["strict", "relaxed"] = "strict",
 ) -> Queue:
-    """One queue by its name; a queue that does not exist yet is created with default settings."""
+    """Open one queue by its name; create it with default settings if it doesn't exist."""
     queues = open_queues(url, token=token, durability=durability)
     if name not in {spec.name for spec in queues.queues()}:
         queues.put_queue(QueueSpec(name))

@@ -1,30 +1,30 @@
-"""The queue's errors. The class says what the caller can do.
+"""The queue's errors. The class tells the caller what it can do.
 
 QueueError
-├── InvalidRequestError              mend the call; nothing was changed
+├── InvalidRequestError              correct the call; nothing was changed
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
-│   └── BadFileError                 mend the file, or export it anew
-│       └── CutShortError            the file ends too early: complete it, then go on
+│   └── BadFileError                 correct the file, or export again
+│       └── CutShortError            the file is truncated: complete it, then go on
 ├── UnknownQueueError                name a queue that exists; the message lists some
-│   └── QueueMovedError              the queue lives in another store now; the message says where
-├── StorageLimitError                delete tasks, or raise the limit, which the message names; nothing was changed
-├── MoveRefusedError                 mend what stands in the way of a move, which the message names
-├── LeaseLostError                   the token is not current: stop the work, its task has moved on
-├── WorkerRetiredError               this worker is to finish: it gets no more leases
-├── ListenError                      listen somewhere else, or stop whoever listens there
-├── AppError                         mend the handlers, or what the worker was told to serve
-│   └── AppImportError               mend the module that holds them
+│   └── QueueMovedError              the queue was moved to another store, which the message names
+├── StorageLimitError                delete tasks or raise the limit; nothing was changed
+├── MoveRefusedError                 remove the obstacle to the move that the message names
+├── LeaseLostError                   the token is not current: stop working on its task
+├── WorkerRetiredError               this worker gets no more leases: finish and exit
+├── ListenError                      use another address, or stop the process that uses this one
+├── AppError                         correct the handlers, or the worker's settings
+│   └── AppImportError               correct the module that holds the handlers
 ├── PermissionDeniedError            use a token of another role
-│   └── UnauthenticatedError         no token, or not one this server knows
+│   └── UnauthenticatedError         give a token that this server knows
 └── StoreError
-    ├── StoreUnavailableError        try again: nothing is known to have been changed
+    ├── StoreUnavailableError        try again: no change is known to have been made
     │   ├── StoreFullError           free disk space, then try again
-    │   └── OutcomeUnknownError      it may have taken effect: look before repeating
+    │   └── OutcomeUnknownError      it may have taken effect: check before repeating
     ├── StoreReadOnlyError           make the file and its folder writable
-    ├── StoreUnsafeError             mend the engine's settings: it could lose or refuse what the store must keep
-    ├── StoreCorruptError            the file is not a queue, or is damaged
+    ├── StoreUnsafeError             correct the engine's settings: it could lose or refuse data
+    ├── StoreCorruptError            the file is not a store, or is damaged
     └── StoreVersionError            made by a newer version; upgrade
 """
 
@@ -32,19 +32,19 @@ from collections.abc import Iterable, Sequence
 
 
 class QueueError(Exception):
-    """Every error that the queue raises on purpose."""
+    """The base of every error that the queue raises on purpose."""
 
 
 class InvalidRequestError(QueueError):
-    """The call can't be right, whatever the state of the queue; nothing was changed."""
+    """The call is invalid whatever the state of the queue; nothing was changed."""
 
 
 class InvalidQueueNameError(InvalidRequestError):
-    """A queue's name is out of form."""
+    """A queue's name has the wrong form."""
 
 
 class InvalidTaskNameError(InvalidRequestError):
-    """A task's name is out of form."""
+    """A task's name has the wrong form."""
 
 
 class InvalidTagError(InvalidRequestError):
@@ -64,7 +64,7 @@ class InvalidCountError(InvalidRequestError):
 
 
 class InvalidTokenError(InvalidRequestError):
-    """A text that no lease ever had as its token."""
+    """A text is not a lease token."""
 
 
 class InvalidSettingError(InvalidRequestError):
@@ -84,46 +84,46 @@ class TooManyTagsError(InvalidRequestError):
 
 
 class QueueModeError(InvalidRequestError):
-    """The queue is a push queue of App Engine's, of which only the name is known here."""
+    """The queue is an App Engine push queue; only its name is known here."""
 
 
 class UnknownQueueError(QueueError):
-    """No queue has that name. `discreet` says no more than that, for callers who may not know of other queues."""
+    """No queue has that name. `public_message` lists no other queues, for callers that must not learn of them."""
 
-    def __init__(self, message: str, *, discreet: str = "") -> None:
+    def __init__(self, message: str, *, public_message: str = "") -> None:
         super().__init__(message)
-        self.discreet = discreet or message
+        self.public_message = public_message or message
 
     @classmethod
     def among(cls, name: str, others: Iterable[str]) -> "UnknownQueueError":
-        """The error for a name, with some of the names that there are."""
-        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", discreet=f"no queue {name!r}")
+        """Return the error for `name`, listing the `others` in its message."""
+        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", public_message=f"no queue {name!r}")
 
 
 class QueueMovedError(UnknownQueueError):
-    """The queue was moved to another store, and nothing may change it here any more."""
+    """The queue was moved to another store and can't be changed here any more."""
 
 
 class BadFileError(InvalidRequestError):
-    """A file that can't be imported: another format, a value out of range, or not as it was written."""
+    """A file can't be imported: another format, a value out of range, or modified since it was written."""
 
 
 class CutShortError(BadFileError):
-    """A file that ends before its end."""
+    """A file is truncated."""
 
 
 class MoveRefusedError(QueueError):
-    """A queue can't be moved as things stand; nothing was lost, and where it was it still is."""
+    """A queue can't be moved at present; it stays where it was, and nothing was lost."""
 
 
 class StorageLimitError(QueueError):
-    """What is to be added would bring the payloads of all tasks over the store's `total_storage_limit`."""
+    """An add would bring the payloads of all tasks over the store's `total_storage_limit`."""
 
 
 class LeaseLostError(QueueError):
-    """Tokens that are not current: expired, released, deleted or leased again. They changed nothing.
+    """Some tokens are not current (expired, released, deleted or leased again) and changed nothing.
 
-    In a batch the current tokens took effect all the same.
+    The current tokens of the same call took effect.
     """
 
     def __init__(self, message: str, *, tokens: Sequence[str] = ()) -> None:
@@ -132,19 +132,19 @@ class LeaseLostError(QueueError):
 
 
 class WorkerRetiredError(QueueError):
-    """The supervisor retired this worker: it gets no lease any more and should exit."""
+    """The supervisor retired this worker: it gets no more leases and should exit."""
 
 
 class ListenError(QueueError):
-    """The address can't be listened on: in use, not ours, or not allowed."""
+    """The server can't listen on the address: in use, not of this host, or not permitted."""
 
 
 class AppError(QueueError):
-    """A worker's handlers contradict each other, or do not cover what the worker is to serve."""
+    """A worker's handlers contradict each other, or don't cover the queues and tags it should serve."""
 
 
 class AppImportError(AppError):
-    """The module that holds a worker's handlers can't be used."""
+    """The module of a worker's handlers can't be imported."""
 
     def __init__(self, *, module: str, reason: str, hint: str) -> None:
         super().__init__(f"can't import {module}: {reason}; {hint}")
@@ -158,7 +158,7 @@ class PermissionDeniedError(QueueError):
 
 
 class UnauthenticatedError(PermissionDeniedError):
-    """No token was given, or not one this server knows."""
+    """The caller gave no token, or one that this server doesn't know."""
 
 
 class StoreError(QueueError):
@@ -166,23 +166,23 @@ class StoreError(QueueError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store did not answer; nothing is known to have been changed."""
+    """The store did not answer; no change is known to have been made."""
 
 
 class StoreFullError(StoreUnavailableError):
-    """No room is left; nothing was changed.
+    """The disk is full; nothing was changed.
 
     Args:
-        is_alone: it was refused before it was tried: what shares its transaction is not concerned.
+        affects_only_caller: the call was refused before it reached the store; others in its transaction can succeed.
     """
 
-    def __init__(self, message: str, *, is_alone: bool = False) -> None:
+    def __init__(self, message: str, *, affects_only_caller: bool = False) -> None:
         super().__init__(message)
-        self.is_alone = is_alone
+        self.affects_only_caller = affects_only_caller
 
 
 class OutcomeUnknownError(StoreUnavailableError):
-    """The request may or may not have taken effect: the answer was lost, or the disk failed while it was synced."""
+    """The call may or may not have taken effect: the reply was lost, or the disk failed during the sync."""
 
 
 class StoreReadOnlyError(StoreError):
@@ -190,12 +190,12 @@ class StoreReadOnlyError(StoreError):
 
 
 class StoreUnsafeError(StoreError):
-    """The engine is set so that it can't keep what is asked: durability, eviction, version, rights."""
+    """The engine's settings can't guarantee what the store needs: durability, eviction, version, rights."""
 
 
 class StoreCorruptError(StoreError):
-    """Not a queue's store, or a damaged one."""
+    """The file is not a store, or is damaged."""
 
 
 class StoreVersionError(StoreError):
-    """The store was made by a newer version of the program."""
+    """The store was created by a newer version of the program."""

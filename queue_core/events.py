@@ -1,4 +1,4 @@
-"""The lifecycle log's values: one event per change of a task. A record, never the source of state."""
+"""The lifecycle log's events, one per change of a task. A record, never the source of state."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Lifecycle = Literal["task", "batch", "off"]
 
 @dataclass(frozen=True, slots=True)
 class QueueEvent:
-    """One change. Fields that do not apply are None; `lease` names the lease by number, never by its token."""
+    """One change. Fields that don't apply are None. A lease is identified by its number, never by its token."""
 
     event: str
     at: Instant
@@ -46,18 +46,18 @@ class QueueEvent:
 
 
 class EventLog(Protocol):
-    """Where events go once the change they tell of is durable."""
+    """A log that receives events once their changes are durable."""
 
     lifecycle: Lifecycle
 
     def record(self, events: Sequence[QueueEvent]) -> None:
-        """Keep these events, in order. Must not raise for a full disk: a log is not worth a task."""
+        """Write these events in order. Must not raise for a full disk: it may cost log lines, never a task."""
 
 
 class NullLog:
-    """Keeps nothing."""
+    """A log that discards all events."""
 
     lifecycle: Lifecycle = "off"
 
     def record(self, events: Sequence[QueueEvent]) -> None:
-        """Let them go."""
+        """Discard the events."""

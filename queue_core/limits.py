@@ -1,4 +1,4 @@
-"""Every bound of the queue by name, with its unit and source, and the checks that say so. Pure."""
+"""Every limit of the queue by name, with its unit and source, and the checks that enforce it. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from queue_core.errors import (
 
 # Source of each, unless said: App Engine's task queue SDKs.
 MAX_PAYLOAD_BYTES = 1 << 20
-MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a stage can hand it on.
+MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a handler can pass it on.
 MAX_TASKS_PER_LEASE = 1000
 MAX_TOKENS_PER_CALL = 1000
 MAX_LOOKS_PER_CALL = 1000
@@ -27,7 +27,7 @@ MAX_LEASE_SECONDS = 604_800.0  # 7 days
 MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead
 MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds
 MAX_LEASE_CALLS_PER_SECOND = 1_000_000  # our own
-MAX_EMAILS = 1000  # our own, of users and of writers each
+MAX_EMAILS = 1000  # our own, for users and for writers each
 MAX_EMAIL_CHARACTERS = 320  # RFC 3696: 64 before the @, 255 after
 MAX_INTEGER = (1 << 63) - 1  # our own: what a store's column holds
 MAX_STORAGE_BYTES = MAX_INTEGER  # our own
@@ -57,7 +57,7 @@ def check_queue_name(name: str) -> None:
 
 
 def check_task_name(name: str) -> None:
-    """Raise `InvalidTaskNameError` unless `name` is legal and not of the form the queue itself chooses (`_42`)."""
+    """Raise `InvalidTaskNameError` unless `name` is legal and not of the form of a generated name (`_42`)."""
     if not _TASK_NAME.fullmatch(name):
         check_text("name", name, error=InvalidTaskNameError)
         raise InvalidTaskNameError(
@@ -65,7 +65,7 @@ def check_task_name(name: str) -> None:
         )
     if _CHOSEN_NAME.fullmatch(name):
         raise InvalidTaskNameError(
-            f"task name '_' + digits is kept for names the queue chooses: {_shown(name)}; put a letter first"
+            f"task name '_' + digits is reserved for generated names: {_shown(name)}; put a letter first"
         )
 
 
@@ -81,16 +81,16 @@ def check_tag(tag: str) -> None:
 
 
 def check_text(what: str, text: str, *, error: type[InvalidRequestError] = InvalidRequestError) -> None:
-    """Raise an `InvalidRequestError` for text that no store keeps: not UTF-8 (lone surrogates), or with NUL.
+    """Raise an `InvalidRequestError` for text that stores can't keep: lone surrogates (not UTF-8), or NUL.
 
-    An argument of a command whose bytes are not UTF-8 is such text to Python.
+    Python decodes a command's non-UTF-8 argument to such text.
     """
     if "\x00" in text or (not text.isascii() and _LONE_SURROGATE.search(text)):
         raise error(f"{what} must be UTF-8 text, without lone surrogates and NUL: {_shown(text)}")
 
 
 def check_tags(tags: Sequence[str]) -> None:
-    """Raise unless there are at most 100 tags, each of them legal."""
+    """Raise `TooManyTagsError`, `InvalidTagError` unless there are at most 100 tags, each of them legal."""
     if len(tags) > MAX_TAGS_PER_LEASE:
         raise TooManyTagsError(f"at most {MAX_TAGS_PER_LEASE} tags in one lease: {len(tags)}; lease any tag instead")
     for tag in tags:
@@ -161,7 +161,7 @@ def check_token_count(count: int) -> None:
 
 
 def check_worker(worker: str) -> None:
-    """Raise `InvalidTaskNameError` for no text, or one of over 200 characters, or not UTF-8."""
+    """Raise `InvalidTaskNameError` unless `worker` is UTF-8 text of at most 200 characters."""
     if not isinstance(worker, str):
         raise InvalidTaskNameError(f"worker must be text: {worker!r}")
     if len(worker) > MAX_WORKER_CHARACTERS:
@@ -170,9 +170,9 @@ def check_worker(worker: str) -> None:
 
 
 def check_known_names(names: Sequence[str]) -> None:
-    """Raise for over 1,000 names of tasks to be looked for, or one that is no text; one that none can have is unknown.
+    """Raise `TooManyTasksError` for over 1,000 names, `InvalidTaskNameError` for one that is no valid text.
 
-    Raises `TooManyTasksError`, `InvalidTaskNameError`.
+    A name of the wrong form is accepted: it is simply unknown.
     """
     check_token_count(len(names))
     for name in names:
@@ -180,7 +180,7 @@ def check_known_names(names: Sequence[str]) -> None:
 
 
 def check_reason(reason: str) -> None:
-    """Raise `InvalidCountError` for no text, or one of over 2,000 characters, or not UTF-8: why a task is dead."""
+    """Raise `InvalidCountError` unless a dead task's reason is UTF-8 text of at most 2,000 characters."""
     if not isinstance(reason, str):
         raise InvalidCountError(f"dead_reason must be text: {reason!r}")
     if len(reason) > MAX_REASON_CHARACTERS:
@@ -189,7 +189,7 @@ def check_reason(reason: str) -> None:
 
 
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
-    """Raise `InvalidCountError` unless a page has 1 to 1,000 entries, after one, with 0 to 1 MiB of each payload."""
+    """Raise `InvalidCountError` unless `limit` is in [1, 1000], `after` >= 0 and `payload_bytes` in [0, 1 MiB]."""
     _check_whole("limit", limit, 1, MAX_PEEK_TASKS)
     _check_whole("after", after, 0, MAX_INTEGER)
     _check_whole("payload_bytes", payload_bytes, 0, MAX_PAYLOAD_BYTES)

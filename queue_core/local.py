@@ -1,4 +1,4 @@
-"""LocalQueue and LocalQueues: the verbs for a program that opens the store itself, without a server."""
+"""`LocalQueue` and `LocalQueues`: the verbs for a program that opens the store itself, without a server."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +19,7 @@ from queue_core.api import (
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, QueueStats, TagStats
 from queue_core.store import (
     Added,
@@ -39,13 +39,16 @@ from queue_core.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
+"""Pause between two checks of `wait_ready`."""
 ETA_SECONDS = 1.0
-RECHECK_SECONDS = 5.0  # a wake-up sent to a waiter that was killed with it is lost; nobody waits longer than this
+"""Longest pause between two reads of the next eta, as no signal announces a new eta."""
+RECHECK_SECONDS = 5.0
+"""Longest wait without a lease call: a wake-up is lost when the waiter that received it was killed."""
 
 
 class LocalQueue:
-    """One queue of an opened store: a `Queue`."""
+    """A `Queue` of an opened store."""
 
     def __init__(self, service: QueueService, name: str) -> None:
         check_text("queue", name, error=InvalidQueueNameError)
@@ -60,7 +63,7 @@ class LocalQueue:
     def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
         """See `Queue.add`."""
         batch = as_new_tasks(tasks)
-        return self._run(lambda turn: turn.add(self._name, batch), connection)
+        return self._run(lambda work: work.add(self._name, batch), connection)
 
     def lease(
         self,
@@ -89,16 +92,16 @@ class LocalQueue:
         check_wait_seconds(wait_seconds)
         check_worker(worker)
 
-        def lease(turn: UnitOfWork) -> Granted:
-            return turn.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
+        def lease(work: UnitOfWork) -> Granted:
+            return work.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
 
-        def exchange(turn: UnitOfWork) -> tuple[Granted, Sequence[str]]:
-            return turn.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
+        def exchange(work: UnitOfWork) -> tuple[Granted, Sequence[str]]:
+            return work.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
 
         unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)
         try:
-            while granted.unsettled and not granted.leases:
+            while granted.more_due and not granted.leases:
                 granted = self._service.run(lease, unit=unit)
             if not granted.leases and wait_seconds > 0:
                 granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
@@ -109,13 +112,13 @@ class LocalQueue:
         except StoreError:
             if not deletions:
                 raise
-            granted = Granted(())  # the deletions took effect, which is to be told; a lease granted now ends by time
+            granted = Granted(())  # the deletions took effect, so return; leases granted now will expire
         return list(granted.leases), tuple(lost)
 
     def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""
         tokens = as_tokens(leases)
-        outcomes = self._service.run(lambda turn: turn.renew(self._name, tokens, seconds=seconds))
+        outcomes = self._service.run(lambda work: work.renew(self._name, tokens, seconds=seconds))
         return _current("renew", tokens, outcomes)
 
     def release(
@@ -129,14 +132,14 @@ class LocalQueue:
         """See `Queue.release`."""
         tokens = as_tokens(leases)
         releases = [Release(token, delay_seconds, charge, dead_reason) for token in tokens]
-        return _current("release", tokens, self._service.run(lambda turn: turn.release(self._name, releases)))
+        return _current("release", tokens, self._service.run(lambda work: work.release(self._name, releases)))
 
     def delete(
         self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
     ) -> list[Added]:
         """See `Queue.delete`."""
         deletions = as_deletions(leases, then)
-        added, lost = self._run(lambda turn: turn.delete(self._name, deletions), connection)
+        added, lost = self._run(lambda work: work.delete(self._name, deletions), connection)
         if lost:
             raise lease_lost("delete", lost)
         return added
@@ -144,34 +147,34 @@ class LocalQueue:
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
         listed = as_names(names)
-        return self._service.run(lambda turn: turn.delete_by_name(self._name, listed))
+        return self._service.run(lambda work: work.delete_by_name(self._name, listed))
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """See `Queue.purge`."""
-        return self._in_chunks(lambda turn: turn.purge(self._name, tags, dead=dead))
+        return self._in_chunks(lambda work: work.purge(self._name, tags, dead=dead))
 
     def pause(self) -> None:
         """See `Queue.pause`."""
-        self._service.run(lambda turn: turn.set_paused(self._name, "paused"))
+        self._service.run(lambda work: work.set_paused(self._name, "paused"))
 
     def resume(self) -> None:
         """See `Queue.resume`."""
-        self._service.run(lambda turn: turn.set_paused(self._name, "running"))
+        self._service.run(lambda work: work.set_paused(self._name, "running"))
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
         """See `Queue.redrive`."""
         if names is not None:
             listed = as_names(names)
-            return self._service.run(lambda turn: turn.redrive(self._name, listed, tags))
-        return self._in_chunks(lambda turn: turn.redrive(self._name, None, tags))
+            return self._service.run(lambda work: work.redrive(self._name, listed, tags))
+        return self._in_chunks(lambda work: work.redrive(self._name, None, tags))
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `Queue.stats`."""
-        return self._service.look(lambda turn: turn.stats(self._name, tags))
+        return self._service.read(lambda work: work.stats(self._name, tags))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
         """See `Queue.tag_stats`."""
-        return self._service.look(lambda turn: turn.tag_stats(self._name, after=after, limit=limit))
+        return self._service.read(lambda work: work.tag_stats(self._name, after=after, limit=limit))
 
     def peek(
         self,
@@ -186,8 +189,8 @@ class LocalQueue:
         """See `Queue.peek`."""
         wanted = as_states(states)
         listed = None if names is None else as_names(names)
-        return self._service.look(
-            lambda turn: turn.peek(
+        return self._service.read(
+            lambda work: work.peek(
                 self._name,
                 tags=tags,
                 states=wanted,
@@ -199,54 +202,54 @@ class LocalQueue:
         )
 
     def close(self) -> None:
-        """Close the store this queue was opened on; other queues of the same service close with it."""
+        """Close the store of this queue, and with it all other queues of the same service."""
         self._service.close()
 
-    def _run(self, step: Step[T], connection: object | None) -> T:
-        """A step of one verb."""
+    def _run(self, operation: Operation[T], connection: object | None) -> T:
+        """Run an operation of one verb."""
         if connection is None:
-            return self._service.run(step, unit="verb")
-        return self._service.within(connection, step)
+            return self._service.run(operation, unit="verb")
+        return self._service.within(connection, operation)
 
-    def _in_chunks(self, step: Step[int]) -> int:
+    def _in_chunks(self, operation: Operation[int]) -> int:
         total = 0
-        while count := self._service.run(step):
+        while count := self._service.run(operation):
             total += count
         return total
 
-    def _wait_for(self, lease: Step[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
+    def _wait_for(self, lease: Operation[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
         subscription = self._service.store.signals.subscribe(self._name, tags)
-        self._began_to_wait(subscription)
+        self._waiting_with(subscription)
         try:
             while True:
                 granted = self._service.run(lease, unit=unit)
                 left = deadline - clock.monotonic()
-                if granted.leases or left <= 0 or self._is_over:
+                if granted.leases or left <= 0 or self._is_cancelled:
                     return granted
-                if granted.unsettled:
+                if granted.more_due:
                     continue
                 self._sleep(subscription, until=min(deadline, clock.monotonic() + RECHECK_SECONDS))
         finally:
             subscription.close()
 
     def _sleep(self, subscription: Subscription, *, until: float) -> None:
-        """Until there may be something to lease. Nobody tells of an eta that is made meanwhile: look now and then."""
+        """Sleep until a task may be leasable; read the next eta now and then, as no signal announces a new one."""
         clock = self._service.clock
-        while (left := until - clock.monotonic()) > 0 and not self._is_over:
-            next_eta = self._service.look(lambda turn: turn.transaction.next_eta(self._name, now=turn.now))
+        while (left := until - clock.monotonic()) > 0 and not self._is_cancelled:
+            next_eta = self._service.read(lambda work: work.transaction.next_eta(self._name, now=work.now))
             seconds = self._seconds_until(next_eta)
             if subscription.wait(timeout_seconds=min(left, seconds, ETA_SECONDS)) or seconds <= ETA_SECONDS:
                 return
 
     @property
-    def _is_over(self) -> bool:
-        """Whether a wait is to end as if its time were up."""
+    def _is_cancelled(self) -> bool:
+        """Whether to end a wait as if its time were up."""
         return False
 
-    def _began_to_wait(self, subscription: Subscription) -> None:
-        """Nobody cuts a wait short here."""
+    def _waiting_with(self, subscription: Subscription) -> None:
+        """Receive the subscription of a wait that begins; for subclasses that cancel it."""
 
     def _seconds_until(self, eta: Instant | None) -> float:
         if eta is None:
@@ -255,7 +258,7 @@ class LocalQueue:
 
 
 class WaitingCall(LocalQueue):
-    """A queue for one waiting thread: `close` ends its wait from another one, and leaves the store to the others."""
+    """A queue for one thread: `close`, from another thread, ends its wait and leaves the store open."""
 
     def __init__(self, service: QueueService, name: str) -> None:
         super().__init__(service, name)
@@ -263,16 +266,16 @@ class WaitingCall(LocalQueue):
         self._is_closed = False
 
     def close(self) -> None:
-        """Wait no more; what is leased meanwhile is still returned."""
+        """End the wait; tasks leased meanwhile are still returned."""
         self._is_closed = True
         if self._subscription is not None:
             self._subscription.wake()
 
     @property
-    def _is_over(self) -> bool:
+    def _is_cancelled(self) -> bool:
         return self._is_closed
 
-    def _began_to_wait(self, subscription: Subscription) -> None:
+    def _waiting_with(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
 
@@ -286,30 +289,30 @@ class LocalQueues:
         """See `Queues.queue`."""
         return LocalQueue(self._service, name)
 
-    def waiting_line(self, name: str) -> WaitingCall:
-        """One queue's verbs for a thread whose waits are to be cut short."""
+    def waiting_call(self, name: str) -> WaitingCall:
+        """Return one queue for a thread whose waits can be cancelled by `close`."""
         return WaitingCall(self._service, name)
 
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `Queues.put_queue`."""
-        return self._service.run(lambda turn: turn.put_queue(spec))
+        return self._service.run(lambda work: work.put_queue(spec))
 
     def delete_queue(self, name: str) -> int:
         """See `Queues.delete_queue`."""
         check_text("queue", name, error=InvalidQueueNameError)
-        return self._service.run(lambda turn: turn.transaction.delete_queue(name))
+        return self._service.run(lambda work: work.transaction.delete_queue(name))
 
     def queues(self) -> list[QueueSpec]:
         """See `Queues.queues`."""
-        return self._service.look(lambda turn: turn.transaction.queues())
+        return self._service.read(lambda work: work.transaction.queues())
 
     def storage(self) -> Storage:
         """See `Queues.storage`."""
-        return self._service.look(lambda turn: turn.transaction.storage())
+        return self._service.read(lambda work: work.transaction.storage())
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
-        self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
+        self._service.run(lambda work: work.set_storage_limit(limit_bytes))
 
     def observe(
         self,
@@ -322,31 +325,31 @@ class LocalQueues:
     ) -> Observation:
         """See `Queues.observe`."""
         check_text("queue", queue, error=InvalidQueueNameError)
-        return self._service.look(
-            lambda turn: turn.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
+        return self._service.read(
+            lambda work: work.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
         )
 
-    def observe_many(self, looks: Sequence[ObservationQuery]) -> list[Observation | None]:
+    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """See `Queues.observe_many`."""
-        return self._service.look(lambda turn: [turn.observe_if_there(look) for look in looks])
+        return self._service.read(lambda work: [work.observe_if_exists(query) for query in queries])
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """See `Queues.retire_worker`."""
-        return self._service.run(lambda turn: turn.retire_worker(worker, busy=busy))
+        return self._service.run(lambda work: work.retire_worker(worker, busy=busy))
 
     def release_worker(self, worker: str) -> list[FinishedLease]:
         """See `Queues.release_worker`."""
-        return self._service.run(lambda turn: turn.release_worker(worker))
+        return self._service.run(lambda work: work.release_worker(worker))
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
-        return self._service.run(lambda turn: turn.lead(name, holder, seconds=seconds))
+        return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
-        """See `Queues.wait_ready`. Without a server this looks a few times a second."""
+        """See `Queues.wait_ready`. Without a server this polls a few times a second."""
         clock = self._service.clock
         deadline = clock.monotonic() + wait_seconds
-        # Not a subscription: a wake-up that an observer takes is one that no worker gets.
+        # Polling, not a subscription: a wake-up that an observer receives would be missing for a worker.
         pause = Event()
         while True:
             for name, tags in queues:
@@ -355,7 +358,7 @@ class LocalQueues:
             left = deadline - clock.monotonic()
             if left <= 0:
                 return None
-            pause.wait(timeout=min(left, LOOK_SECONDS))
+            pause.wait(timeout=min(left, POLL_SECONDS))
 
     def close(self) -> None:
         """Close the store."""
@@ -363,7 +366,7 @@ class LocalQueues:
 
 
 def lease_lost(verb: str, tokens: Sequence[str]) -> LeaseLostError:
-    """The error that names tokens which were not current."""
+    """Return the error for tokens that were not current."""
     shown = ", ".join(tokens[:5]) + (", ..." if len(tokens) > 5 else "")
     return LeaseLostError(
         f"can't {verb}: {len(tokens)} lease(s) are no longer current ({shown}); "

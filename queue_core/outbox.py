@@ -1,4 +1,4 @@
-"""What the verbs of a turn are to tell once their change is durable: events for the log, wake-ups for waiters. Pure."""
+"""The outbox of a unit of work: events and wake-ups to publish once its changes are durable. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,17 +7,17 @@ from itertools import chain
 from queue_core import events
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.fast_values import builder, missing
+from queue_core.fast_values import fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
 from queue_core.task import Lease, NewTask
 
-new_event = builder(QueueEvent)
+new_event = fast_constructor(QueueEvent)
 
 
 @dataclass(frozen=True, slots=True)
 class WakeUp:
-    """`count` tasks of a tag became leasable; `served` of them went to somebody who waited, in the same turn."""
+    """`count` tasks of a tag became leasable; `served` of them were leased to waiters in the same unit of work."""
 
     queue: str
     tag: str | None
@@ -25,91 +25,90 @@ class WakeUp:
     served: int = 0
 
 
-new_wake = builder(WakeUp)
+new_wake = fast_constructor(WakeUp)
 
 
 class Outbox:
-    """Collects events, as far as the lifecycle log wants them, and wake-ups by queue and tag."""
+    """Collects wake-ups by queue and tag, and events if the lifecycle log is on."""
 
     def __init__(self, *, now: Instant, lifecycle: Lifecycle) -> None:
         self.now = now
         self.wakes: dict[tuple[str, str | None], int] = {}
         self._served: dict[tuple[str, str | None], int] = {}
-        self.noted: list[Iterable[QueueEvent]] = []
+        self.recorded: list[Iterable[QueueEvent]] = []
         self._lifecycle = lifecycle
 
-    def note(self, noted: Iterable[QueueEvent]) -> None:
-        """Keep events to be told of, if the log wants any. They are made late: `now` may have gone on by then."""
+    def record(self, events: Iterable[QueueEvent]) -> None:
+        """Record events, if the log wants any. A lazy iterable is consumed later, when `now` may have moved on."""
         if self._lifecycle != "off":
-            self.noted.append(noted)
+            self.recorded.append(events)
 
     def events(self) -> list[QueueEvent]:
-        """All events as the log wants them: one for each task, or one for all of a kind. Asked once, and late: they
-        are made here, so that nobody's answer waits for them."""
+        """Return the events for the log: one per task, or one per kind and call. Call it once, after the replies."""
         if self._lifecycle == "task":
-            return list(chain.from_iterable(self.noted))
-        return [event for noted in self.noted for event in _in_batches(noted)]
+            return list(chain.from_iterable(self.recorded))
+        return [event for recorded in self.recorded for event in _in_batches(recorded)]
 
-    def note_granted(self, queue: str, granted: Granted) -> None:
-        """For a lease call: what it granted, and what it found expired."""
+    def record_granted(self, queue: str, granted: Granted) -> None:
+        """Record the leases that a lease call granted and those it found expired."""
         if granted.expired:
-            self.note_finished(granted.expired)
+            self.record_finished(granted.expired)
         if self._lifecycle != "off" and granted.leases:
-            self.noted.append(_leased_events(queue, granted.leases, at=self.now))
+            self.recorded.append(_leased_events(queue, granted.leases, at=self.now))
 
-    def note_deleted(
+    def record_deleted(
         self, queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]
     ) -> tuple[list[Added], list[str]]:
-        """For deletions; what their `then` became, and the tokens that were not current."""
+        """Record deletions; return the outcomes of their `then` and the tokens that were not current."""
         if self._lifecycle != "off":
-            self.noted.append(_deleted_events(outcomes, at=self.now))
+            self.recorded.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
         if handed_over(deletions):
             for deletion, outcome in zip(deletions, outcomes, strict=True):
                 if outcome is not None and deletion.then:
                     added.extend(outcome.then)
-                    self.note_added(queue, deletion.then, outcome.then)
-        return added, [deletions[at].token for at in missing(outcomes)]
+                    self.record_added(queue, deletion.then, outcome.then)
+        return added, [deletions[at].token for at in none_indexes(outcomes)]
 
-    def note_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
-        """For an add, whose outcomes are in the order of its tasks."""
+    def record_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
+        """Record an add; `added` are the outcomes in the order of `tasks`."""
         for task, outcome in zip(tasks, added, strict=True):
             if outcome.ready and outcome.status == "added":
                 self.wake(task.queue or queue, task.tag)
         if self._lifecycle != "off":
             at = self.now
-            self.note(
+            self.record(
                 new_event(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
 
-    def note_finished(self, finished: Sequence[FinishedLease]) -> None:
-        """For leases that ended without a deletion: their tasks may be leased again."""
+    def record_finished(self, finished: Sequence[FinishedLease]) -> None:
+        """Record leases that ended without a deletion; their tasks may be leased again unless they died."""
         for lease in finished:
             if not lease.died:
                 self.wake(lease.queue, lease.tag)
         at = self.now
-        self.note(event for lease in finished for event in finished_events(lease, at=at))
+        self.record(event for lease in finished for event in finished_events(lease, at=at))
 
     def wake(self, queue: str, tag: str | None) -> None:
-        """Have one waiter woken for a task of this tag."""
+        """Wake one waiter for a task of this tag."""
         key = (queue, tag)
         self.wakes[key] = self.wakes.get(key, 0) + 1
 
     def all_wakes(self) -> list[WakeUp]:
-        """The wake-ups by queue and tag."""
+        """Return the wake-ups by queue and tag."""
         served = self._served
         return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
 
-    def note_served(self, wake: WakeUp, number: int) -> None:
-        """So many of these tasks went to those who waited."""
+    def record_served(self, wake: WakeUp, number: int) -> None:
+        """Record how many of these tasks were leased to waiters."""
         self._served[(wake.queue, wake.tag)] = number
 
 
-def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
+def _in_batches(events: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
     batch: dict[tuple[str, str], QueueEvent] = {}
-    for event in noted:
+    for event in events:
         key = (event.event, event.queue)
         before = batch.get(key)
         count = event.count + (before.count if before else 0)
@@ -118,7 +117,7 @@ def _in_batches(noted: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
 
 
 def _leased_events(queue: str, leases: Sequence[Lease], *, at: Instant) -> Iterator[QueueEvent]:
-    """A function, as is the next one: an expression would begin to look at its values at once."""
+    """Yield the events of leases lazily; a generator expression would evaluate `leases` and `at` at once."""
     for lease in leases:
         yield new_event(
             events.TASK_LEASED,
@@ -142,8 +141,8 @@ _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, 
 
 
 def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
-    """What the lifecycle log tells of a lease that ended: how, and the death that came with it."""
-    told = new_event(
+    """Return the events of a lease that ended, and of its task's death if it died."""
+    ended = new_event(
         _FINISHED[lease.outcome],
         at,
         lease.queue,
@@ -155,5 +154,5 @@ def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
         lease.held_seconds,
     )
     if not lease.died:
-        return [told]
-    return [told, replace(told, event=events.TASK_DIED, reason=lease.reason)]
+        return [ended]
+    return [ended, replace(ended, event=events.TASK_DIED, reason=lease.reason)]

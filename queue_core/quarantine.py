@@ -1,7 +1,7 @@
-"""A worker that is there for one task: its name says for which, and until when that is held back for it. Pure.
+"""Solo workers: a worker started for one quarantined task, encoded in the worker's name. Pure.
 
-Whoever holds a task back, by releasing it with a delay, knows its eta to the microsecond; nobody else is named so. Any
-program that gives the name it was started with can do such an errand.
+A task is quarantined by releasing it with a delay. The name holds its id and its eta to the microsecond, so a worker
+that passes the name it was started with can lease that task, and only that one, before its eta.
 """
 
 import re
@@ -16,20 +16,20 @@ _NAME: Final = re.compile(r".+\.alone\.([0-9]{1,18})\.([0-9]{1,18})", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedTask:
-    """The task that a worker is there for; `held_until` is its eta, which it has because it is held back."""
+    """The task that a solo worker was started for; `held_until` is its eta."""
 
     task_id: int
     held_until: Instant
 
 
-def errand_of(worker: str) -> QuarantinedTask | None:
-    """What a worker is there for; None for one that takes whatever there is."""
+def quarantined_task_of(worker: str) -> QuarantinedTask | None:
+    """Return the task of a solo worker; None for any other worker."""
     if MARK not in worker:
         return None
     match = _NAME.fullmatch(worker)
     return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
 
 
-def name_for(errand: QuarantinedTask, *, base: str) -> str:
-    """What a worker on this errand is called; `base` is a name that no other worker has."""
-    return f"{base}{MARK}{errand.task_id}.{errand.held_until}"
+def solo_worker_name(task: QuarantinedTask, *, base: str) -> str:
+    """Return the name of a solo worker for this task; `base` is a name that no other worker has."""
+    return f"{base}{MARK}{task.task_id}.{task.held_until}"

@@ -1,4 +1,4 @@
-"""Keeps adds within the store's limit of all payloads, at next to no cost where there is none."""
+"""Enforces the store's limit on payload bytes; costs next to nothing where there is none."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,12 +7,12 @@ from queue_core.store import Transaction
 from queue_core.task import NewTask
 from queue_core.validation import check_storage
 
-KNOWN_SECONDS = 1.0
+UNLIMITED_SECONDS = 1.0
+"""How long a store is assumed to have no limit after it had none. Longer: fewer reads, and a new limit acts later."""
 
 
 class StorageGuard:
-    """That there is no limit is taken for granted for a second, so that a store without one is not asked with every
-    add. From any thread."""
+    """Checks adds against the limit, and caches for a second that there is none. Thread-safe."""
 
     def __init__(self, check_room: Callable[[], None]) -> None:
         """Args:
@@ -25,7 +25,7 @@ class StorageGuard:
         """Raise `StorageLimitError` where these tasks would pass the limit, `StoreFullError` while the disk is full."""
         self._check_room()
         known_at = self._unlimited_at
-        if known_at is not None and 0 <= now - known_at < KNOWN_SECONDS * MICROSECONDS:
+        if known_at is not None and 0 <= now - known_at < UNLIMITED_SECONDS * MICROSECONDS:
             return
         storage = transaction.storage()
         if storage.limit_bytes is None:
@@ -35,5 +35,5 @@ class StorageGuard:
             check_storage(tasks, used_bytes=storage.used_bytes, limit_bytes=storage.limit_bytes)
 
     def forget(self) -> None:
-        """Ask with the next add: the limit has changed."""
+        """Read the limit again with the next add, as it has changed."""
         self._unlimited_at = None

@@ -1,7 +1,7 @@
-"""What the verbs mean for one task. Pure: the memory store runs this, SQL is held to it by tests.
+"""The meaning of each verb for one task. Pure: the memory store runs this, and tests hold SQL and Lua to it.
 
-READY and DELAYED are told apart by `eta <= now`; LEASED is live while `eta > now`. `settle` is the whole of what
-time does by itself, and every verb settles before it looks.
+A task is READY once `eta <= now`, else DELAYED; a LEASED task is live while `eta > now`. `expire` is all that time does
+by itself, and every verb expires due tasks before it acts (ADR 2).
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from queue_core.task import NewTask, QueueSpec, StoredTask, TaskState
 
 
 def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float:
-    """Seconds to wait after the `leases`-th charged lease failed.
+    """Return the seconds to wait after the `leases`-th charged lease failed.
 
-    Doubles from `retry_min_seconds` up to `retry_max_seconds`; `jitter` in [0, 1) takes off up to a tenth, so that
-    tasks which failed together do not come back together.
+    Doubles from `retry_min_seconds` up to `retry_max_seconds`; `jitter` in [0, 1) subtracts up to a tenth, so that
+    tasks which failed together are not retried together.
 
     Source: App Engine's `retry_parameters` (min_backoff, max_backoff), with doublings unbounded.
     """
@@ -30,31 +30,30 @@ def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float
 def release_delay_seconds(
     spec: QueueSpec,
     *,
-    asked_seconds: float | None,
+    requested_seconds: float | None,
     charge: Literal["counted", "uncounted"],
     leases: int,
     jitter: float,
 ) -> float | None:
-    """Seconds until a task that is given back may be leased again.
+    """Return the seconds until a released task may be leased again: as requested, or the queue's back-off.
 
-    What the caller asked for; else the queue's back-off. A lease that is not counted never was: None, the task takes
-    its old place.
+    None for an uncounted lease: the task takes its old place in the queue.
     """
-    if asked_seconds is not None:
-        return asked_seconds
+    if requested_seconds is not None:
+        return requested_seconds
     return None if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseEnd:
-    """A lease that ended: what was noted of it, and the task as it is now (None: deleted)."""
+    """A lease that ended: its record, and the task as it is now (None: deleted)."""
 
     finished: FinishedLease
     task: StoredTask | None
 
 
 def effective_eta(new: NewTask, *, now: Instant) -> Instant:
-    """The eta a new task gets: what was asked, never before `now`. Raises `InvalidEtaError` out of bounds.
+    """Return the eta of a new task: as requested, but never before `now`. Raises `InvalidEtaError`.
 
     Source: App Engine's proto, "values less than current time are silently increased to the current time".
     """
@@ -65,7 +64,7 @@ def effective_eta(new: NewTask, *, now: Instant) -> Instant:
 
 
 def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
-    """The task that an add makes. Ties in eta are leased by id, which is the order of insertion."""
+    """Return the task that an add makes. Ties in eta are leased by id, the order of insertion."""
     eta = effective_eta(new, now=now)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     return StoredTask(
@@ -74,10 +73,10 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
 
 
 def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
-    """The task that another store had, as this one takes it up under an id of its own.
+    """Return a task of another store under a new id of this store.
 
-    A LEASED one stays so until its eta, for nobody: `leased_at` goes up by one, to an instant at which nothing was
-    granted, so that a token of the other store names no lease here even where the ids are the same.
+    A LEASED task stays leased, without a holder, until its eta. Its `leased_at` grows by one microsecond, so that a
+    token of the other store is never valid here even if the ids are equal.
     """
     leased = moved.state is TaskState.LEASED
     early = moved.state is TaskState.READY and moved.eta > now  # this store's clock is behind the other's
@@ -92,14 +91,14 @@ def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> Sto
 
 
 def is_due(task: StoredTask, *, now: Instant) -> bool:
-    """Whether time alone has made this DELAYED or LEASED task leasable."""
+    """Return whether time alone has made this DELAYED or LEASED task leasable."""
     return task.state in (TaskState.DELAYED, TaskState.LEASED) and task.eta <= now
 
 
-def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | StoredTask:
-    """Let time act on one task: a due DELAYED one is READY; an expired LEASED one is READY again, or dead.
+def expire(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | StoredTask:
+    """Return a due DELAYED task as READY, and an expired LEASED task as READY or dead; any other unchanged.
 
-    An `LeaseEnd` when a lease expired, else the task.
+    The result is a `LeaseEnd` when a lease expired.
     """
     if not is_due(task, now=now):
         return task
@@ -112,7 +111,7 @@ def settle(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | Sto
 
 
 def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
-    """Whether no lease is left to a task: by its own bound if it has one, else by the queue's.
+    """Return whether a task used up its leases, by its own `max_leases` if it has one, else by the queue's.
 
     Source: App Engine, where a task's `retry_parameters.retry_limit` goes before its queue's `task_retry_limit`.
     """
@@ -121,17 +120,16 @@ def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
 
 
 def is_delayed_until(task: StoredTask, eta: Instant, *, now: Instant) -> bool:
-    """Whether this is a DELAYED task, not due yet, of exactly that eta: the fence of `postpone`
-    and of `lease_delayed`."""
+    """Return whether a task is DELAYED until exactly `eta`, not due yet: the fence of `postpone`, `lease_delayed`."""
     return task.state is TaskState.DELAYED and task.eta == eta > now
 
 
 def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
-    """Move the eta of a DELAYED task, to `now` at the earliest, where it is READY. Raises `InvalidEtaError`.
+    """Move the eta of a DELAYED task; an eta not after `now` makes it READY at `now`. Raises `InvalidEtaError`.
 
-    The eta it had is spent: whoever knew the task by it holds no later lease.
+    The old eta is spent: no later lease may end at it, as App Engine clients identify a lease by its eta.
 
-    Source: App Engine `ModifyTaskLease`, which knows a holder by the eta alone: that of a task never leased will do.
+    Source: App Engine `ModifyTaskLease`, which accepts the eta of a task that was never leased.
     """
     check_eta(eta, now=now)
     moved = max(eta, now)
@@ -141,10 +139,11 @@ def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
 
 
 def fitting(sizes: Sequence[int], *, total_bytes: int, each_bytes: int, least: int) -> int:
-    """How many tasks of these sizes (`size_of`), from the first, one lease takes: as long as they come to at most
-    `total_bytes`, with `each_bytes` more for each; and `least` of them whatever their size.
+    """Return how many tasks of these sizes (`size_of`) one lease takes, counted from the first.
 
-    Source: App Engine, which returns fewer tasks than it was asked for where more would come to over 32 MB.
+    They fit while their sizes, plus `each_bytes` each, total at most `total_bytes`; `least` of them always fit.
+
+    Source: App Engine, which returns fewer tasks than requested when more would exceed 32 MB.
     """
     total = 0
     for number, size in enumerate(sizes):
@@ -155,15 +154,15 @@ def fitting(sizes: Sequence[int], *, total_bytes: int, each_bytes: int, least: i
 
 
 def size_of(payload_bytes: int, tag: str | None, name: str | None) -> int:
-    """Bytes that count for a task: those of its payload, its tag and the name it was given."""
+    """Return the size of a task in bytes: its payload, its tag and its given name."""
     return payload_bytes + len((tag or "").encode()) + len((name or "").encode())
 
 
 def lease(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> StoredTask:
-    """Grant a lease on READY `task` that ends `seconds` after `now`; the lease is charged in the same step.
+    """Grant a lease on READY `task` that ends `seconds` after `now`, and charge it.
 
-    `leased_at` rises with every grant, even when the clock was stepped back: the token can never repeat. The end
-    differs by a microsecond from what was asked where an earlier lease, cut short, would have ended there.
+    `leased_at` rises with every grant even if the clock stepped back, so that a token never repeats. The end is moved
+    by a microsecond where an earlier lease, cut short, would have ended at it.
 
     Source: App Engine `QueryAndOwnTasks`, which counts a retry per lease and uses the end as the token.
     """
@@ -182,12 +181,12 @@ def lease(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> Sto
 
 
 def lease_delayed(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> StoredTask:
-    """Grant a lease on DELAYED `task` before its eta: postponed to `now` and leased, with nothing in between."""
+    """Grant a lease on DELAYED `task` before its eta: postpone it to `now` and lease it."""
     return lease(postpone(task, eta=now, now=now), worker=worker, seconds=seconds, now=now)
 
 
 def unspent_end(end: Instant, spent: tuple[Instant, ...], *, now: Instant) -> tuple[Instant, tuple[Instant, ...]]:
-    """The first end from `end` on that no earlier lease of the task had, and the spent ends still ahead of `now`."""
+    """Return the first end from `end` on that no earlier lease had, and the spent ends still ahead of `now`."""
     if not spent:
         return end, spent
     ahead = tuple(instant for instant in spent if instant > now)
@@ -197,7 +196,7 @@ def unspent_end(end: Instant, spent: tuple[Instant, ...], *, now: Instant) -> tu
 
 
 def is_current(task: StoredTask, leased_at: Instant, *, now: Instant) -> bool:
-    """Whether the token made of `leased_at` still holds the task: the fence of renew, release and delete."""
+    """Return whether the token of `leased_at` is current: the fence of renew, release and delete."""
     return task.state is TaskState.LEASED and task.leased_at == leased_at and task.eta > now
 
 
@@ -226,7 +225,7 @@ def release(
 
     Args:
         delay_seconds: from `now` until it may be leased again; None: at once, in the place it had before the lease.
-        charge: `uncounted` takes this lease off the task's count: the worker never got to the work.
+        charge: `uncounted` takes this lease off the task's count, as the worker never started the work.
         dead_reason: makes the task dead at once, for this reason.
     """
     leases = task.leases - (charge == "uncounted")
@@ -240,30 +239,30 @@ def release(
     return LeaseEnd(finished_lease(task, "released", ended_at=now), given_back)
 
 
-def release_as_asked(
+def release_as_requested(
     task: StoredTask,
     spec: QueueSpec,
     *,
-    asked_seconds: float | None,
+    requested_seconds: float | None,
     charge: Literal["counted", "uncounted"],
     dead_reason: str,
     jitter: float,
     now: Instant,
 ) -> LeaseEnd:
-    """Give a current lease back after the delay its holder asked for, or that the queue's back-off says."""
+    """Give a current lease back after the delay that its holder requested, or the queue's back-off."""
     delay_seconds = release_delay_seconds(
-        spec, asked_seconds=asked_seconds, charge=charge, leases=task.leases, jitter=jitter
+        spec, requested_seconds=requested_seconds, charge=charge, leases=task.leases, jitter=jitter
     )
     return release(task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason)
 
 
 def redrive(task: StoredTask, *, now: Instant) -> StoredTask:
-    """Make a dead task ready again, with all its leases before it; its tokens still never repeat."""
+    """Make a dead task ready again with no lease charged; its tokens still never repeat."""
     return replace(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
 
 
 def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant) -> FinishedLease:
-    """What is noted of a lease when it ends; seconds are never negative, whatever the clock did."""
+    """Return the record of a lease that ended; seconds are never negative, whatever the clock did."""
     return FinishedLease(
         task.queue,
         task.shown_name,

@@ -1,12 +1,14 @@
-"""Runs verbs on a store: one transaction for many callers, one sync, then events, wake-ups and answers.
+"""Runs operations on a store: one transaction for many callers, one sync, then events, wake-ups and replies.
 
-Nothing leaves before its sync: `commit` changes, `sync` makes durable, `publish` tells.
+`commit` applies changes, `sync` makes them durable, `publish` logs events and wakes waiters; nothing is published
+before its sync.
 """
 
 import random as random_source
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -19,31 +21,31 @@ from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
 from queue_core.unit_of_work import UnitOfWork
 
-PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
-"""Before another try of a remote store; each is drawn from its upper half. Whoever called tries again after these."""
-TRIED_SECONDS = 2.0
-"""No other try is begun after so long: a store that makes its callers wait has tried by itself."""
+RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Pauses before each retry of a remote store, each drawn from its upper half. After these the caller must retry."""
+MAX_RETRY_SECONDS = 2.0
+"""No retry starts after this time: a store that blocks its callers for so long has retried by itself."""
 
 LATE_SECONDS = 1.0
-"""A call that reached the store so long after its `now` was read granted leases that may be half over, or expired."""
+"""Leases granted longer ago than this are late: the call was delayed, and they may be half over or expired."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-Step = Callable[[UnitOfWork], T]
-"""Calls verbs of the turn it is given, and returns what the caller is to be answered."""
+Operation = Callable[[UnitOfWork], T]
+"""A callable that runs verbs of a unit of work and returns the caller's result."""
 
-Following = Callable[[UnitOfWork], Iterator[Step[T]]]
-"""Which steps follow on those of a turn, by what they did: looked at when the first is asked for."""
+FollowUps = Callable[[UnitOfWork], Iterator[Operation[T]]]
+"""Yields more operations for the same unit of work, depending on what the first ones did."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[T]):
-    """A committed transaction that nobody has been told of yet: an outcome per step, in order, and what to tell."""
+    """A committed but unpublished transaction: an outcome per operation, in order, and the outbox."""
 
     outcomes: tuple[T | QueueError, ...]
     ticket: Ticket
-    notes: Outbox
+    outbox: Outbox
 
 
 class QueueService:
@@ -61,9 +63,9 @@ class QueueService:
     ) -> None:
         """Args:
         clock: the store's own by default.
-        log: where lifecycle events go; none by default, as libraries do not log unasked.
+        log: the lifecycle log; none by default.
         jitter: draws from [0, 1) for back-off.
-        wake: told when tasks became leasable; by default the store's own signals are.
+        wake: called when tasks became leasable; by default it publishes the store's signals.
         """
         self.store = store
         self.clock = clock or store.clock
@@ -74,138 +76,141 @@ class QueueService:
         self._storage = StorageGuard(store.check_room)
 
     def commit(
-        self, steps: Sequence[Step[T]], *, unit: Unit = "transaction", follow: Following[T] | None = None
+        self, operations: Sequence[Operation[T]], *, unit: Unit = "transaction", follow: FollowUps[T] | None = None
     ) -> Batch[T]:
-        """Run the steps in one transaction. A step's `QueueError` is its outcome and leaves the others alone.
+        """Run operations in one transaction. An operation's `QueueError` is its outcome; the others are unaffected.
 
         Args:
-            follow: asked after the steps for more of them, by what those did; each is run before the next is asked for.
-                Then a full disk is left to the caller, who knows what was asked for: see `Store.make_room`.
-            unit: `verb` for a single step that changes something with one verb only; see `Store.begin`.
+            follow: yields more operations after these; each runs before the next is requested. The caller then handles
+                a full disk itself: see `Store.make_room`.
+            unit: `verb` for a single operation with one verb that changes something; see `Store.begin`.
 
-        A remote store that can't be reached is tried again for a few seconds, where nothing took effect: so a step must
-        bear to be run twice. Raises `StoreError` when the store failed: then no step took effect, or, for an
+        An unreachable remote store is retried for a few seconds if nothing took effect, so an operation must be safe to
+        run twice. Raises `StoreError` when the store failed: no operation took effect, or, for an
         `OutcomeUnknownError`, all of them may have.
         """
         if not self.store.is_remote:
             try:
-                return self._commit(steps, unit, follow)
+                return self._commit(operations, unit, follow)
             except StoreFullError:
                 if follow is not None or not self.store.make_room():
                     raise
-            return self._commit(steps, unit, None)
-        return self._insist(lambda: self._commit(steps, unit, follow))
+            return self._commit(operations, unit, None)
+        return self._retried(lambda: self._commit(operations, unit, follow))
 
-    def _commit(self, steps: Sequence[Step[T]], unit: Unit, follow: Following[T] | None) -> Batch[T]:
+    def _commit(self, operations: Sequence[Operation[T]], unit: Unit, follow: FollowUps[T] | None) -> Batch[T]:
         outcomes: list[T | QueueError] = []
         by_verb = self.store.unit == "verb"
         with self.store.begin(unit) as transaction:
-            turn = self._turn(transaction, self._log.lifecycle)
-            for step in steps if follow is None else chain(steps, follow(turn)):
+            work = self._unit_of_work(transaction, self._log.lifecycle)
+            for operation in operations if follow is None else chain(operations, follow(work)):
                 try:
-                    outcomes.append(step(turn))
+                    outcomes.append(operation(work))
                 except StoreError as error:
-                    if (not by_verb or not outcomes) and not (isinstance(error, StoreFullError) and error.is_alone):
+                    if (not by_verb or not outcomes) and not (
+                        isinstance(error, StoreFullError) and error.affects_only_caller
+                    ):
                         raise
-                    outcomes.append(error)  # the steps before it stand, and are to be told so
+                    outcomes.append(error)  # the operations before it took effect; their callers must learn that
                 except QueueError as error:
                     outcomes.append(error)
-        return Batch(tuple(outcomes), self.store.ticket(), turn)
+        return Batch(tuple(outcomes), self.store.ticket(), work)
 
-    def _turn(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
+    def _unit_of_work(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
         return UnitOfWork(
             transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage
         )
 
-    def _insist(self, call: Callable[[], R]) -> R:
-        """Try again while nothing took effect and there is time."""
+    def _retried(self, call: Callable[[], R]) -> R:
+        """Make a call, and retry it while nothing took effect and there is time."""
         began_at = self.clock.monotonic()
-        for pause_seconds in PAUSES_SECONDS:
+        for pause_seconds in RETRY_PAUSES_SECONDS:
             try:
                 return call()
             except OutcomeUnknownError:
                 raise
             except StoreUnavailableError:
-                if self.clock.monotonic() - began_at > TRIED_SECONDS:
+                if self.clock.monotonic() - began_at > MAX_RETRY_SECONDS:
                     raise
             self._sleep(pause_seconds * (0.5 + self._jitter() / 2))
         return call()
 
     def sync(self, batch: Batch[T]) -> None:
-        """Return when the batch survives a power cut, or at once, in a relaxed store."""
+        """Return when the batch survives power loss; at once in a relaxed store."""
         self.store.sync(batch.ticket)
 
     def publish(self, batch: Batch[T]) -> None:
-        """Tell of a synced batch: events to the log, wake-ups to those who wait."""
-        self._tell(batch.notes)
+        """Publish a synced batch: log its events and wake waiters."""
+        self._publish(batch.outbox)
 
-    def _tell(self, notes: Outbox) -> None:
-        if notes.noted and (events := notes.events()):
+    def _publish(self, outbox: Outbox) -> None:
+        if outbox.recorded and (events := outbox.events()):
             self._log.record(events)
-        if notes.wakes:
-            self._wake(notes)
+        if outbox.wakes:
+            self._wake(outbox)
 
-    def run(self, step: Step[T], *, unit: Unit = "transaction") -> T:
-        """One step, durable and told when this returns; its error is raised.
+    def run(self, operation: Operation[T], *, unit: Unit = "transaction") -> T:
+        """Run one operation; its result is durable and published when this returns. Raises its error.
 
         Args:
-            unit: `verb` for a step that changes something with one verb only; see `Store.begin`.
+            unit: `verb` for an operation with one verb that changes something; see `Store.begin`.
 
-        Raises `OutcomeUnknownError` too when the change was made, and the disk failed to confirm it.
+        Also raises `OutcomeUnknownError` when the change was made but the disk failed to confirm it.
         """
-        remote = self.store.is_remote
+        run = partial(self._run_one, operation, unit)
         try:
-            turn, outcome, ticket = self._insist(lambda: self._one(step, unit)) if remote else self._one(step, unit)
+            work, outcome, ticket = self._retried(run) if self.store.is_remote else run()
         except StoreFullError:
             if not self.store.make_room():
                 raise
-            turn, outcome, ticket = self._one(step, unit)
+            work, outcome, ticket = run()
         try:
             self.store.sync(ticket)
         except StoreUnavailableError as error:
             raise OutcomeUnknownError(
                 f"the change was made but not confirmed by the disk: {error}; look before repeating"
             ) from error
-        self._tell(turn)
+        self._publish(work)
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
 
-    def _one(self, step: Step[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
-        """`_commit` for a single step."""
+    def _run_one(self, operation: Operation[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
+        """Run `_commit` for a single operation."""
         with self.store.begin(unit) as transaction:
-            turn = self._turn(transaction, self._log.lifecycle)
+            work = self._unit_of_work(transaction, self._log.lifecycle)
             outcome: T | QueueError
             try:
-                outcome = step(turn)
+                outcome = operation(work)
             except StoreError:
                 raise
             except QueueError as error:
                 outcome = error
-        return turn, outcome, self.store.ticket()
+        return work, outcome, self.store.ticket()
 
-    def within(self, connection: object, step: Step[T]) -> T:
-        """One step in a transaction that the caller has open on a connection of its own to the store's database.
+    def within(self, connection: object, operation: Operation[T]) -> T:
+        """Run one operation in a transaction that the caller has open on its own connection to the store's database.
 
-        It takes effect if the caller commits: that commit wakes waiters. Nothing is logged of it, as nobody here learns
-        whether it did; the store's statistics count it. Not tried again: after a `StoreError` the caller's transaction
-        can only be rolled back.
+        The caller's commit makes it take effect and wakes waiters. It is counted by the store's statistics but not
+        logged, as its outcome is unknown here. It is not retried: after a `StoreError` the caller can only roll back.
         """
         with self.store.within(connection) as transaction:
-            return step(self._turn(transaction, "off"))
+            return operation(self._unit_of_work(transaction, "off"))
 
-    def look(self, step: Step[T]) -> T:
-        """One step that only reads: from a snapshot, beside any writer. Tried again as `commit` is."""
-        return self._look(step) if not self.store.is_remote else self._insist(lambda: self._look(step))
+    def read(self, operation: Operation[T]) -> T:
+        """Run a read-only operation on a snapshot, without blocking writers. Retried as in `commit`."""
+        return self._read(operation) if not self.store.is_remote else self._retried(lambda: self._read(operation))
 
-    def _look(self, step: Step[T]) -> T:
+    def _read(self, operation: Operation[T]) -> T:
         with self.store.read() as transaction:
-            return step(self._turn(transaction, "off"))
+            return operation(self._unit_of_work(transaction, "off"))
 
     def is_late(self, leases: Sequence[Lease]) -> bool:
-        """Whether leases that were just granted began a while ago: the link to the store was cut meanwhile, or it was
-        away. Who gets them would trust them for too long: give them back, and lease again. Nobody trusts leases of no
-        time, and those can't be given back."""
+        """Return whether leases that were just received were granted a while ago, as the connection had failed.
+
+        Their holder would trust them for too long: give them back and lease again. Leases of zero length are never
+        late, as they can't be given back.
+        """
         if not leases or not self.store.is_remote or leases[0].expires_at <= leases[0].leased_at:
             return False
         return seconds_between(leases[0].leased_at, self.clock.now()) > LATE_SECONDS
@@ -214,6 +219,6 @@ class QueueService:
         """Close the store."""
         self.store.close()
 
-    def _signal(self, notes: Outbox) -> None:
-        for (queue, tag), count in notes.wakes.items():
+    def _signal(self, outbox: Outbox) -> None:
+        for (queue, tag), count in outbox.wakes.items():
             self.store.signals.publish(queue, tag, count)

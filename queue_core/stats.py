@@ -1,4 +1,4 @@
-"""What a queue tells of itself: counts at an instant, totals since its birth, finished leases, and rates. Pure."""
+"""Statistics of a queue: counts at an instant, totals since it was created, finished leases, and rates. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +11,11 @@ LeaseOutcome = Literal["deleted", "released", "expired"]
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """One queue, or some of its tags, at one instant.
+    """The counts of a queue, or of some of its tags, at one instant.
 
-    `ready + delayed + in_flight` are the tasks still to be done; `dead` are kept aside. The totals only grow
-    (a tag that stayed empty for a day may start again from 0). `in_flight` counts leases that have not expired.
-    `paused`: no lease is granted, as the queue is paused or was moved to another store. `as_of`: that instant, by the
-    clock that decides, for whoever is told over a network.
+    `ready + delayed + in_flight` are the tasks still to be done. `in_flight` counts leases that have not expired.
+    Totals only grow, but those of a tag that was empty for a day may restart at 0. `paused`: the queue grants no lease,
+    as it is paused or was moved. `as_of`: the instant by the store's clock.
     """
 
     queue: str
@@ -35,7 +34,7 @@ class QueueStats:
     as_of: Instant | None = field(default=None, compare=False)
 
     def oldest_ready_seconds(self, now: Instant) -> float:
-        """How long the oldest ready task has waited; 0 when none waits."""
+        """Return how long the oldest ready task has waited; 0 when none waits."""
         return 0.0 if self.oldest_ready_at is None else max(0.0, seconds_between(self.oldest_ready_at, now))
 
 
@@ -51,7 +50,7 @@ class TagStats:
 class WaitingTask:
     """The `position`-th ready task (from 1, in lease order) has been leasable since `ready_at`.
 
-    Of tasks to come: so many have become leasable soon after `ready_at`, an instant to come.
+    Among upcoming tasks (`group_upcoming`): `position` tasks become leasable until shortly after `ready_at`.
     """
 
     position: int
@@ -60,7 +59,7 @@ class WaitingTask:
 
 @dataclass(frozen=True, slots=True)
 class FinishedLease:
-    """A lease that ended, and how; `died` when the task became dead with it."""
+    """A lease that ended. `died`: its task became dead, for `reason`."""
 
     queue: str
     name: str
@@ -76,11 +75,13 @@ class FinishedLease:
 
 
 @dataclass(frozen=True, slots=True)
-class HeardWorker:
-    """A worker that a server has heard of.
+class WorkerActivity:
+    """A worker's latest calls, as one server saw them.
 
-    `silent_seconds` since its last call came or ended, 0 while one is under way; `waits`: its calls wait for work;
-    `hung_up`: it ended its last call before it was answered.
+    Args:
+        silent_seconds: since its last call arrived or ended; 0 while one is under way.
+        waits: whether its calls wait for work.
+        hung_up: whether it closed the connection of its last call before the reply.
     """
 
     worker: str
@@ -104,7 +105,7 @@ class LiveLease:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Finished leases after a cursor, oldest first; `cursor` is where the next call goes on.
+    """Finished leases after a cursor, oldest first; the next call passes `cursor`.
 
     `missed` is true when older ones had been dropped (a bounded number is kept).
     """
@@ -115,22 +116,21 @@ class Samples:
 
 
 def positions_of(count: int, *, points: int = 8) -> tuple[int, ...]:
-    """Up to `points` positions, evenly spread over `count` ready tasks: from 1, the oldest, to `count`."""
+    """Return up to `points` positions, evenly spaced over `count` ready tasks, from 1 (the oldest) to `count`."""
     if count <= points:
         return tuple(range(1, count + 1))
     return tuple(1 + (count - 1) * index // (points - 1) for index in range(points))
 
 
-def spread(etas: Sequence[Instant], *, ready: int, newest: Instant, points: int = 8) -> tuple[WaitingTask, ...]:
-    """Waiting tasks at evenly spread positions, from the first etas of the ready queue and its newest.
+def sample_waiting(etas: Sequence[Instant], *, ready: int, newest: Instant, points: int = 8) -> tuple[WaitingTask, ...]:
+    """Return the waiting tasks at evenly spaced positions of the ready queue.
 
     Args:
         etas: the etas at the head of the ready queue, in lease order; the store bounds how many it reads.
         ready: length of the whole ready queue, at least `len(etas)`.
-        newest: the eta at its very end.
+        newest: the last eta of the ready queue.
 
-    Positions beyond the head are interpolated between the last eta read and `newest`: a store that read on would pay
-    in proportion to its backlog.
+    Positions beyond `etas` are interpolated up to `newest`, so that a store need not read its whole backlog.
     """
     if not etas:
         return ()
@@ -146,25 +146,27 @@ def spread(etas: Sequence[Instant], *, ready: int, newest: Instant, points: int 
     return tuple(waiting)
 
 
-def coming(etas: Sequence[Instant], *, now: Instant, until: Instant, slices: int = 64) -> tuple[WaitingTask, ...]:
-    """How many tasks become leasable until then: one entry for each of up to `slices` equal spans in which any does.
+def group_upcoming(
+    etas: Sequence[Instant], *, now: Instant, until: Instant, slices: int = 64
+) -> tuple[WaitingTask, ...]:
+    """Return how many tasks become leasable until `until`: an entry for each of `slices` equal spans that has any.
 
     Args:
-        etas: of these tasks, in order, each after `now` and at most `until`.
+        etas: the etas of these tasks, in order, each after `now` and at most `until`.
 
-    An entry counts the tasks up to the end of its span, and has the eta of the first task within it.
+    An entry counts the tasks up to the end of its span and has the eta of the first task in it.
     """
     width = max(1, until - now)
-    told: dict[int, WaitingTask] = {}
+    groups: dict[int, WaitingTask] = {}
     for position, eta in enumerate(etas, start=1):
         slice_of = (eta - now - 1) * slices // width
-        first = told.get(slice_of)
-        told[slice_of] = WaitingTask(position, eta if first is None else first.ready_at)
-    return tuple(told.values())
+        first = groups.get(slice_of)
+        groups[slice_of] = WaitingTask(position, eta if first is None else first.ready_at)
+    return tuple(groups.values())
 
 
 def rate_per_second(earlier: int, later: int, *, seconds: float) -> float:
-    """Mean rate between two readings of a total; a total that went back counts from 0 (the counter began anew)."""
+    """Return the mean rate between two readings of a total; a total that decreased restarted at 0."""
     if seconds <= 0:
         return 0.0
     return (later - earlier if later >= earlier else later) / seconds

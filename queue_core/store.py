@@ -1,9 +1,8 @@
 """The Store protocol: the atomic verbs, for every queue of one store.
 
-A store opens transactions; verbs are called inside one and are atomic each; a transaction may carry many verbs of
-many callers (group commit). Nothing of a transaction may leave the process before `sync` of its ticket returned.
-No driver type crosses this line. A verb takes `now`, read from the store's own clock; it raises for bad state *before*
-it writes anything.
+A store opens transactions; each verb called inside one is atomic, and one transaction may carry verbs of many callers
+(group commit). Callers must not publish a transaction's results before `sync` of its ticket has returned. The protocol
+exposes no driver type. A verb takes `now`, read from the store's clock, and raises for bad state *before* it writes.
 """
 
 from collections.abc import Sequence
@@ -15,23 +14,22 @@ from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 from queue_core import semantics
 from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError
-from queue_core.quarantine import errand_of
+from queue_core.quarantine import quarantined_task_of
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 _THEN = attrgetter("then")
 
 Unit: TypeAlias = Literal["transaction", "verb"]
-"""What is committed together: see `Store.begin`."""
-
+"""The unit that is committed together: see `Store.begin`."""
 
 Busy: TypeAlias = Literal["keep", "finish"]
-"""What is done to a worker that is to retire while it holds a lease: see `Transaction.retire_worker`."""
+"""How to retire a worker that holds a lease: see `Transaction.retire_worker`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """The outcome of one add. `exists`, `tombstoned`: the name is taken, nothing was changed, the add is idempotent."""
+    """The outcome of one add. `exists`, `tombstoned`: the name is taken, and nothing was changed."""
 
     name: str
     status: Literal["added", "exists", "tombstoned"]
@@ -40,12 +38,12 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class PayloadAllowance:
-    """Room for leased tasks in one answer, in bytes: a task that does not fit is not leased at all.
+    """The bytes that the leased tasks of one reply may take; a task that does not fit is not leased.
 
     Args:
-        total_bytes: for all tasks together.
-        each_bytes: for each task, besides its payload, its tag and the name it was given.
-        least: this many tasks are leased whatever their size, so that no task is too large to be leased.
+        total_bytes: the limit for all tasks together.
+        each_bytes: overhead per task, besides its payload, its tag and its given name.
+        least: number of tasks leased whatever their size, so that no task is too large to be leased.
     """
 
     total_bytes: int
@@ -53,46 +51,46 @@ class PayloadAllowance:
     least: int = 1
 
     def fitting(self, sizes: Sequence[int]) -> int:
-        """How many tasks of these sizes, from the first, there is room for: see `semantics.fitting`."""
+        """Return how many tasks of these sizes fit, counted from the first: see `semantics.fitting`."""
         return semantics.fitting(sizes, total_bytes=self.total_bytes, each_bytes=self.each_bytes, least=self.least)
 
     def after(self, sizes: Sequence[int]) -> "PayloadAllowance":
-        """The room that is left after tasks of these sizes."""
+        """Return the allowance that is left after tasks of these sizes."""
         taken = sum(sizes) + len(sizes) * self.each_bytes
         return PayloadAllowance(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """What a lease asks for: up to `count` tasks of `tags`, held by `worker` ("" is nobody).
+    """A request for up to `count` tasks of `tags`, leased to `worker` ("": no named worker).
 
-    `seconds` None: the queue's own `lease_seconds`. `room` None: tasks of any size together.
+    `seconds` None: the queue's `lease_seconds`. `allowance` None: tasks of any total size.
     """
 
     count: int
     seconds: float | None
     tags: TagFilter
     worker: str
-    room: PayloadAllowance | None = None
+    allowance: PayloadAllowance | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Leases granted, leases found expired on the way, and whether due tasks are left to settle.
+    """The result of a lease: leases granted, and leases that the call found expired.
 
-    When `unsettled` is true and `leases` is empty, ask again at once: a bounded number is settled per call.
-    `refused`: the worker was retired, so an exchange granted it nothing.
+    `more_due`: the call expired its bounded number of tasks and more are due; when `leases` is empty, call again at
+    once. `refused`: the worker was retired, so an exchange granted it nothing.
     """
 
     leases: Sequence[Lease]
     expired: tuple[FinishedLease, ...] = ()
-    unsettled: bool = False
+    more_due: bool = False
     refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """Ask for a lease to end `seconds` from now; None: the queue's own `lease_seconds`."""
+    """A request that a lease end `seconds` from now; None: the queue's `lease_seconds`."""
 
     token: str
     seconds: float | None
@@ -112,7 +110,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Give a lease back. `delay_seconds` None: the queue's back-off, lessened by `jitter` in [0, 1)."""
+    """A request to give a lease back. `delay_seconds` None: the queue's back-off, reduced by `jitter` in [0, 1)."""
 
     token: str
     delay_seconds: float | None = None
@@ -123,9 +121,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """End a lease by deleting its task and, in the same step, add `then` (all or nothing).
+    """A request to end a lease by deleting its task and, atomically, add the tasks of `then`.
 
-    A `then` task names its queue, or goes to the same one.
+    A task of `then` without a `queue` goes to the same queue.
     """
 
     token: str
@@ -133,18 +131,18 @@ class Deletion:
 
 
 def handed_over(deletions: Sequence[Deletion]) -> list[tuple[NewTask, ...]]:
-    """What is to be added in place of what is deleted, of those that hand anything over; hardly ever any do."""
+    """Return the `then` of each deletion that has one; few do."""
     return list(filter(None, map(_THEN, deletions)))
 
 
 def unit_of_lease(worker: str) -> Unit:
-    """How a lease or an exchange for a worker is committed: one that is on an errand takes several verbs."""
-    return "verb" if errand_of(worker) is None else "transaction"
+    """Return the unit in which to commit a worker's lease or exchange: a solo worker's takes several verbs."""
+    return "verb" if quarantined_task_of(worker) is None else "transaction"
 
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A deletion that took effect, and what became of its `then`."""
+    """A deletion that took effect, with the outcomes of its `then`."""
 
     finished: FinishedLease
     then: tuple[Added, ...] = ()
@@ -152,22 +150,22 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class HeldName:
-    """The given name of a deleted task, which refuses a second add until then."""
+    """The given name of a deleted task; it refuses a second add until `until`."""
 
     name: str
     until: Instant
 
 
 CallVerb: TypeAlias = Literal["add", "lease", "exchange", "delete", "other"]
-"""The verbs of a client's call that a store may remember by itself: without a `then`, and for no errand."""
+"""The verbs of a client's call that a store may deduplicate itself; `other`: with a `then`, or for a solo worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientCall:
-    """One call of a client's session, which has one under way at a time and numbers them upwards.
+    """One call of a client's session: a session makes one call at a time and numbers them upwards.
 
-    `is_repeat`: whether it may have been sent before, so that its answer is to be looked for. `age_seconds`: it was
-    first sent no longer ago.
+    `is_repeat`: the call may have been sent before, so look for its recorded answer. `age_seconds`: the longest time
+    since it was first sent.
     """
 
     session: str
@@ -176,9 +174,9 @@ class ClientCall:
     age_seconds: int = 60
 
     def answer_in(self, last: tuple[int, bytes] | None) -> bytes | None:
-        """Return the answer to this call, if `last`, the last call of its session and its answer, is this one.
+        """Return this call's answer if `last`, the number and answer of the session's last call, is this call.
 
-        Raises `OutcomeUnknownError` when it is a later one.
+        Raises `OutcomeUnknownError` when `last` is a later call.
         """
         if last is None or last[0] < self.number:
             return None
@@ -192,7 +190,7 @@ class ClientCall:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some tasks of a queue in id order, and where the next page begins (None: no more)."""
+    """Some tasks of a queue in id order; the next page begins after `next_after` (None: no more)."""
 
     tasks: tuple[StoredTask, ...]
     next_after: int | None = None
@@ -200,9 +198,9 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What the payloads of all tasks of a store may come to, and what they come to; both in bytes.
+    """The limit on the payload bytes of all tasks of a store, and the bytes in use.
 
-    `limit_bytes` None: no limit; then nothing is counted, and `used_bytes` is 0.
+    `limit_bytes` None: no limit; then nothing is counted and `used_bytes` is 0.
     """
 
     limit_bytes: int | None = None
@@ -211,7 +209,7 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What `Store.check` found: every line of `problems` is a broken promise; none is a healthy store."""
+    """The result of `Store.check`: each of `problems` is a broken invariant; a healthy store has none."""
 
     problems: tuple[str, ...]
     tasks: int
@@ -243,97 +241,96 @@ __all__ = [
 ]
 
 Ticket = NewType("Ticket", int)
-"""Names a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
+"""The id of a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
 
 
 class Transaction(Protocol):
-    """The verbs. `None` in a list of outcomes: that token is not current; it changed nothing."""
+    """The verbs. A `None` in a list of outcomes: that token is not current and changed nothing."""
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        """Create the queue, or set it anew; True when it was created. Being paused is not part of it."""
+        """Create the queue or replace its settings; True when it was created. Leaves it paused or running as it was."""
 
     def queue(self, name: str) -> QueueSpec:
-        """The queue's settings and whether it is paused. Raises `UnknownQueueError`."""
+        """Return the queue's settings and whether it is paused. Raises `UnknownQueueError`."""
 
     def queues(self) -> list[QueueSpec]:
-        """All queues by name."""
+        """Return all queues, ordered by name."""
 
     def delete_queue(self, name: str) -> int:
-        """Drop a queue with its tasks and names; returns how many tasks went with it."""
+        """Drop a queue with its tasks and names; return the number of tasks dropped."""
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """Bound what the payloads of all tasks may come to; None: no bound. It is `Turn` that refuses more.
+        """Set the limit on the payload bytes of all tasks; None: no limit. `UnitOfWork.add` enforces it.
 
-        The first bound counts the payloads that are there: its cost grows with the tasks.
+        Setting the first limit counts the existing payloads, so its cost grows with the tasks.
         """
 
     def storage(self) -> Storage:
-        """The bound, and what the payloads come to, dead tasks' included; O(1)."""
+        """Return the limit and the payload bytes in use, including dead tasks; O(1)."""
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        """Add, in order. An eta, a name or a queue out of range fails the whole call before anything is written."""
+        """Add tasks in order. An eta, name or queue out of range fails the whole call before anything is written."""
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         """Lease leasable tasks in eta order, ties by id. A paused queue grants none.
 
-        Where the request has a `room`, the first task that does not fit ends the lease: it and those after it are left
-        as they are, not charged. Remembers the instant `request.worker` was first seen; raises `WorkerRetiredError` for
-        a retired one.
+        With an `allowance`, the first task that does not fit ends the lease; it and later tasks stay uncharged. Records
+        when `request.worker` was first seen; raises `WorkerRetiredError` for a retired worker.
         """
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        """Move ends. Raises `InvalidLeaseTimeError` when a lease would outgrow the queue's `max_lease_seconds`."""
+        """Move the ends of leases. Raises `InvalidLeaseTimeError` when one would outgrow `max_lease_seconds`."""
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        """Give back, with back-off; a task with no lease left becomes dead."""
+        """Give leases back, with back-off; a task that used up its leases becomes dead."""
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        """Delete inside a current lease."""
+        """Delete tasks whose leases are current."""
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        """`delete`, then `lease`, as one step: a worker's steady state, in one round trip to a remote store.
+        """Run `delete`, then `lease`, atomically and in one round trip: a worker's steady state.
 
-        Raises what the two raise, before anything is written; but for a retired worker the deletions take effect, and
-        the answer is `refused`.
+        Raises what the two raise, before anything is written. For a retired worker the deletions take effect and the
+        result is `refused`.
         """
 
     def delete_by_name(
         self, queue: str, names: Sequence[str], *, now: Instant
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """Delete whatever state the task is in; ownership is not checked (App Engine's delete)."""
+        """Delete tasks in any state, without checking leases (App Engine's delete)."""
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        """Delete up to `limit` tasks of these tags, in any state but dead; the caller repeats until 0.
+        """Delete up to `limit` tasks of these tags in any state but dead; call again until it returns 0.
 
-        Given names stay taken for their retention.
+        Their given names stay taken for the retention time.
         """
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        """The same for dead tasks."""
+        """Delete up to `limit` dead tasks of these tags; call again until it returns 0."""
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        """Stop or resume granting leases; True when this changed anything."""
+        """Stop or resume granting leases; True when that was a change."""
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        """Make dead tasks ready again: those named, or up to `limit` of these tags."""
+        """Make dead tasks ready again: those of `names`, or up to `limit` of these tags."""
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        """Move the eta of a delayed task, given or chosen its name, if it is `expected`; False otherwise.
+        """Move the eta of a delayed task (by its given or generated name) if it is `expected`; False otherwise.
 
-        An eta that is not after `now` makes it ready at once. Raises `InvalidEtaError` for one before the epoch or more
-        than 30 days ahead.
+        An eta not after `now` makes the task ready. Raises `InvalidEtaError` for an eta before the epoch or more than
+        30 days ahead.
         """
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        """Lease one delayed task before its eta, if that is `expected`: by whoever held it back; None otherwise.
+        """Lease one delayed task before its eta if the eta is `expected`; None otherwise. For quarantined tasks.
 
-        Remembers the worker and raises for a retired one, or too long a lease, as `lease` does. Paused or not.
+        Records the worker, and raises for a retired worker or too long a lease, as `lease` does. Also when paused.
         """
 
     def peek(
@@ -348,120 +345,119 @@ class Transaction(Protocol):
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        """Look without leasing: settled states as of `now`, payloads cut to `payload_bytes`, ids beyond `after`."""
+        """Return tasks with ids beyond `after`, states as of `now`, payloads cut to `payload_bytes`; leases nothing."""
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        """Counts and totals at O(1) in the number of tasks (O(tags) in the number of tags asked for)."""
+        """Return counts and totals; O(1) in the number of tasks, O(n) in the number of tags requested."""
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        """Counts per tag, by tag; the untagged come first when `after` is None."""
+        """Return counts per tag, ordered by tag; untagged tasks come first when `after` is None."""
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        """Since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.spread`)."""
+        """Return since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.sample_waiting`)."""
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        """Etas, in order, of delayed tasks that become leasable after `now` and until then, and were never leased.
+        """Return the etas, in order, of never leased delayed tasks that become leasable in (`now`, `until`].
 
-        Looks at `limit` delayed tasks of the queue at least, those of other tags or with leases included; of more it
-        may leave out the last. The cost is bounded by that.
+        Examines at least `limit` delayed tasks of the queue, including those of other tags, and may leave out later
+        ones; that bounds the cost.
         """
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        """Finished leases noted after the cursor."""
+        """Return the finished leases recorded after the cursor `after`."""
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        """Leases that are held now, soonest to end first."""
+        """Return the live leases, soonest to end first."""
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        """When time alone next makes a task leasable; `now` or earlier: at once; None: never."""
+        """Return when time alone next makes a task leasable; `now` or earlier: at once; None: never."""
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        """When each worker first asked for a lease; those never seen are left out."""
+        """Return when each worker first called `lease`; workers never seen are left out."""
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        """Fence a worker: it gets no lease from now on, and keeps what it holds. False if it holds a live lease.
+        """Fence a worker: it gets no more leases and keeps those it holds. False if it holds a live lease.
 
-        `keep`: then it is not fenced.
+        `busy`: what to do then: `keep` does not fence it, `finish` fences it all the same.
         """
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        """Give back every lease a dead worker holds: counted, in their old places; and retire it."""
+        """Give back every lease that a dead worker holds (counted, tasks in their old places) and retire it."""
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        """Take or keep the lead called `name` until `seconds` from now; False while another holder has it."""
+        """Take or keep the lead called `name` for `seconds` from now; False while another holder has it."""
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        """Settle up to `limit` due tasks; the leases that had expired, and whether more are due."""
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        """Make up to `limit` due tasks leasable (or dead); return the expired leases and whether more are due."""
 
     # -- moving a queue to another store --------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        """Add tasks as another store had them: state, eta, leases charged, grant, reason, name; under new ids.
+        """Add tasks as another store had them (state, eta, leases, grant, reason, name) under new ids.
 
-        `added_at` and `leased_at` are kept, so that no token is given twice; a LEASED task stays so until its eta, for
-        nobody (`semantics.restore` says how). An eta may be in the past. A name that is taken here refuses its task, as
-        in `add`. Totals count them as added. Works on a fenced queue too: so it is filled before anybody may use it.
+        `added_at` and `leased_at` are kept, so that no token is issued twice; a LEASED task stays leased, without a
+        holder, until its eta (see `semantics.restore`). An eta may be in the past. A name that is taken here refuses
+        its task, as in `add`. Totals count these tasks as added. Also works on a fenced queue.
         """
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        """Names of deleted tasks that are still taken at `now`, by name; works on a moved queue too."""
+        """Return names of deleted tasks that are still taken at `now`, in order; also works on a moved queue."""
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        """Refuse adds under these names until then; a name that a task here has is left to it.
+        """Refuse adds under these names until their `until`; a name that a task here has stays with it.
 
-        Works on a fenced queue too.
+        Also works on a fenced queue.
         """
 
     def set_moved(self, queue: str, to: str) -> None:
-        """Fence the queue: from now on every verb that changes or leases its tasks raises `QueueMovedError`.
+        """Fence the queue: every verb that changes or leases its tasks raises `QueueMovedError` from now on.
 
-        What only looks goes on; `stats` tell it as paused, `next_eta` is None, and `release_worker` passes it by.
-        Setting, pausing and deleting the queue are allowed. An empty `to` lifts the fence.
+        Reads still work; `stats` report it as paused, `next_eta` is None, and `release_worker` skips it. Changing
+        settings, pausing and deleting the queue are allowed. An empty `to` lifts the fence.
         """
 
-    # -- repeats --------------------------------------------------------------------------------------------------
+    # -- idempotency ----------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "Transaction | None":
-        """Return the verbs as the store itself makes this one take effect once for `call`; None: it does not.
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "Transaction | None":
+        """Return a transaction that applies `verb` once for `call`; None: the store does not deduplicate it itself.
 
-        Where it does not, `idempotency.once` does, over the two verbs below. Either way a call that is sent again
-        within ten minutes, through whichever server, is answered as it was first, with those of its leases that are
-        held still; and one that comes after a later call of its session raises `OutcomeUnknownError`.
+        In that case `idempotency.once` does, with the two verbs below. Either way a call that is sent again within ten
+        minutes, through any server, gets its first answer, with those of its leases that are still current; a call
+        that arrives after a later call of its session raises `OutcomeUnknownError`.
         """
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
-        """Return the kept answer of a call; None: it has none. A call that is no repeat may go without the look.
+        """Return the recorded answer to a call, or None. A store may skip the lookup for a call that is no repeat.
 
-        Raises `OutcomeUnknownError` when a later call of its session was answered: what this one did is forgotten.
+        Raises `OutcomeUnknownError` when a later call of its session was answered, as the record is gone then.
         """
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        """Keep the answer to a call, JSON, instead of that to the one before it in its session; see `keep_answer`."""
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        """Record the answer (JSON) to a call in place of its session's previous one; see `keep_answer`."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        """The last call of a session that `keep_answer` kept, and how it was answered."""
+        """Return the number and the answer of a session's last call that `keep_answer` recorded."""
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        """Remember the answer to call `number` of a session, instead of the one before; for a day at least.
+        """Record the answer to call `number` of a session in place of the previous one, for at least a day.
 
-        Raises `StoreUnavailableError`, taking the transaction with it, when another transaction kept `number` or a
-        later one meanwhile.
+        Raises `StoreUnavailableError` and rolls back when another transaction recorded `number` or later meanwhile.
         """
 
 
 @runtime_checkable
 class Erasable(Protocol):
-    """A store that its operator may empty while it is open, and that goes on as a new one."""
+    """A store that its operator may erase while it is open; it continues as a new, empty store."""
 
     @property
     def url(self) -> str:
         """See `Store.url`."""
 
     def is_erased(self) -> bool:
-        """Whether it is another than the one that was opened, or marked last. Raises `StoreError`."""
+        """Return whether the store is another than the one opened or last marked. Raises `StoreError`."""
 
     def mark(self) -> None:
-        """Take it for the one that was opened, from now on. Raises `StoreError`."""
+        """Mark the present store as the one that was opened. Raises `StoreError`."""
 
 
 class Signals(Protocol):
@@ -469,17 +465,17 @@ class Signals(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why waiters of this process can't be woken, and what to do about it; "" when they can, or nobody waited."""
+        """The reason why waiters of this process can't be woken, with a remedy; "" when they can, or none waited."""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """`count` tasks of a tag became leasable: wake as many fitting waiters, most recently active first."""
+        """Wake up to `count` waiters for tasks of this tag, most recently active first."""
 
     def subscribe(self, queue: str, tags: TagFilter) -> "Subscription":
-        """Begin to listen; a publish after this returns is not missed."""
+        """Start to receive wake-ups; none that is published after this returns is missed."""
 
 
 class Subscription(Protocol):
-    """One waiter's ear."""
+    """One waiter's subscription to wake-ups."""
 
     def wait(self, *, timeout_seconds: float) -> bool:
         """Sleep until woken (True) or the time is up (False)."""
@@ -488,7 +484,7 @@ class Subscription(Protocol):
         """End a `wait` in another thread."""
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """End the subscription; an unused wake-up goes to the next matching waiter."""
 
 
 class Store(Protocol):
@@ -496,7 +492,7 @@ class Store(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, without secrets."""
+        """The store's URL, without secrets."""
 
     @property
     def durability(self) -> Literal["strict", "relaxed"]:
@@ -504,58 +500,61 @@ class Store(Protocol):
 
     @property
     def signals(self) -> Signals:
-        """How waiters in other processes are woken."""
+        """The signals that wake waiters in other processes."""
 
     @property
     def clock(self) -> Clock:
-        """Whose time decides: of a store that several hosts share, the store's own, whatever theirs say."""
+        """The clock that decides: for a store shared by several hosts, the store's own."""
 
     @property
     def is_remote(self) -> bool:
-        """Whether a call crosses a network: then it is never made in a server's loop, several run at a time, and what
-        failed before it took effect is worth another try."""
+        """Whether a call crosses a network.
+
+        A server then never calls it in its event loop, runs several calls at a time, and retries a call that failed
+        before it took effect.
+        """
 
     @property
     def unit(self) -> Unit:
-        """What an exception rolls back. `verb`: each verb is committed as it returns, those before a failure stand."""
+        """The unit that an exception rolls back. `verb`: each verb commits as it returns; earlier ones stand."""
 
     def begin(self, unit: Unit = "transaction") -> AbstractContextManager[Transaction]:
-        """A write transaction: leaving the block commits it, an exception rolls all of it back (but see `unit`).
+        """Open a write transaction: leaving the block commits it, an exception rolls it back (but see `unit`).
 
         Args:
-            unit: `verb`, the first verb that changes something may be committed as it returns, which saves a round trip
-                to a remote store: for a block that calls one.
+            unit: `verb`, for a block with one verb that changes something: that verb may be committed as it returns,
+                which saves a round trip to a remote store.
 
-        Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`; `OutcomeUnknownError` when the answer to
-        the commit was lost and can't be found out. One at a time per process, unless `is_remote`.
+        Raises `StoreUnavailableError`, `StoreFullError`, `StoreReadOnlyError`, and `OutcomeUnknownError` when it
+        can't be determined whether the commit took effect. One at a time per process, unless `is_remote`.
         """
 
     def within(self, connection: object) -> AbstractContextManager[Transaction]:
-        """Verbs inside a transaction that the caller opened on a connection of its own, and commits.
+        """Run verbs inside a transaction that the caller opened on its own connection and commits.
 
         Waiters are woken by that commit. Raises `InvalidRequestError` where the store has no such connections.
         """
 
     def read(self) -> AbstractContextManager[Transaction]:
-        """A consistent snapshot for `queue`, `queues`, `peek`, `stats`, `tag_stats`, `waiting`, `samples`, ...
+        """Open a consistent snapshot for `queue`, `queues`, `peek`, `stats`, `tag_stats`, `waiting`, `samples`, ...
 
-        Counts in it are exact as of their `now`, though nothing is settled. Never blocks a writer.
+        Counts are exact as of their `now`, though no task is expired. Never blocks a writer.
         """
 
     def ticket(self) -> Ticket:
-        """Names the last transaction this store object committed."""
+        """Return the ticket of the last transaction that this store object committed."""
 
     def sync(self, ticket: Ticket) -> None:
-        """Return when that transaction is durable; several callers share one sync. Raises `StoreUnavailableError`."""
+        """Return when the transaction is durable; several callers share one sync. Raises `StoreUnavailableError`."""
 
     def check_room(self) -> None:
-        """Raise `StoreFullError` while there is no room for adds, as far as that is known; costs next to nothing."""
+        """Raise `StoreFullError` while the store is known to be too full for adds; costs next to nothing."""
 
     def make_room(self) -> bool:
-        """Give up what was kept for a full disk, which has refused a change; whether another try is worth it."""
+        """Free the disk reserve after a full disk refused a change; return whether a retry is worthwhile."""
 
     def check(self) -> Check:
-        """Verify the file and recount everything: counters, indexes, names. Cost grows with the tasks."""
+        """Verify the file and recount counters, indexes and names. The cost grows with the tasks."""
 
     def close(self) -> None:
         """Release files and connections."""

@@ -1,4 +1,4 @@
-"""The queue's values: what is added, what is leased, and how a queue is set. Frozen; change them with `replace`."""
+"""The queue's values: tasks, leases, tag filters and queue settings. Frozen; change them with `replace`."""
 
 import re
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 
 class TaskState(IntEnum):
-    """Where a task stands. READY may be leased; the next two become READY at their eta, with nobody's help.
+    """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta by themselves.
 
-    What is stored may lag behind the clock: a DELAYED or LEASED task whose eta has passed *is* leasable,
-    and every verb and statistic settles it so before looking (`semantics.settle`).
+    The stored state may lag behind the clock: a DELAYED or LEASED task whose eta has passed *is* leasable, and every
+    verb and statistic treats it so (`semantics.expire`).
     """
 
     READY = 0
@@ -27,9 +27,9 @@ class TaskState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """What a producer adds. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the same one.
+    """A task to add. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the queue called.
 
-    `max_leases`: the task's own bound, instead of the queue's; None: the queue's.
+    `max_leases`: the task's own limit; None: the queue's.
     """
 
     payload: bytes = b""
@@ -43,12 +43,12 @@ class NewTask:
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """A task as the store has it.
+    """A task as the store keeps it.
 
     `eta` is the earliest instant of the next lease: a lease moves it to its own end. `leases` counts the leases
-    charged so far. `leased_at` is the instant of the last grant, and, since it never repeats for a task, the fence
-    its token is made of (0: never leased). `ready_at` is the eta it had before the lease it is under.
-    `spent` holds ends, still ahead, of leases that were cut short: no later lease may end at one of them.
+    charged so far. `leased_at` is the instant of the last grant (0: never leased); it never repeats for a task and
+    is part of its token. `ready_at` is the eta before the present lease. `spent` holds future ends of leases that were
+    cut short: no later lease may end at one of them.
     `max_leases`: see `NewTask`.
     """
 
@@ -70,12 +70,12 @@ class StoredTask:
 
     @property
     def token(self) -> str:
-        """Names the task's present (or last) lease."""
+        """The token of the task's present or last lease."""
         return token_of(self.id, self.leased_at)
 
     @property
     def shown_name(self) -> str:
-        """The name it was given, or the one the queue chose."""
+        """The given name, or else the generated one."""
         return self.name if self.name is not None else chosen_name(self.id)
 
 
@@ -97,16 +97,16 @@ class Lease:
 
     @property
     def waited_seconds(self) -> float:
-        """From its eta to this lease."""
+        """Seconds from the task's eta to this lease."""
         return max(0.0, (self.leased_at - self.ready_at) / 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
 class TagFilter:
-    """Which tasks a lease may take, in five forms: any, one tag, several tags, untagged, or one group.
+    """The tasks that a lease may take: any, those with one of some tags, the untagged, or a batch of one tag.
 
-    `oldest` means the tag of the oldest leasable task (among `tags` when given, else among all, untagged
-    being a group of its own); the whole batch then has that one tag.
+    `oldest` selects the tag of the oldest leasable task (among `tags` when given, else among all, where the untagged
+    count as one tag); the whole batch has that tag.
     """
 
     kind: Literal["any", "tags", "untagged", "oldest"] = "any"
@@ -114,18 +114,18 @@ class TagFilter:
 
     @classmethod
     def of(cls, *tags: str) -> "TagFilter":
-        """Only tasks with one of these tags; at least one."""
+        """Accept only tasks with one of these tags; give at least one."""
         if not tags:
             raise ValueError("TagFilter.of() needs a tag; use ANY for all tasks, UNTAGGED for those without")
         return cls("tags", tuple(dict.fromkeys(tags)))
 
     @classmethod
     def oldest(cls, *tags: str) -> "TagFilter":
-        """A batch of one tag: that of the oldest leasable task."""
+        """Select a batch of one tag, that of the oldest leasable task."""
         return cls("oldest", tuple(dict.fromkeys(tags)))
 
     def accepts(self, tag: str | None) -> bool:
-        """Whether a task of this tag may be among those leased."""
+        """Return whether a task of this tag may be leased."""
         if self.kind == "untagged":
             return tag is None
         return not self.tags or tag in self.tags
@@ -137,22 +137,22 @@ UNTAGGED = TagFilter("untagged")
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """How a queue is set.
+    """The settings of a queue.
 
     Args:
-        lease_seconds: length of a lease when the caller names none.
-        max_lease_seconds: the longest a lease may become by renewals; 7 days: each renewal is bounded alone.
-        max_leases: charged leases after which a task that is not deleted becomes dead; None: no bound.
+        lease_seconds: length of a lease when the caller gives none.
+        max_lease_seconds: total length that renewals may give a lease; at 7 days only each renewal is limited.
+        max_leases: charged leases after which a task that is not deleted becomes dead; None: no limit.
         retry_min_seconds, retry_max_seconds: delay after the first failed lease, doubling up to the second.
-        on_exhausted: what becomes of a task at `max_leases`: kept as dead, or deleted (App Engine).
+        on_exhausted: keep a task at `max_leases` as dead, or delete it (App Engine).
         name_retention_seconds: how long a deleted task's given name still refuses a second add.
-        lease_calls_per_second: lease calls that the front doors of App Engine and Cloud Tasks grant; None: no bound.
-        user_emails: who may list, get, lease, delete and update tasks through a front door that knows its callers.
-        writer_emails: who may insert tasks there. Both empty: whoever has a token.
-        mode: `push` for a queue that App Engine's queue.yaml has as a push queue: known by name, never leased from.
-        moved_to: where the queue lives now, when it was moved to another store; "" while it lives here.
+        lease_calls_per_second: limit on lease calls through the App Engine and Cloud Tasks APIs; None: no limit.
+        user_emails: callers that may list, get, lease, delete and update tasks through the Google APIs.
+        writer_emails: callers that may insert tasks there. Both empty: any caller with a token.
+        mode: `push` for a push queue of App Engine's queue.yaml: known by name, never leased from.
+        moved_to: the store the queue was moved to; "" while it is in this one.
 
-    The store only keeps `lease_calls_per_second`, the emails and the mode; the front doors act on them.
+    The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
     """
 
     name: str
@@ -172,17 +172,17 @@ class QueueSpec:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no lease is granted at all: it is paused, or was moved."""
+        """Whether the queue grants no lease, as it is paused or was moved."""
         return self.paused or bool(self.moved_to)
 
 
 def token_of(task_id: int, leased_at: Instant) -> str:
-    """The token of the lease granted at `leased_at`."""
+    """Return the token of the lease granted at `leased_at`."""
     return f"{task_id}.{leased_at}"
 
 
 def parse_token(token: str) -> tuple[int, Instant]:
-    """Task id and instant of the grant. Raises `InvalidTokenError` for a text that is no token."""
+    """Return the task id and the instant of the grant. Raises `InvalidTokenError` for a text that is no token."""
     match = _TOKEN.fullmatch(token)
     if match is None:
         raise InvalidTokenError(f"not a lease token: {token[:60]!r}; give the `token` of a lease unchanged")
@@ -190,12 +190,12 @@ def parse_token(token: str) -> tuple[int, Instant]:
 
 
 def chosen_name(task_id: int) -> str:
-    """The name of a task that was added without one."""
+    """Return the generated name of a task that was added without one."""
     return f"_{task_id}"
 
 
 def lease_of(task: StoredTask) -> Lease:
-    """The lease a LEASED task is under."""
+    """Return the lease of a LEASED task."""
     return Lease(
         task.queue,
         task.shown_name,

@@ -1,4 +1,4 @@
-"""Runs an app's handlers inside a test: a store in memory and a clock that is advanced, no process and no network."""
+"""Runs an app's handlers inside a test, with a store in memory and a manual clock: no process, no network."""
 
 from asyncio import CancelledError
 from collections.abc import Iterable, Sequence
@@ -23,9 +23,9 @@ from queue_core.worker.settings import WorkerSettings
 __all__ = ["ManualClock", "MemoryQueues", "NotEmptyError", "TaskOutcome", "run_until_empty"]
 
 MAX_CALLS: Final = 1000
-"""Handler calls of one run: a task that always fails may be retried for ever."""
-_ERRORS_OF_HANDLERS: Final = (Exception, SystemExit, CancelledError)
-"""What else escapes from a handler, such as Ctrl-C or `pytest.fail`, is meant for the test."""
+"""Handler calls in one run: a limit for tasks that always fail and are retried."""
+_HANDLER_ERRORS: Final = (Exception, SystemExit, CancelledError)
+"""Errors of a handler; any other exception, such as Ctrl-C or `pytest.fail`, is raised in the test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class TaskOutcome:
     """A task that was deleted or became dead.
 
     Args:
-        result: what its handler returned; of a batch handler that returned a list, the task's entry.
-        error: why it is dead, or was deleted unfinished by a queue that keeps no dead tasks: what its handler raised
-            at the last call. None: the task is done.
-        attempts: calls of its handler.
+        result: the value that its handler returned; for a batch handler that returned a list, the task's item.
+        error: the exception of the last handler call, if the task is dead or was deleted unfinished by a queue that
+            keeps no dead tasks. None: the task is done.
+        attempts: number of handler calls.
     """
 
     queue: str
@@ -49,27 +49,27 @@ class TaskOutcome:
 
 
 class NotEmptyError(AssertionError):
-    """Tasks are left: they are retried for ever, nobody handles them, or their queue is paused."""
+    """Tasks are left: they are always retried, have no handler, or their queue is paused."""
 
 
 class MemoryQueues(LocalQueues):
-    """All queues of a fresh store in memory. Its time is `clock`'s, and stands still until that is advanced."""
+    """All queues of a new store in memory, whose time is that of `clock` and only moves when it is advanced."""
 
     def __init__(self, *specs: QueueSpec, clock: ManualClock | None = None) -> None:
-        """`specs`: queues that are there from the start; `run_until_empty` makes the others that its app handles."""
+        """`specs`: queues to create; `run_until_empty` creates the others that its app handles."""
         store = MemoryStore()
         store.clock = self.clock = clock or ManualClock()
         super().__init__(QueueService(store, jitter=lambda: 0.0))
         for spec in specs:
             self.put_queue(spec)
 
-    def line(self, name: str, run: "_Run") -> "_Line":
-        """For `run_until_empty`: return a queue whose worker is retired when there is nothing to do."""
-        return _Line(self._service, name, run)
+    def draining(self, name: str, run: "_Run") -> "_DrainingQueue":
+        """Return a queue that retires its worker when there is nothing to do. For `run_until_empty`."""
+        return _DrainingQueue(self._service, name, run)
 
     def seconds_until_due(self, queues: Sequence[str]) -> float | None:
-        """For `run_until_empty`: return how long until time makes a task leasable; None: it never does."""
-        etas = self._service.look(lambda turn: [turn.transaction.next_eta(name, now=turn.now) for name in queues])
+        """Return the seconds until time makes a task leasable; None: never. For `run_until_empty`."""
+        etas = self._service.read(lambda work: [work.transaction.next_eta(name, now=work.now) for name in queues])
         known = [eta for eta in etas if eta is not None]
         return max(0.0, seconds_between(self.clock.now(), min(known))) if known else None
 
@@ -83,14 +83,14 @@ def run_until_empty(
 ) -> list[TaskOutcome]:
     """Add tasks and run the app's handlers, one call at a time, until its queues hold nothing but dead tasks.
 
-    Handlers are run by a worker's own code: retries, hand-overs, batches and errors are as in production. The clock
-    stands still while a handler runs, and jumps to the next eta when nothing is leasable. Plain handlers run in the
-    caller's thread.
+    The worker's own code runs the handlers, so retries, follow-up tasks, batches and errors are as in production. The
+    clock stands still while a handler runs, and jumps to the next eta when nothing is leasable. Synchronous handlers
+    run in the caller's thread.
 
     Args:
-        tasks: added first; one without a `queue` goes to the only queue that the app has handlers for.
-        queues: where the tasks are, for a test that sets queues, adds by itself, or looks at what is handed over.
-        max_calls: handler calls, at most.
+        tasks: tasks to add first; one without a `queue` goes to the only queue that the app has handlers for.
+        queues: the store's queues, for a test that configures queues, adds tasks itself or inspects follow-up tasks.
+        max_calls: the maximum number of handler calls.
 
     Returns the tasks that handlers were called for, in the order of their last calls. Raises `NotEmptyError` when
     tasks are left in a queue of the app.
@@ -117,7 +117,7 @@ def _only_queue(app: App) -> str:
 
 @dataclass(slots=True)
 class _Run:
-    """One run: the calls that are left to it, and what came of those that were made."""
+    """One run: the number of calls left, and the outcomes of those made."""
 
     app: App
     queues: MemoryQueues
@@ -126,11 +126,11 @@ class _Run:
     called: dict[tuple[str, str], TaskOutcome] = field(default_factory=dict)
 
     def work(self) -> bool:
-        """Have a worker at each queue do what is leasable; False when nothing was."""
+        """Run a worker on each queue until nothing is leasable; False when nothing was."""
         before = self.calls_left
         for name in self.app.queues:
             if self.calls_left > 0 and self.queues.queue(name).stats().ready:
-                self._work_at(name)
+                self._run_worker(name)
                 if self.interrupt is not None:
                     raise self.interrupt
         return self.calls_left < before
@@ -141,10 +141,10 @@ class _Run:
         self.queues.clock.advance(seconds or 0.0)
         return bool(seconds)
 
-    def note(self, call: Invocation) -> None:
-        """Keep what a handler returned or raised."""
+    def record(self, call: Invocation) -> None:
+        """Record what a handler returned or raised."""
         self.calls_left -= 1
-        if not isinstance(call.error, (*_ERRORS_OF_HANDLERS, type(None))):
+        if not isinstance(call.error, (*_HANDLER_ERRORS, type(None))):
             self.interrupt, self.calls_left = call.error, 0
         has_entries = call.handler.batch is not None and isinstance(call.value, list | tuple)
         for index, task in enumerate(call.tasks):
@@ -164,23 +164,27 @@ class _Run:
             )
 
     def outcomes(self) -> list[TaskOutcome]:
-        """Return what became of every task. Raises `NotEmptyError` unless all are done or dead."""
+        """Return the outcome of every task. Raises `NotEmptyError` unless all are done or dead."""
         for name in self.app.queues:
             queue = self.queues.queue(name)
             stats = queue.stats()
             if left := stats.ready + stats.delayed + stats.in_flight:
                 raise NotEmptyError(f"{left} task(s) are left in queue {name!r}: {self._why_left(queue)}")
-            self._note_dead(queue)
+            self._record_dead(queue)
         return list(self.called.values())
 
-    def _work_at(self, name: str) -> None:
+    def _run_worker(self, name: str) -> None:
         settings = WorkerSettings("", queue=name)
-        line = self.queues.line(name, self)
+        draining = self.queues.draining(name, self)
         runner = Runner(
-            self.app, settings, open_queue=lambda _name: line, clock=self.queues.clock, on_call_end=self.note
+            self.app,
+            settings,
+            open_queue=lambda _name: draining,
+            clock=self.queues.clock,
+            on_invocation_end=self.record,
         )
         codes: list[int] = []
-        serve = runner.lend_slot()
+        serve = runner.caller_thread_loop()
         if serve is None:
             codes.append(runner.run())
         else:
@@ -194,32 +198,32 @@ class _Run:
             finally:
                 thread.join()
         if codes != [EXIT_OK]:
-            raise NotEmptyError(f"the worker of queue {name!r} broke down; its log says why")
+            raise NotEmptyError(f"the worker of queue {name!r} failed; see its log")
 
     def _why_left(self, queue: LocalQueue) -> str:
         if self.calls_left <= 0:
             failed = [outcome for outcome in self.called.values() if outcome.error is not None]
             last = f"; {failed[-1].name} failed last: {failed[-1].error!r}" if failed else ""
-            return f"max_calls are made, and still there is something to do{last}"
+            return f"max_calls was reached{last}"
         if queue.stats().paused:
             return "it is paused"
         return "their tags have no handler"
 
-    def _note_dead(self, queue: LocalQueue) -> None:
-        """A task may be dead although its handlers returned: what it was to hand over was refused."""
+    def _record_dead(self, queue: LocalQueue) -> None:
+        """Correct the outcome of tasks that died although their handler returned, as a follow-up task was refused."""
         after: int | None = 0
         while after is not None:
             page = queue.peek(states=frozenset({TaskState.DEAD}), after=after)
             for task in page.tasks:
                 outcome = self.called.get((task.queue, task.shown_name))
                 if outcome is not None and outcome.error is None:
-                    error = QueueError(f"dead although its handler returned: {task.reason}; the log says why")
+                    error = QueueError(f"dead although its handler returned: {task.reason}; see the log")
                     self.called[task.queue, task.shown_name] = replace(outcome, result=None, error=error)
             after = page.next_after
 
 
-class _Line(LocalQueue):
-    """A queue as the only worker of a run sees it: once there is nothing to do for now, its supervisor retires it."""
+class _DrainingQueue(LocalQueue):
+    """A queue for the only worker of a run; it retires the worker once there is nothing to do for now."""
 
     def __init__(self, service: QueueService, name: str, run: _Run) -> None:
         super().__init__(service, name)
@@ -233,12 +237,12 @@ class _Line(LocalQueue):
         seconds: float | None = None,
         tags: TagFilter = ANY,
         worker: str = "",
-        wait_seconds: float = 0.0,  # noqa: ARG002  nobody adds meanwhile
+        wait_seconds: float = 0.0,  # noqa: ARG002  no task is added meanwhile
     ) -> tuple[list[Lease], tuple[str, ...]]:
         """See `Queue.exchange`."""
         if self._of_run.calls_left <= 0:
-            self._service.run(lambda turn: turn.retire_worker(worker, busy="finish"))
+            self._service.run(lambda work: work.retire_worker(worker, busy="finish"))
         leases, lost = super().exchange(deletions, count=count, seconds=seconds, tags=tags, worker=worker)
         if not leases:
-            self._service.run(lambda turn: turn.retire_worker(worker, busy="keep"))
+            self._service.run(lambda work: work.retire_worker(worker, busy="keep"))
         return leases, lost

@@ -1,4 +1,4 @@
-"""What a call must satisfy before the store is asked: new tasks and queues' settings held to the limits. Pure."""
+"""Validation of new tasks and queue settings against the limits, before the store is called. Pure."""
 
 from collections.abc import Sequence
 
@@ -13,11 +13,11 @@ from queue_core.errors import (
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "
-"""What `moved_to` begins with on the store that a queue is being moved to, until all of it is there."""
+"""The prefix of `moved_to` on the target store of a transfer until the transfer is complete."""
 
 
 def check_new_tasks(tasks: Sequence[NewTask]) -> None:
-    """Raise an `InvalidRequestError` for the first task that can't be added; names the limit."""
+    """Raise an `InvalidRequestError` that names the limit for the first task that can't be added."""
     for task in tasks:
         payload: object = task.payload
         if (
@@ -30,12 +30,12 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
         try:
             _check_limits(task)
         except (TypeError, AttributeError):
-            check_types(task)  # says more; for every tag beforehand it would cost a batch a tenth
+            check_types(task)  # a clearer message; checking types first would make a batch 10% slower
             raise
 
 
 def check_types(task: NewTask) -> None:
-    """Raise an `InvalidRequestError` for a value of another type than the field's: a store would keep it as it is."""
+    """Raise an `InvalidRequestError` for a value of the wrong type, which a store would keep as it is."""
     payload: object = task.payload
     if not isinstance(payload, bytes):
         cure = "encode it: payload.encode()" if isinstance(payload, str) else "bytes(payload) makes them"
@@ -68,20 +68,20 @@ def _check_limits(task: NewTask) -> None:
 
 
 def check_filter(tags: object) -> None:
-    """Raise an `InvalidRequestError` for what is no filter of tags, or one of too many or illegal ones."""
+    """Raise an `InvalidRequestError` unless `tags` is a `TagFilter` with legal tags, not too many."""
     if not isinstance(tags, TagFilter):
         raise InvalidRequestError(f"tags must be a TagFilter, such as TagFilter.of('resize'): {tags!r}")
     limits.check_tags(tags.tags)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    """Raise an `InvalidRequestError` for what is none of the choices."""
+    """Raise an `InvalidRequestError` unless `value` is one of `choices`."""
     if value not in choices:
         raise InvalidRequestError(f"{name} must be {' or '.join(map(repr, choices))}: {value!r}")
 
 
 def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int) -> None:
-    """Raise `StorageLimitError` when the payloads of these tasks would bring the store over its limit."""
+    """Raise `StorageLimitError` if the payloads of these tasks would exceed the store's limit."""
     added = sum(len(task.payload) for task in tasks)
     if used_bytes + added > limit_bytes:
         raise StorageLimitError(
@@ -91,7 +91,7 @@ def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int
 
 
 def check_storage_limit(limit_bytes: int | None) -> None:
-    """Raise `InvalidSettingError` unless a limit is none, or not negative and no more than a store can count."""
+    """Raise `InvalidSettingError` unless a limit is None or in [0, MAX_STORAGE_BYTES]."""
     if limit_bytes is not None and not 0 <= limit_bytes <= limits.MAX_STORAGE_BYTES:
         raise InvalidSettingError(
             f"total_storage_limit must be in [0, {limits.MAX_STORAGE_BYTES}] bytes, or none: {limit_bytes}"
@@ -99,7 +99,7 @@ def check_storage_limit(limit_bytes: int | None) -> None:
 
 
 def check_queue_spec(spec: QueueSpec) -> None:
-    """Raise unless the settings are in range and agree with each other."""
+    """Raise an `InvalidRequestError` unless the settings are in range and consistent."""
     limits.check_queue_name(spec.name)
     limits.check_lease_seconds(spec.lease_seconds)
     limits.check_lease_seconds(spec.max_lease_seconds)
@@ -136,7 +136,7 @@ def _check_emails(queue: str, setting: str, emails: Sequence[str]) -> None:
 
 
 def check_lease_time(spec: QueueSpec, seconds: float) -> None:
-    """Raise `InvalidLeaseTimeError` for more than the queue's `max_lease_seconds`."""
+    """Raise `InvalidLeaseTimeError` if a lease is longer than the queue's `max_lease_seconds`."""
     if seconds > spec.max_lease_seconds:
         raise InvalidLeaseTimeError(
             f"a lease of {spec.name} may last at most max_lease, {spec.max_lease_seconds} s: {seconds}"
@@ -144,23 +144,23 @@ def check_lease_time(spec: QueueSpec, seconds: float) -> None:
 
 
 def check_renewed_time(spec: QueueSpec, seconds: float) -> None:
-    """Raise `InvalidLeaseTimeError` for a lease that would last so long in all, renewals included.
+    """Raise `InvalidLeaseTimeError` if a lease, including renewals, exceeds the queue's `max_lease_seconds`.
 
-    A `max_lease_seconds` of its greatest value bounds each renewal alone, as App Engine does, and never the sum.
+    At its maximum of 7 days, `max_lease_seconds` limits each renewal but not the sum, as in App Engine.
     """
     if spec.max_lease_seconds < limits.MAX_LEASE_SECONDS:
         check_lease_time(spec, seconds)
 
 
 def check_not_moved(spec: QueueSpec) -> None:
-    """Raise `QueueMovedError` for a queue that is fenced: it says where the queue lives instead."""
+    """Raise `QueueMovedError`, which says where the queue is now, for a fenced queue."""
     if not spec.moved_to:
         return
     if spec.moved_to.startswith(FILLED_FROM):
         source = spec.moved_to.removeprefix(FILLED_FROM)
         raise QueueMovedError(
-            f"queue {spec.name!r} is still being filled from {source}: it opens here when `towline migrate` has ended"
+            f"queue {spec.name!r} is still being filled from {source}: it opens here when `towline migrate` is done"
         )
     raise QueueMovedError(
-        f"queue {spec.name!r} was moved to {spec.moved_to}: nothing changes it here any more; use it there"
+        f"queue {spec.name!r} was moved to {spec.moved_to}: it can't be changed here any more; use it there"
     )

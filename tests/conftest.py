@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Commands
-from tests.support.docker.engine import DockerEngine, EngineUnavailableError
+from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine
 from tests.support.docker.engine import docker_engine as private_docker
 from tests.support.stores.shared_engines import SharedEngines, engines_of_process
 
@@ -45,7 +45,7 @@ def shared_engines() -> SharedEngines:
 
 
 @pytest.fixture(scope="session")
-def docker_engine_of_session() -> Iterator[DockerEngine | EngineUnavailableError]:
+def docker_engine_of_session() -> Iterator[PrivateDockerEngine | EngineUnavailableError]:
     """One private Docker Engine without a network, with its image; or why there is none."""
     with ExitStack() as stack:
         try:
@@ -57,7 +57,9 @@ def docker_engine_of_session() -> Iterator[DockerEngine | EngineUnavailableError
 
 
 @pytest.fixture
-def docker_engine(docker_engine_of_session: DockerEngine | EngineUnavailableError) -> Iterator[DockerEngine]:
+def docker_engine(
+    docker_engine_of_session: PrivateDockerEngine | EngineUnavailableError,
+) -> Iterator[PrivateDockerEngine]:
     """The session's Docker Engine, without a container before and after the test; a skip that says why, elsewhere.
 
     A test that kills or freezes an engine, or wants another one, starts its own (`tests.support.docker.engine`).

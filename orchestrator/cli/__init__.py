@@ -1,80 +1,86 @@
-"""The `towline` command: everything a person types. A command is imported when it is run, and not before."""
+"""The `towline` command line. Each command's module is imported only when that command runs."""
 
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
-from queue_core.cli.catalog import COMMANDS, LOOK, MOVE, RUN, TASKS
 from queue_core.cli.failure import run_command
-from queue_core.cli.group import CommandEntry, LazyGroup
+from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
 from queue_core.process import logs
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.terminal import open_missing_streams
 
 _SETUP: Final = "Set up"
 _HELP: Final = """\
-Pull queues whose workers look after themselves.
+Pull queues with worker fleets that size themselves.
 
-Producers add tasks; workers lease them by tag, do the work, delete them. A supervisor starts and stops workers so that
-every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`.
+Producers add tasks; workers lease them by tag, process them and delete them. A supervisor starts and stops workers so
+that every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`.
 """
 _FLEET: Final = {
-    "up": CommandEntry("orchestrator.cli.commands.up", RUN, "queue server and supervisor in one process"),
-    "supervise": CommandEntry("orchestrator.cli.commands.up", RUN, "the supervisor alone, beside a server elsewhere"),
+    "up": CommandEntry("orchestrator.cli.commands.up", RUN, "run the queue server and the supervisor in one process"),
+    "supervise": CommandEntry(
+        "orchestrator.cli.commands.up", RUN, "run only the supervisor; the queue server runs elsewhere"
+    ),
     "reload": CommandEntry(
-        "orchestrator.cli.commands.reload", RUN, "the supervisor reads its settings file again, and says what changed"
+        "orchestrator.cli.commands.reload", RUN, "make the supervisor read its settings file again; print the changes"
     ),
     "drain": CommandEntry(
-        "orchestrator.cli.commands.drain", RUN, "no workers on this host until undrain: before a reboot"
+        "orchestrator.cli.commands.drain", RUN, "stop all workers on this host until undrain, as before a reboot"
     ),
-    "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "workers again after a drain"),
-    "demo": CommandEntry(
-        "orchestrator.cli.commands.demo", RUN, "watch a fleet do real work, grow, survive a kill, shrink"
-    ),
+    "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "allow workers on this host again after a drain"),
+    "demo": CommandEntry("orchestrator.cli.commands.demo", RUN, "watch a fleet work, grow, survive a kill and shrink"),
     "scale": CommandEntry(
-        "orchestrator.cli.commands.overrides", RUN, "a size by hand for a while, whatever min and max say"
+        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, regardless of min and max"
     ),
     "pause": CommandEntry(
-        "orchestrator.cli.commands.overrides", TASKS, "grant no more leases on a queue; or leave a pool at its size"
+        "orchestrator.cli.commands.overrides", TASKS, "stop granting leases on a queue, or freeze a pool's size"
     ),
     "resume": CommandEntry(
-        "orchestrator.cli.commands.overrides", TASKS, "grant leases again; or let a pool change its size"
+        "orchestrator.cli.commands.overrides", TASKS, "grant leases on a queue again, or let a pool change its size"
     ),
     "export": CommandEntry(
-        "orchestrator.cli.commands.export", MOVE, "tasks to a file; or pools to KEDA, compose or systemd"
+        "orchestrator.cli.commands.export", MOVE, "export tasks to a file, or pools to KEDA, compose or systemd"
     ),
-    "pools": CommandEntry("orchestrator.cli.commands.fleet", LOOK, "pools: workers, targets, and what waits"),
+    "pools": CommandEntry("orchestrator.cli.commands.fleet", INSPECT, "list pools: workers, targets and backlog"),
     "workers": CommandEntry(
-        "orchestrator.cli.commands.fleet", LOOK, "workers: state, leases, memory; and recent deaths"
+        "orchestrator.cli.commands.fleet", INSPECT, "list workers: state, leases, memory; and recent deaths"
     ),
-    "why": CommandEntry("orchestrator.cli.commands.why", LOOK, "why a pool has the size it has"),
+    "why": CommandEntry("orchestrator.cli.commands.why", INSPECT, "explain the size of a pool"),
     "why-died": CommandEntry(
-        "orchestrator.cli.commands.why_died", LOOK, "how a worker ended, what became of its tasks", "why_died"
+        "orchestrator.cli.commands.why_died",
+        INSPECT,
+        "explain a worker's death and show what became of its tasks",
+        "why_died",
     ),
     "health": CommandEntry(
-        "orchestrator.cli.commands.health", LOOK, "whether server and supervisor answer and are well"
+        "orchestrator.cli.commands.health", INSPECT, "check whether the server and the supervisor are healthy"
     ),
-    "top": CommandEntry("orchestrator.cli.commands.top", LOOK, "pools, workers and waits, live"),
-    "plan": CommandEntry("orchestrator.cli.commands.plan", LOOK, "what a supervisor would do now, without doing it"),
+    "top": CommandEntry("orchestrator.cli.commands.top", INSPECT, "watch pools, workers and waits live"),
+    "plan": CommandEntry(
+        "orchestrator.cli.commands.plan", INSPECT, "show what a supervisor would do now, without doing it"
+    ),
     "simulate": CommandEntry(
-        "orchestrator.cli.commands.simulate", LOOK, "what arrivals would cost, and how late they would be"
+        "orchestrator.cli.commands.simulate", INSPECT, "simulate arrivals: what they would cost, how late they would be"
     ),
     "backtest": CommandEntry(
-        "orchestrator.cli.commands.backtest", LOOK, "the same for what the queue's own log recorded"
+        "orchestrator.cli.commands.backtest", INSPECT, "simulate the arrivals that the queue's own log recorded"
     ),
     "init": CommandEntry("orchestrator.cli.commands.init", _SETUP, "write a commented towline.yaml and an example"),
-    "check": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "every mistake in the settings file"),
+    "check": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "list every mistake in the settings file"),
     "config": CommandEntry(
-        "orchestrator.cli.commands.settings", _SETUP, "settings in force, and where each comes from"
+        "orchestrator.cli.commands.settings", _SETUP, "print the settings in force and where each comes from"
     ),
-    "schema": CommandEntry("orchestrator.cli.commands.settings", _SETUP, "the file's JSON Schema, for editors"),
-    "doctor": CommandEntry("orchestrator.cli.commands.doctor", _SETUP, "what may go wrong on this machine"),
-    "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "Tab completion for bash, zsh and fish"),
+    "schema": CommandEntry(
+        "orchestrator.cli.commands.settings", _SETUP, "print the settings file's JSON Schema, for editors"
+    ),
+    "doctor": CommandEntry("orchestrator.cli.commands.doctor", _SETUP, "find what may go wrong on this machine"),
+    "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "print Tab completion for bash, zsh or fish"),
 }
 
 
 def command() -> LazyGroup:
-    """The whole command line."""
+    """Return the root command with every subcommand, grouped by section."""
     everything = {**COMMANDS, **_FLEET}
     sections = list(dict.fromkeys([RUN, *(entry.section for entry in everything.values())]))
     ordered = sorted(everything.items(), key=lambda item: sections.index(item[1].section))
@@ -83,7 +89,7 @@ def command() -> LazyGroup:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns its exit code."""
+    """Run a command line and return its exit code."""
     open_missing_streams()
-    with logs.beside_answers():
+    with logs.warnings_to_stderr():
         return run_command(command(), arguments)

@@ -1,4 +1,4 @@
-"""The arrivals that `simulate` and `backtest` are given: files read, mistakes told as commands tell them."""
+"""Read the arrivals given to `simulate` and `backtest`; unusable ones fail the command."""
 
 import math
 import sys
@@ -18,11 +18,11 @@ from queue_core.cli.failure import CommandError
 
 STDIN: Final = "-"
 BYTE_ORDER_MARK: Final = "\ufeff"
-"""Spreadsheets write one before the first column's name."""
+"""Spreadsheets write this before the first column's name."""
 
 
 def log_files(project: Project) -> list[Path]:
-    """The lifecycle log of a project, as far as it is there: the file that logrotate left, then the one of now."""
+    """Return the existing files of a project's lifecycle log, oldest first: the rotated one, then the current one."""
     if project.queue_file.log is None:
         return []
     log = project.directory / project.queue_file.log
@@ -30,8 +30,8 @@ def log_files(project: Project) -> list[Path]:
 
 
 @contextmanager
-def told_as_failure() -> Iterator[None]:
-    """Tells arrivals that can't be used as a command's failure."""
+def as_command_error() -> Iterator[None]:
+    """Turn errors about unusable arrivals into a `CommandError`."""
     try:
         yield
     except WorkloadError as error:
@@ -51,9 +51,9 @@ def read_files(
     wanted: LogFilter,
     since: float = -math.inf,
 ) -> RecordedTasks:
-    """The arrivals of one CSV file, or of one lifecycle log in one or several files, oldest first."""
+    """Read the arrivals of one CSV file, or of one lifecycle log in one or more files, oldest first."""
     name = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
-    with told_as_failure():
+    with as_command_error():
         lines = chain.from_iterable(_lines(path) for path in paths)
         first = next(lines, "").removeprefix(BYTE_ORDER_MARK)
         everything = chain([first], lines) if first else iter(())

@@ -1,4 +1,4 @@
-"""Which pools a simulation tries, and in which world: settings files, flags, and what a supervisor has learned."""
+"""Choose the pools a simulation tries and the world it runs in, from settings files, flags and learned state."""
 
 import os
 from collections.abc import Sequence
@@ -25,8 +25,8 @@ MAX_SECONDS: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A pool of a settings file, or one made up of flags (no project)."""
+class PoolChoice:
+    """A pool from a settings file, or one made from flags alone (`project` is None)."""
 
     name: str
     spec: PoolSpec
@@ -34,7 +34,7 @@ class Chosen:
 
     @property
     def wanted(self) -> LogFilter:
-        """Its tasks in a lifecycle log."""
+        """The filter that selects this pool's tasks in a lifecycle log."""
         if self.project is None:
             return LogFilter()
         tags = frozenset(self.spec.tags) if self.spec.tags else None
@@ -42,7 +42,7 @@ class Chosen:
 
     @property
     def learned(self) -> PolicyState | None:
-        """What a supervisor of the same project has learned of it."""
+        """The policy state that a supervisor of the same project has learned for the pool."""
         if self.project is None:
             return None
         try:
@@ -53,7 +53,7 @@ class Chosen:
 
     @property
     def start_cpu_seconds(self) -> float | None:
-        """The CPU time of one start, as a supervisor of the same project has measured it."""
+        """The CPU time of one start, as a supervisor of the same project measured it."""
         if self.project is None:
             return None
         try:
@@ -63,56 +63,56 @@ class Chosen:
             return None
 
 
-def chosen_pools(files: Sequence[Path], *, pool: str | None, slo: float | None) -> list[Chosen]:
-    """The pools of every file (of ./towline.yaml where there is one), or the one called `pool` in each.
+def chosen_pools(files: Sequence[Path], *, pool: str | None, slo: float | None) -> list[PoolChoice]:
+    """Return the pools of every file (by default ./towline.yaml), or only those named `pool`.
 
-    Without any file, a pool with `slo`. Raises `CommandError`.
+    Without a settings file, return one default pool with `slo`. Raises `CommandError`.
     """
     paths = list(files) or [path for path in (Path(DEFAULT_FILE),) if path.exists()]
     if not paths:
         if slo is None:
             fix = "give --slo 30s, or a settings file with -f"
-            raise CommandError("nothing says how long a task may wait", code=exits.NO_INPUT, fix=fix)
-        return [Chosen(UNNAMED, made_up(slo))]
-    chosen: list[Chosen] = []
+            raise CommandError("no slo is given: how long may a task wait?", code=exits.NO_INPUT, fix=fix)
+        return [PoolChoice(UNNAMED, pool_of_defaults(slo))]
+    chosen: list[PoolChoice] = []
     for path in paths:
         project = load_project(path)
         if pool is not None and pool not in project.pools:
-            told = f"there is no pool '{pool}'{did_you_mean(pool, list(project.pools))}"
-            raise CommandError(told, code=exits.NO_INPUT, where=str(path), fix="`towline check` lists them")
+            message = f"there is no pool '{pool}'{did_you_mean(pool, list(project.pools))}"
+            raise CommandError(message, code=exits.NO_INPUT, where=str(path), fix="`towline check` lists them")
         for name, spec in project.pools.items():
             if pool in (None, name):
-                chosen.append(Chosen(name if len(paths) == 1 else f"{path.stem}:{name}", spec, project))
+                chosen.append(PoolChoice(name if len(paths) == 1 else f"{path.stem}:{name}", spec, project))
     if not chosen:
         fix = "write one under `pools:`, or give --slo without a file"
         raise CommandError("there is no pool", code=exits.NO_INPUT, where=str(paths[0]), fix=fix)
     return chosen
 
 
-def made_up(slo: float) -> PoolSpec:
-    """A pool with nothing but an slo, and defaults."""
+def pool_of_defaults(slo: float) -> PoolSpec:
+    """Return a pool with this slo and defaults for everything else."""
     return PoolSpec.model_validate({"name": UNNAMED, "queue": UNNAMED, "app": "tasks:app", "slo": slo})
 
 
 def candidates_of(
-    chosen: Sequence[Chosen],
+    chosen: Sequence[PoolChoice],
     *,
     slos: Sequence[float],
     least: int | None,
     most: int | None,
     is_informed: bool = False,
 ) -> list[PoolCandidate]:
-    """Each pool at each slo (at its own without any), within other bounds where they are given.
+    """Return one candidate for each pool and slo; `least` and `most` replace the pool's own bounds.
 
-    `is_informed`: they begin with what a supervisor has learned.
+    Without `slos` each pool keeps its own. With `is_informed` the candidates start from the supervisor's learned state.
     """
     candidates = []
     for one in chosen:
         bounds = {"min": one.spec.workers.min if least is None else least}
         bounds["max"] = one.spec.workers.max if most is None else most
         if bounds["min"] > bounds["max"]:
-            told = f"min {bounds['min']} is above max {bounds['max']}"
-            raise CommandError(told, code=exits.USAGE, fix="give a lower --min, or a higher --max")
+            message = f"min {bounds['min']} is above max {bounds['max']}"
+            raise CommandError(message, code=exits.USAGE, fix="give a lower --min, or a higher --max")
         workers = type(one.spec.workers).model_validate(bounds)
         state = one.learned if is_informed else None
         candidates += [
@@ -123,15 +123,17 @@ def candidates_of(
 
 
 def parsed_slos(text: str | None) -> list[float]:
-    """Seconds from "10,20,60" or "10s,1m". Raises `CommandError`."""
+    """Parse "10,20,60" or "10s,1m" to seconds. Raises `CommandError`."""
     return [] if text is None else _seconds_list(text, option="--slo")
 
 
-def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None) -> tuple[SimulatedWorld, list[str]]:
-    """The world the workers live in, and what people should know of it.
+def world_of(
+    chosen: Sequence[PoolChoice], *, startup: str | None, cores: int | None
+) -> tuple[SimulatedWorld, list[str]]:
+    """Return the simulated world, and notes about its assumptions for the user.
 
-    A start takes what `startup` says (one mean, or several measured ones); else what a supervisor learned of the first
-    pool, else 2 s. Retries are those of the first pool's queue.
+    The start-up time is `startup` (one mean or several samples), else what a supervisor learned of the first pool, else
+    2 s. Retry settings are those of the first pool's queue.
     """
     world, notes = SimulatedWorld(cores=cores or len(os.sched_getaffinity(0))), []
     first = chosen[0]
@@ -155,8 +157,8 @@ def world_of(chosen: Sequence[Chosen], *, startup: str | None, cores: int | None
     return world, notes
 
 
-def real_of(waits: Sequence[float], *, slo: float) -> dict[str, float]:
-    """The figures of a recorded run have the names of a simulated one's; `waits` are in order, at least one."""
+def recorded_figures(waits: Sequence[float], *, slo: float) -> dict[str, float]:
+    """Return a recorded run's figures under the names of a simulated run's. `waits` is sorted and not empty."""
     late = sum(1 for seconds in waits if seconds > slo)
     p99 = quantile(waits, 0.99)
     return {
@@ -182,7 +184,7 @@ def _seconds_list(text: str, *, option: str) -> list[float]:
             except ValueError as error:
                 raise CommandError(f"{option}: {error}", code=exits.USAGE, fix=f"as in {option} 10,20s,1m") from None
         if not 0 < seconds <= MAX_SECONDS:
-            told = f"{option} must be more than 0 s and at most a week: {part.strip()}"
-            raise CommandError(told, code=exits.USAGE, fix=f"as in {option} 10,20s,1m")
+            message = f"{option} must be more than 0 s and at most a week: {part.strip()}"
+            raise CommandError(message, code=exits.USAGE, fix=f"as in {option} 10,20s,1m")
         found.append(seconds)
     return found

@@ -1,4 +1,4 @@
-"""`towline completion SHELL`: the script that makes Tab work."""
+"""`towline completion SHELL`: print the script that enables Tab completion."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Reads the whole settings file for commands: the text, the environment, the flags; failures as people meet them."""
+"""Load the whole settings file for commands: text, environment and flags; failures become `CommandError`."""
 
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -10,7 +10,7 @@ from orchestrator.settings_file import DEFAULT_FILE, Project, effective, overrid
 from orchestrator.supervisor.reload import ReloadedSettings
 from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
-from queue_core.cli.settings_file import bad_file, read_text
+from queue_core.cli.settings_file import read_text, settings_failure
 from queue_core.config.settings import Override
 from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
@@ -18,22 +18,22 @@ from queue_core.task import QueueSpec
 
 
 def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Project:
-    """The project of `file`, by default of ./towline.yaml. Raises `CommandError` with every mistake."""
+    """Load the project from `file`, by default ./towline.yaml. Raises `CommandError` that lists every mistake."""
     path = file or Path(DEFAULT_FILE)
     text = read_text(path)
     try:
         return parse_at(text, path, overrides=[*overrides_of(os.environ), *flags])
     except DocumentError as error:
-        raise bad_file(error, path) from None
+        raise settings_failure(error, path) from None
 
 
 def pools_loader(
     file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: Queues
 ) -> Callable[[], ReloadedSettings]:
-    """Reads the pools anew, for a reload; the file was right before, so now every mistake is only told.
+    """Return a function that reads the pools again for a reload; mistakes raise `ReloadRefusedError`.
 
-    `started_with` is what holds until the next start for all that is no pool; but queues that are new in the file are
-    made in `queues`.
+    Settings outside `pools` stay as in `started_with` until the next start, except that new queues are made in
+    `queues`.
     """
     in_force = started_with
 
@@ -57,7 +57,7 @@ def pools_loader(
 
 
 def _made(queues: Queues, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
-    """Make queues that are not there yet, and return their names. Raises `ReloadRefusedError`."""
+    """Make the queues that don't exist yet and return their names. Raises `ReloadRefusedError`."""
     made: list[str] = []
     known: set[str] | None = None
     for spec in specs:
@@ -72,14 +72,14 @@ def _made(queues: Queues, specs: Sequence[QueueSpec]) -> tuple[str, ...]:
 
 
 def _with_queues(in_force: Project, read: Project, names: Collection[str]) -> Project:
-    """The settings in force after these queues of the file were made."""
+    """Return the settings in force after these queues of the file were made."""
     before = in_force.queue_file
     made = {name: read.queue_file.queues[name] for name in names}
     return replace(in_force, queue_file=before.model_copy(update={"queues": {**before.queues, **made}}))
 
 
 def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:
-    """The settings that differ and belong to no pool, by name: their values may be nobody's business."""
+    """Return the names of changed settings outside the pools; not their values, which may be secret."""
     old, new = (
         {path: value for path, value, _ in effective(project) if not path.startswith("pools.")}
         for project in (before, after)

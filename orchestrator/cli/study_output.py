@@ -1,4 +1,4 @@
-"""A study as commands show it: a table with its assumptions, JSON, a chart, an SVG file; and progress meanwhile."""
+"""Print a study: a table with its assumptions, JSON, a chart or an SVG file; and progress while it runs."""
 
 import shutil
 import sys
@@ -12,22 +12,22 @@ from orchestrator.simulation.charts import svg_chart, terminal_chart
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import Progress, StudyRow
 from orchestrator.simulation.workload import SimulatedWorld, Workload
-from queue_core.cli.output import columns, print_json, print_table, say, shown_seconds
+from queue_core.cli.output import columns, print_info, print_json, print_table, shown_seconds
 
 
 def progress_of(*, is_json: bool) -> Progress | None:
-    """Tells a terminal how far a run is; nobody else."""
+    """Return a function that reports progress on a terminal; None when stderr isn't one, or with JSON."""
     if is_json or not sys.stderr.isatty():
         return None
 
-    def tell(name: str, share: float) -> None:
+    def report(name: str, share: float) -> None:
         click.echo(f"\r\033[K{name}: {share:.0%}", nl=False, err=True)
 
-    return tell
+    return report
 
 
 def end_progress(progress: Progress | None) -> None:
-    """Wipe the line of progress."""
+    """Erase the progress line."""
     if progress is not None:
         click.echo("\r\033[K", nl=False, err=True)
 
@@ -43,7 +43,7 @@ def show(
     svg: Path | None,
     real: Mapping[str, float] | None = None,
 ) -> None:
-    """Print a study. `real` is what a recorded run came to, under the names that a result has."""
+    """Print a study. `real` is a recorded run's figures, named as those of a simulated result."""
     if svg is not None:
         svg.write_text(svg_chart(workload, rows, title=f"{workload.name}: {workload.tasks:,} tasks"), encoding="utf-8")
     if as_json:
@@ -72,13 +72,13 @@ def show(
     if any(row.result.unfinished or row.result.dead for row in rows):
         for row in rows:
             if row.result.unfinished or row.result.dead:
-                say(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
+                print_info(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
     if has_chart:
         width = shutil.get_terminal_size((100, 24)).columns
         for line in terminal_chart(workload, rows, columns=width):
             click.echo(line)
     if svg is not None:
-        say(f"chart written to {svg}")
+        print_info(f"chart written to {svg}")
 
 
 def _about(workload: Workload, world: SimulatedWorld) -> str:
@@ -92,11 +92,11 @@ def _about(workload: Workload, world: SimulatedWorld) -> str:
 
 def _lines(rows: Sequence[StudyRow]) -> list[tuple[object, ...]]:
     lines: list[tuple[object, ...]] = []
-    told: set[float] = set()
+    slos_shown: set[float] = set()
     for row in sorted(rows, key=lambda row: row.result.slo_seconds):
         result = row.result
-        if row.hindsight is not None and result.slo_seconds not in told:
-            told.add(result.slo_seconds)
+        if row.hindsight is not None and result.slo_seconds not in slos_shown:
+            slos_shown.add(result.slo_seconds)
             yardstick = row.hindsight
             hours = f"{yardstick.worker_seconds / 3600:.2f}"
             shown = (f"{result.slo_seconds:g}s", "0.00%", "", "", "", "", "", hours, "1.00x", yardstick.starts, "", "")
@@ -165,12 +165,12 @@ def _row_record(row: StudyRow) -> dict[str, object]:
 
 
 def _result_record(result: RunResult) -> dict[str, object]:
-    told: dict[str, object] = {
+    figures: dict[str, object] = {
         name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
     }
     for name in ("scaler", "sizes"):
-        del told[name]
-    return told | {
+        del figures[name]
+    return figures | {
         "p99_over_slo": round(result.p99_over_slo, 4),
         "worst_over_slo": round(result.worst_over_slo, 4),
         "changes_per_hour": round(result.changes_per_hour, 3),

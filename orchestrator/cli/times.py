@@ -1,4 +1,4 @@
-"""Instants as people type them: 09:00, 2026-03-29T09:00, 2h; on the clock of the terminal they sit at."""
+"""Parse instants as people type them (09:00, 2026-03-29T09:00, 2h), in the terminal's time zone."""
 
 import re
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ _WRITE: Final = "write a time such as 09:00, a date and time such as 2026-03-29T
 
 
 @dataclass(frozen=True, slots=True)
-class Typed:
-    """An instant, in seconds since the epoch, and the offset from UTC of the clock it was meant on."""
+class TypedInstant:
+    """An instant in seconds since the epoch, and the UTC offset of the clock it was typed for."""
 
     at: float
     utc_offset_seconds: int
 
 
-def typed_instant(text: str, *, now: float, side: Literal["next", "last"]) -> Typed:
-    """The instant that `text` means, seen from `now`.
+def parse_instant(text: str, *, now: float, side: Literal["next", "last"]) -> TypedInstant:
+    """Parse `text` relative to `now`.
 
-    A time of day is the next one to come, or the last one that was; a duration counts onwards, or back. Raises
+    A time of day means its next or its last occurrence, by `side`; a duration counts forward or back. Raises
     `ValueError` for anything else.
     """
     here = datetime.fromtimestamp(now, UTC).astimezone()
@@ -31,7 +31,7 @@ def typed_instant(text: str, *, now: float, side: Literal["next", "last"]) -> Ty
         hour, minute, second = int(match[1]), int(match[2]), int(match[3] or 0)
         for days in (0, 1) if side == "next" else (0, -1):
             day = here + timedelta(days=days)
-            # Without its offset it is read anew: the clock may have been put forward or back in between.
+            # Dropping the offset makes astimezone() find it again: daylight saving may have changed in between.
             at = day.replace(hour=hour, minute=minute, second=second, microsecond=0, tzinfo=None).astimezone()
             if (at > here) == (side == "next"):
                 break
@@ -48,6 +48,6 @@ def typed_instant(text: str, *, now: float, side: Literal["next", "last"]) -> Ty
         raise ValueError(f"{text}: {_WRITE}") from None
 
 
-def _typed(at: datetime) -> Typed:
+def _typed(at: datetime) -> TypedInstant:
     offset = at.utcoffset() or timedelta()
-    return Typed(at.timestamp(), round(offset.total_seconds()))
+    return TypedInstant(at.timestamp(), round(offset.total_seconds()))

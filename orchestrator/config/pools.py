@@ -23,7 +23,7 @@ from orchestrator.config.model import (
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
-from queue_core.config.messages import SettingProblem, mistakes_of
+from queue_core.config.messages import SettingProblem, problems_of
 from queue_core.config.units import Bytes, Fraction, Seconds
 
 MAX_CONCURRENCY: Final = 1_000
@@ -272,7 +272,7 @@ def parse_supervisor(data: object) -> SupervisorSettings:
     try:
         return SupervisorSettings.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(mistakes_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
+        raise ConfigError(problems_of(error, model=SupervisorSettings, prefix=("supervisor",))) from None
 
 
 def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProblem]:
@@ -292,7 +292,7 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        problems += mistakes_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
         # If a field is invalid, pydantic does not compare fields, so they are compared here.
         problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
         return problems

@@ -1,1 +1,1 @@
-"""The demo: real work on real input, done by a real fleet that grows, survives a kill and shrinks to nothing."""
+"""The demo: a real fleet does real work, grows, survives a kill and shrinks to nothing."""

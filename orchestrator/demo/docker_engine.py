@@ -1,7 +1,7 @@
-"""A Docker Engine of one's own: its own socket, images, containers and cgroups; nothing of it is left in the end.
+"""A private Docker Engine with its own socket, images, containers and cgroups; it leaves nothing behind.
 
-The engine of the system, if there is one, is neither used nor disturbed. Only processes of this engine are ever
-signalled: those in its own cgroup, and those that name its own folder.
+The system's engine, if any, is neither used nor disturbed. Only processes of the private engine are signalled: those in
+its cgroup, and those that name its folder.
 """
 
 import contextlib
@@ -27,17 +27,17 @@ POLL_SECONDS: Final = 0.02
 PREFIX: Final = "towline-docker-"
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CGROUPS: Final = Path("/sys/fs/cgroup")
-_LONGEST_SOCKET_PATH_BYTES: Final = 107  # sun_path of Linux, without its closing zero
+_LONGEST_SOCKET_PATH_BYTES: Final = 107  # Linux's sun_path without its final NUL
 _DEEPEST_SOCKET: Final = "exec/containerd/containerd-debug.sock.ttrpc"
 _REMOVALS: Final = 50
 
 
 class NoEngineError(Exception):
-    """No engine of our own can be had here; the message says why and what to do."""
+    """No private engine can be started here; the message says why and what to do."""
 
 
-def why_none() -> str:
-    """Why no engine can be started here, fit for a skip; "" when nothing stands against it."""
+def why_no_engine() -> str:
+    """Return why no engine can be started here, as a reason for skipping; "" when one can."""
     if os.geteuid() != 0:
         return "dockerd: only root can start one"
     if _program("dockerd") is None:
@@ -46,7 +46,7 @@ def why_none() -> str:
 
 
 def new_home(parent: Path | None = None) -> Path:
-    """A folder for one engine, named by our process. Raises `NoEngineError` where its path is too long for sockets."""
+    """Create a folder for one engine, named after our process. Raises `NoEngineError` if its path is too long."""
     home = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
     if len(os.fsencode(home / _DEEPEST_SOCKET)) > _LONGEST_SOCKET_PATH_BYTES:
         home.rmdir()
@@ -55,21 +55,22 @@ def new_home(parent: Path | None = None) -> Path:
 
 
 def socket_path(home: Path) -> Path:
-    """Where the engine of this folder answers."""
+    """Return the socket of the engine in this folder."""
     return home / "docker.sock"
 
 
 def config_path(home: Path) -> Path:
-    """The settings of the engine of this folder; it reads them again when it gets SIGHUP."""
+    """Return the settings file of the engine in this folder; SIGHUP makes the engine read it again."""
     return home / "daemon.json"
 
 
 def engine_command(home: Path, *, options: Sequence[str] = (), has_network: bool = False) -> list[str]:
-    """How to start the engine of `home`. Without `has_network` its containers have network `none` or `host`.
+    """Return the command that starts the engine of `home`.
 
-    The network of this machine is left as it is: with `has_network` it must be started in a network namespace.
+    Without `has_network` its containers have network `none` or `host`; with it, start the engine in a network
+    namespace, so that this machine's network is not changed.
     """
-    config = config_path(home)  # else that of the system, which may contradict us
+    config = config_path(home)  # the system's settings may contradict ours
     config.write_text("{}")
     command = [
         *(_program("dockerd") or "dockerd", "--host", f"unix://{socket_path(home)}", "--data-root", str(home / "data")),
@@ -82,7 +83,7 @@ def engine_command(home: Path, *, options: Sequence[str] = (), has_network: bool
 
 
 def answers(home: Path, *, timeout_seconds: float = 2.0) -> bool:
-    """Whether the engine of this folder answers now."""
+    """Return whether the engine in this folder answers now."""
     with contextlib.closing(socket.socket(socket.AF_UNIX)) as line:
         line.settimeout(timeout_seconds)
         try:
@@ -97,8 +98,8 @@ def answers(home: Path, *, timeout_seconds: float = 2.0) -> bool:
 
 @contextmanager
 def private_engine(clock: MonotonicClock, *, parent: Path | None = None) -> Iterator[str]:
-    """An engine without a network of its own, ended with all it ran; yields its URL. Raises `NoEngineError`."""
-    if reason := why_none():
+    """Run an engine without network; yield its URL and end everything it ran afterwards. Raises `NoEngineError`."""
+    if reason := why_no_engine():
         raise NoEngineError(reason)
     home = new_home(parent)
     process: subprocess.Popen[bytes] | None = None
@@ -137,10 +138,7 @@ def _await(process: subprocess.Popen[bytes], home: Path, clock: MonotonicClock) 
 
 
 def end_leftovers(home: Path) -> None:
-    """End what outlives an engine: its containers, their shims, its mounts, its cgroups; then remove its folder.
-
-    The engine itself has ended.
-    """
+    """End what outlives a stopped engine (containers, shims, mounts, cgroups), then remove its folder."""
     for _ in range(_REMOVALS):
         left = [*_in_cgroup(home), *_naming(home)]
         if not left:
@@ -157,7 +155,7 @@ def end_leftovers(home: Path) -> None:
 
 
 def sweep(parent: Path | None = None) -> None:
-    """End what the engines of killed processes left behind."""
+    """Clean up after engines whose owners were killed."""
     for home in (parent or Path(tempfile.gettempdir())).glob(f"{PREFIX}*-*"):
         owner = home.name.removeprefix(PREFIX).partition("-")[0]
         if owner.isdecimal() and not psutil.pid_exists(int(owner)):
@@ -165,13 +163,13 @@ def sweep(parent: Path | None = None) -> None:
 
 
 def forget_pids(home: Path) -> None:
-    """Before a killed engine is started again: where nobody collects the dead, it would take them for alive."""
+    """Remove pid files before a killed engine restarts: it would take unreaped processes for living ones."""
     for file in (home / "docker.pid", home / "exec" / "containerd" / "containerd.pid"):
         file.unlink(missing_ok=True)
 
 
 def containers_of(home: Path) -> int:
-    """How many processes run in containers of this engine now: what the kernel says."""
+    """Return how many processes run in this engine's containers, according to the kernel."""
     return len(_in_cgroup(home))
 
 
@@ -187,7 +185,7 @@ def _in_cgroup(home: Path) -> list[psutil.Process]:
 
 
 def _naming(home: Path) -> list[psutil.Process]:
-    """Processes of the engine's own programs that name a path under its folder."""
+    """Return processes of the engine's programs that name a path under its folder."""
     found = []
     for pid in psutil.pids():
         for member in _processes({pid}):
@@ -216,7 +214,7 @@ def _words(member: psutil.Process) -> list[str]:
 
 
 def _mounts_under(home: Path) -> list[str]:
-    """The deepest first."""
+    """Return the mounts under `home`, deepest first."""
     table = Path("/proc/self/mountinfo").read_text().splitlines()
     places = [line.split()[4] for line in table]
     return sorted((place for place in places if place.startswith(f"{home}/")), key=len, reverse=True)

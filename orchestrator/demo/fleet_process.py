@@ -1,32 +1,146 @@
-"""`towline up` as a child of the demo: started, watched from outside by its files and processes, and stopped."""
+"""`towline up` as a child process of the demo, and its workers as the kernel or the engine sees them."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from orchestrator.demo.crew import DemoFleet
+import docker
+import psutil
+from docker.errors import DockerException
+from requests.exceptions import RequestException
+
 from queue_core.errors import QueueError
+
+RUN_LABEL: Final = "demo.run"
+"""The label that marks the containers of one run."""
+CALL_SECONDS: Final = 20
+_WORKER_LABEL: Final = "towline.worker"
+_WORKER_MODULE: Final = "queue_core.worker"
+
+
+class EngineLostError(QueueError):
+    """The engine that runs the demo's containers no longer answers."""
+
+
+class DemoWorkers(Protocol):
+    """The workers of one fleet, seen from outside."""
+
+    def workers(self, fleet: int) -> frozenset[str]:
+        """Return the living workers of the fleet with this pid."""
+
+    def kill(self, fleet: int, worker: str) -> bool:
+        """Send SIGKILL to one worker; return False when it is already gone."""
+
+    def end(self) -> None:
+        """End the workers that are left after the fleet has ended."""
+
+
+class ProcessWorkers:
+    """Workers that are child processes of the fleet."""
+
+    def workers(self, fleet: int) -> frozenset[str]:
+        """See `DemoWorkers.workers`."""
+        return frozenset(self._pids(fleet))
+
+    def kill(self, fleet: int, worker: str) -> bool:
+        """See `DemoWorkers.kill`."""
+        pid = self._pids(fleet).get(worker)
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def end(self) -> None:
+        """See `DemoWorkers.end`: the fleet's watchdog process does it."""
+
+    def _pids(self, fleet: int) -> dict[str, int]:
+        found = {}
+        for child in _children(fleet):
+            try:
+                if child.status() == psutil.STATUS_ZOMBIE or _WORKER_MODULE not in child.cmdline():
+                    continue
+                found[child.environ().get("TOWLINE_WORKER", "")] = child.pid
+            except psutil.Error:  # it ended while we looked
+                continue
+        return found
+
+
+class ContainerWorkers:
+    """Workers that are containers with this run's label."""
+
+    def __init__(self, url: str, run: str) -> None:
+        """`url`: the engine; `run`: the value of the run's label."""
+        self._run = run
+        self._client = docker.APIClient(base_url=url, timeout=CALL_SECONDS)
+
+    def workers(self, fleet: int) -> frozenset[str]:  # noqa: ARG002  the label identifies them
+        """See `DemoWorkers.workers`."""
+        return frozenset(self._ids())
+
+    def kill(self, fleet: int, worker: str) -> bool:  # noqa: ARG002
+        """See `DemoWorkers.kill`: kills the container's first process, as the kernel's OOM killer would."""
+        found = self._ids().get(worker)
+        try:
+            if found is not None:
+                self._client.kill(found, signal="SIGKILL")
+        except DockerException:  # it ended while we looked
+            return False
+        return found is not None
+
+    def end(self) -> None:
+        """See `DemoWorkers.end`."""
+        with contextlib.suppress(DockerException, RequestException, OSError):
+            for found in self._client.containers(all=True, filters={"label": f"{RUN_LABEL}={self._run}"}):
+                with contextlib.suppress(DockerException):
+                    self._client.remove_container(found["Id"], force=True, v=True)
+        self._client.close()
+
+    def _ids(self) -> dict[str, str]:
+        """Return living workers with their container ids."""
+        try:
+            listed = self._client.containers(filters={"label": f"{RUN_LABEL}={self._run}"})
+        except (DockerException, RequestException, OSError) as error:
+            raise EngineLostError(f"the engine does not answer any more: {error}") from error
+        return {found["Labels"].get(_WORKER_LABEL, ""): found["Id"] for found in listed}
+
+
+def volumes_of(folder: Path, library: Path, *, at: str) -> list[str]:
+    """Return the mounts of a container of the demo: the run's folder, and the modules to read."""
+    return [f"{folder}:{folder}", f"{library}:{at}:ro"]
+
+
+def _children(fleet: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(fleet).children()
+    except psutil.Error:
+        return []
+
 
 STOP_SECONDS: Final = 20.0
 
 
 class FleetFailedError(QueueError):
-    """`towline up` did not come up, or ended by itself."""
+    """`towline up` did not start, or ended by itself."""
 
 
 class Tail:
-    """Whole lines that were added to a file since the last look."""
+    """Reads the whole lines that were added to a file since the last call."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def records(self) -> Iterator[dict[str, object]]:
-        """New lines that are JSON objects; others are passed over."""
+        """Yield new lines that are JSON objects; skip others."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
@@ -45,11 +159,11 @@ class Tail:
 
 
 class FleetProcess:
-    """One `towline up`, in a session of its own so that Ctrl-C reaches the demo alone."""
+    """One `towline up` in its own session, so that Ctrl-C reaches only the demo."""
 
-    def __init__(self, folder: Path, *, crew: DemoFleet) -> None:
-        """Starts it over `folder`/towline.yaml; `crew` knows its workers from outside."""
-        self._crew = crew
+    def __init__(self, folder: Path, *, workers: DemoWorkers) -> None:
+        """Start it with `folder`/towline.yaml; `workers` observes its workers from outside."""
+        self._workers = workers
         self._log = folder / "up.log"
         self.log = Tail(self._log)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
@@ -71,15 +185,15 @@ class FleetProcess:
             raise FleetFailedError(f"`towline up` ended with exit code {code}; it said: " + " | ".join(last))
 
     def workers(self) -> frozenset[str]:
-        """Workers that are alive now: what the kernel or the engine says, not what the fleet believes."""
-        return self._crew.workers(self._process.pid)
+        """Return the living workers according to the kernel or the engine."""
+        return self._workers.workers(self._process.pid)
 
     def kill(self, worker: str) -> bool:
-        """SIGKILL to one worker; False when it is gone already."""
-        return self._crew.kill(self._process.pid, worker)
+        """Send SIGKILL to one worker; return False when it is already gone."""
+        return self._workers.kill(self._process.pid, worker)
 
     def stop(self) -> int:
-        """SIGTERM, and its exit code; SIGKILL when it does not come to an end. Nobody is left."""
+        """Send SIGTERM (SIGKILL after a timeout), end leftover workers and return the exit code."""
         self._process.terminate()
         try:
             return self._process.wait(timeout=STOP_SECONDS)
@@ -87,10 +201,10 @@ class FleetProcess:
             self._process.kill()
             return self._process.wait()
         finally:
-            self._crew.end()
+            self._workers.end()
 
 
 def _module_path() -> str:
-    """Where the fleet's processes find this very code, whether it is installed or not."""
+    """Return a PYTHONPATH on which the fleet's processes find this code, installed or not."""
     here = str(Path(__file__).resolve().parents[2])
     return os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH", "")])])

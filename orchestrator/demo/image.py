@@ -1,6 +1,6 @@
-"""An image of this machine's own Python with Towline in it, for a machine that can pull none. No registry is asked.
+"""Build an image from this machine's Python with Towline in it, without a registry.
 
-The image is complete: a container of it runs with nothing mounted, as any user, with a read-only root.
+The image is complete: its containers run without mounts, as any user, with a read-only root.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ from orchestrator.demo.image_files import (
 
 DISTRIBUTION: Final = "towline"
 CONTENT_LABEL: Final = "towline.image"
-"""The label that names what an image was made of: one that is there already is not made again."""
+"""The label with the digest of an image's contents; an image with the same digest is not built again."""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USERS: Final = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"
 _GROUPS: Final = "root:x:0:\nnogroup:x:65534:\n"
@@ -41,9 +41,9 @@ _NSSWITCH: Final = "passwd: files\ngroup: files\nhosts: files dns\n"
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What an image is made of: files of this machine, and small files that are made up.
+    """The contents of an image: files of this machine, and small generated texts by their path in the image.
 
-    `texts` are told by their path in the image; `command` is what a container runs that is given none.
+    `command` is what a container runs by default.
     """
 
     files: tuple[Placed, ...]
@@ -53,26 +53,26 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """Names the contents: every path with its size and time of change."""
+        """A digest of every path with its size and modification time."""
         digest = hashlib.sha256(repr((sorted(self.texts.items()), self.command)).encode())
         for placed in self.files:
             stat = placed.source.stat() if placed.source is not None else None
-            told = (placed.path, placed.link, (stat.st_size, stat.st_mtime_ns) if stat else None)
-            digest.update(repr(told).encode())
+            key = (placed.path, placed.link, (stat.st_size, stat.st_mtime_ns) if stat else None)
+            digest.update(repr(key).encode())
         return digest.hexdigest()[:16]
 
     def changes(self) -> list[str]:
-        """Its settings, in the words of a Dockerfile."""
+        """The image's settings as Dockerfile instructions."""
         command = ", ".join(f'"{word}"' for word in self.command)
         variables = {"PATH": PATH, "LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", **self.environment}
-        told = [f"ENV {name}={value}" for name, value in variables.items()]
-        return [*told, f"CMD [{command}]", f"LABEL {CONTENT_LABEL}={self.digest}"]
+        changes = [f"ENV {name}={value}" for name, value in variables.items()]
+        return [*changes, f"CMD [{command}]", f"LABEL {CONTENT_LABEL}={self.digest}"]
 
 
 def towline_image(*, more: Iterable[Placed] = (), programs: Iterable[str] = PROGRAMS) -> Image:
-    """The interpreter that runs this, its library, Towline and all it needs, a shell and a few programs.
+    """Return an image with this interpreter, its library, Towline with its requirements, a shell and some programs.
 
-    `more` is put in beside them. Raises `NoImageError`.
+    `more` adds further files. Raises `NoImageError`.
     """
     python = this_interpreter()
     files = [*python_files(python), *package_files(DISTRIBUTION, at=str(python.packages)), *more]
@@ -83,7 +83,7 @@ def towline_image(*, more: Iterable[Placed] = (), programs: Iterable[str] = PROG
 def image_of(
     files: Sequence[Placed], *, programs: Iterable[str] = PROGRAMS, texts: Mapping[str, str] | None = None
 ) -> Image:
-    """An image of these files with all the libraries they load. Raises `NoImageError`."""
+    """Return an image of these files with all libraries they load. Raises `NoImageError`."""
     whole = [*files, *program_files(programs)]
     whole += library_files(whole)
     unique = {placed.path: placed for placed in [*merged_folders(), *whole]}
@@ -92,9 +92,9 @@ def image_of(
 
 
 def ensure_image(client: docker.APIClient, image: Image, *, name: str) -> bool:
-    """See that the engine has `image` under `name` ("towline-demo:latest"); True when it had to be made.
+    """Build `image` under `name` ("towline-demo:latest") unless the engine has it; return True if it was built.
 
-    Raises `NoImageError` when the engine does not take it.
+    Raises `NoImageError` when the engine refuses it.
     """
     try:
         labels = client.inspect_image(name)["Config"].get("Labels") or {}
@@ -115,7 +115,7 @@ def ensure_image(client: docker.APIClient, image: Image, *, name: str) -> bool:
 
 
 def write_tar(image: Image, file: IO[bytes]) -> None:
-    """The image's root file system, each folder before what is in it, everything readable by all."""
+    """Write the image's root file system, each folder before its contents, everything readable by all."""
     with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         made: set[str] = {placed.path.lstrip("/") for placed in image.files if placed.link}
         _add_folder(archive, "tmp", made, mode=0o1777)
@@ -146,7 +146,7 @@ def _add_source(archive: tarfile.TarFile, path: str, source: Path, made: set[str
 
 
 def _cached(source: Path, changed_at: int) -> bytes | None:
-    """The module's byte code as this machine keeps it, unless it is older than the module."""
+    """Return the module's cached byte code, unless it is older than the module."""
     try:
         content = Path(cache_from_source(str(source))).read_bytes()
     except OSError:
@@ -156,9 +156,9 @@ def _cached(source: Path, changed_at: int) -> bytes | None:
 
 
 def _compiled(source: Path, *, shown: str) -> bytes | None:
-    """The byte code of one of our own modules, so that no container compiles it at each start.
+    """Return the byte code of one of our own modules, so that containers need not compile it at each start.
 
-    None for others: what was never imported here is not needed there, and compiling all of it takes 10 s.
+    Return None for others: modules never imported here are not needed there, and compiling all of them takes 10 s.
     """
     if not OWN_PACKAGES.intersection(source.parts):
         return None

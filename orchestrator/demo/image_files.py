@@ -1,6 +1,6 @@
-"""What of this machine goes into an image that runs Python: the interpreter, its library, packages, a shell.
+"""Find the files for an image that runs Python: the interpreter, its library, packages, a shell.
 
-Nothing is downloaded and nothing here is changed: files are found, and told with the place they get in the image.
+Nothing is downloaded or changed; each file is returned with its path in the image.
 """
 
 import importlib.metadata
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 PROGRAMS: Final = ("sh", "sleep", "echo", "env", "cat", "ls", "kill", "true", "false", "id", "mkdir", "rm", "touch")
-"""What a shell-form command may want, where this machine has it."""
+"""Programs a shell-form command may need; missing ones are left out."""
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 INSTALLED_EXTRAS: Final = frozenset({"postgres", "redis"})
-"""Extras of Towline's own that go along when they are installed."""
+"""Towline's extras that are included when they are installed."""
 OWN_PACKAGES: Final = frozenset({"queue_core", "orchestrator"})
 _MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _NOT_TAKEN: Final = frozenset(
@@ -33,12 +33,12 @@ _EXTRA: Final = re.compile(r"""extra\s*==\s*['"](?P<name>[^'"]+)['"]""")
 
 
 class NoImageError(Exception):
-    """An image can't be made of this machine's Python; the message says why and what to do."""
+    """An image can't be made from this machine's Python; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A file of this machine and its path in the image, absolute; or, with `link`, a symbolic link to that."""
+    """A file of this machine and its absolute path in the image; with `link`, a symbolic link to that."""
 
     path: str
     source: Path | None = None
@@ -47,7 +47,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """The Python under any virtual environment: its program, its library, and where packages for it are installed."""
+    """The Python under any virtual environment: its program, its library and its packages folder."""
 
     program: Path
     library: Path
@@ -55,15 +55,15 @@ class Interpreter:
 
     @property
     def version(self) -> str:
-        """As in the names of its programs: "3.11"."""
+        """The version in the names of its programs: "3.11"."""
         return f"{sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def this_interpreter() -> Interpreter:
-    """The one that runs this. Raises `NoImageError` when it cannot be found out."""
+    """Return the interpreter that runs this. Raises `NoImageError` when it can't be determined."""
     program = Path(os.path.realpath(sys.executable))
-    told = [str(program), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
-    packages = subprocess.run(told, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
+    call = [str(program), "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
+    packages = subprocess.run(call, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
     library = Path(sysconfig.get_path("stdlib"))
     if not packages or not (library / "os.py").is_file():
         raise NoImageError(f"{program}: a Python without its library in {library}; run this with another one")
@@ -71,7 +71,7 @@ def this_interpreter() -> Interpreter:
 
 
 def python_files(python: Interpreter) -> list[Placed]:
-    """The interpreter under its own path, so that it finds its library; `python3` leads to it."""
+    """Return the interpreter under its own path, so that it finds its library, and `python3` as a link to it."""
     taken = [_placed(python.program)]
     taken += [
         Placed(f"/usr/local/bin/{name}", link=str(python.program))
@@ -83,8 +83,7 @@ def python_files(python: Interpreter) -> list[Placed]:
 
 
 def tree(root: Path, *, at: str, leave_out: frozenset[str] = frozenset({"__pycache__"})) -> Iterator[Placed]:
-    """Every file under `root`, placed under `at`; folders whose name is in, or begins with one of, `leave_out` are not
-    entered."""
+    """Return every file under `root`, placed under `at`; skip folders whose name begins with one of `leave_out`."""
     beginnings = tuple(sorted(leave_out))
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if name not in leave_out and not _config_of(name, beginnings))
@@ -96,7 +95,7 @@ def tree(root: Path, *, at: str, leave_out: frozenset[str] = frozenset({"__pycac
 
 
 def package_files(distribution: str, *, at: str) -> list[Placed]:
-    """Our packages, and all that our distribution needs, each file placed under `at`. Raises `NoImageError`."""
+    """Return our packages and all they require, placed under `at`. Raises `NoImageError`."""
     found: dict[str, importlib.metadata.Distribution] = {}
     wanted = [distribution]
     while wanted:
@@ -108,7 +107,7 @@ def package_files(distribution: str, *, at: str) -> list[Placed]:
         except importlib.metadata.PackageNotFoundError:
             if name == distribution:
                 raise NoImageError(f"{distribution} is not installed here: `pip install {distribution}`") from None
-            continue  # for another system or another version of Python
+            continue  # a requirement for another system or Python version
         extras = INSTALLED_EXTRAS if name == distribution else frozenset()
         wanted += _requirements(found[name].requires or (), extras=extras)
     taken = [placed for _, each in sorted(found.items()) for placed in _files_of(each, at=at)]
@@ -116,7 +115,7 @@ def package_files(distribution: str, *, at: str) -> list[Placed]:
 
 
 def program_files(names: Iterable[str] = PROGRAMS) -> list[Placed]:
-    """Programs of this machine under their own paths; those it lacks are left out."""
+    """Return these programs under their own paths; missing ones are left out."""
     found = []
     for name in names:
         path = shutil.which(name, path=SYSTEM_PATH)
@@ -128,18 +127,18 @@ def program_files(names: Iterable[str] = PROGRAMS) -> list[Placed]:
 
 
 def library_files(files: Sequence[Placed]) -> list[Placed]:
-    """The shared libraries that these programs and extension modules load, and the loader. Raises `NoImageError`.
+    """Return the shared libraries these programs and extension modules load, and the loader. Raises `NoImageError`.
 
-    Libraries that a package brings for itself are found by it wherever it lies.
+    Libraries that a package brings along are found by the package itself.
     """
     binaries = [str(placed.source) for placed in files if placed.source is not None and _is_binary(placed.source)]
     ldd = shutil.which("ldd", path=SYSTEM_PATH)
     if ldd is None:
-        raise NoImageError("ldd: not found; it tells what a program needs (Debian: apt-get install libc-bin)")
-    told = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False, timeout=120).stdout
+        raise NoImageError("ldd: not found; it lists the libraries of a program (Debian: apt-get install libc-bin)")
+    output = subprocess.run([ldd, *binaries], capture_output=True, text=True, check=False, timeout=120).stdout
     have = {os.path.realpath(placed.source) for placed in files if placed.source is not None}
     found = {}
-    for line in told.splitlines():
+    for line in output.splitlines():
         match = _LIBRARY.match(line)
         if match:
             placed = _placed(Path(match["path"]))
@@ -150,14 +149,14 @@ def library_files(files: Sequence[Placed]) -> list[Placed]:
 
 
 def merged_folders() -> list[Placed]:
-    """Links at the top, as this machine has them: /bin to usr/bin."""
+    """Return this machine's top-level links, such as /bin to usr/bin."""
     return [
         Placed(f"/{name}", link=str(Path(f"/{name}").readlink())) for name in _MERGED if Path(f"/{name}").is_symlink()
     ]
 
 
 def _placed(path: Path) -> Placed:
-    """A file under its own path, through no linked folder; a link's file is taken in its place."""
+    """Return a file under its own path with linked folders resolved; a link is replaced by its file."""
     return Placed(f"{_real(path.parent)}/{path.name}", Path(os.path.realpath(path)))
 
 
@@ -174,14 +173,14 @@ def _canonical(name: str) -> str:
 
 
 def _requirements(lines: Iterable[str], *, extras: frozenset[str]) -> Iterator[str]:
-    """The names of what is required, with that of these extras."""
+    """Return the names of the requirements, including those of these extras."""
     for line in lines:
         match = _REQUIREMENT.match(line)
         extra = _EXTRA.search(line)
         if match and (extra is None or extra["name"] in extras):
             yield match["name"]
             brackets = re.match(r"\s*\[([^\]]*)\]", match["rest"])
-            if brackets:  # "psycopg[binary]": what the extra brings has a name that begins alike
+            if brackets:  # "psycopg[binary]": the extra's package has a name with the same beginning
                 yield from (f"{match['name']}-{name.strip()}" for name in brackets[1].split(","))
                 yield from (name.strip() for name in brackets[1].split(","))
 
@@ -198,13 +197,13 @@ def _files_of(distribution: importlib.metadata.Distribution, *, at: str) -> Iter
 
 
 def _own_files(*, at: str) -> Iterator[Placed]:
-    """The very code that runs now, whether it is installed, or linked to, or neither."""
+    """Return the code that runs now, whether it is installed, linked or neither."""
     root = Path(__file__).resolve().parents[2]
     for package in sorted(OWN_PACKAGES):
         yield from tree(root / package, at=f"{at}/{package}")
 
 
 def _is_binary(path: Path) -> bool:
-    """Whether it is for the loader: a program or a shared object."""
+    """Return whether the file is a program or a shared object."""
     with path.open("rb") as file:
         return file.read(4) == b"\x7fELF"

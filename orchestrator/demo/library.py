@@ -1,4 +1,4 @@
-"""What the demo's tasks do: read a module of the standard library, and show it as a page. No queue in here."""
+"""The demo's work: read a module of the standard library and describe it. Knows nothing of queues."""
 
 import ast
 import io
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 SHOWN_LINES: Final = 240
-"""Lines of a module's source that its page shows."""
+"""Source lines that a module's page shows."""
 _NOT_THE_LIBRARY: Final = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "lib2to3", "turtledemo"}
 )
@@ -19,7 +19,7 @@ _NOT_THE_LIBRARY: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A class or function of a module, and the first line of what it says of itself."""
+    """A class or function of a module, with the first line of its docstring."""
 
     kind: str
     name: str
@@ -30,7 +30,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """What is told of one module."""
+    """The description of one module."""
 
     name: str
     path: str
@@ -44,12 +44,12 @@ class Module:
     docstring: str
 
     def to_json(self) -> str:
-        """As kept between the two stages."""
+        """Return the text kept between the two stages."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Module":
-        """What `to_json` kept."""
+        """Parse the text of `to_json`."""
         data = json.loads(text)
         data["imports"] = tuple(data["imports"])
         data["definitions"] = tuple(Definition(**item) for item in data["definitions"])
@@ -57,7 +57,7 @@ class Module:
 
 
 def find_modules(root: Path | None = None) -> list[tuple[str, Path]]:
-    """Every module of the standard library with its file, by name; without its tests."""
+    """Return every module of the standard library with its file, by name, without its tests."""
     root = root or Path(sysconfig.get_paths()["stdlib"])
     found = []
     for path in root.rglob("*.py"):
@@ -69,7 +69,7 @@ def find_modules(root: Path | None = None) -> list[tuple[str, Path]]:
 
 
 def moved(modules: Iterable[tuple[str, Path]], root: Path, *, to: str) -> list[tuple[str, Path]]:
-    """The modules as somebody finds them who sees `root` at `to`, without those that links bring in from elsewhere."""
+    """Return the modules as seen where `root` is mounted at `to`, without files linked from outside."""
     root = root.resolve()
     return [
         (name, Path(to, path.resolve().relative_to(root)))
@@ -79,7 +79,7 @@ def moved(modules: Iterable[tuple[str, Path]], root: Path, *, to: str) -> list[t
 
 
 def read_module(name: str, path: Path) -> Module:
-    """Parse and compile one module. Raises `SyntaxError` or `OSError` for a file that can't be read."""
+    """Parse and compile one module. Raises `SyntaxError` or `OSError`."""
     raw = path.read_bytes()
     tree = ast.parse(raw, filename=path.name)
     compile(tree, path.name, "exec", dont_inherit=True)

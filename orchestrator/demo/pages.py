@@ -1,4 +1,4 @@
-"""The demo's report: a page per module and an index, as text. Pure; every word from a source file is escaped."""
+"""The demo's report: a page per module and an index, as text. Pure; all text from source files is escaped."""
 
 import io
 import keyword
@@ -42,17 +42,17 @@ _SHADES: Final = {tokenize.STRING: "s", tokenize.NUMBER: "m", tokenize.COMMENT: 
 
 
 def page_name(module: str) -> str:
-    """The file that a module's page is kept in."""
+    """Return the file name of a module's page."""
     return f"{module}.html"
 
 
 def module_page(module: Module, source: str, *, known: frozenset[str]) -> str:
-    """The page of one module; imports of `known` modules are links."""
+    """Return the page of one module; imports of `known` modules become links."""
     first = module.docstring.strip().split("\n\n")[0]
     body = [
         '<p><a href="index.html">The standard library</a></p>',
         f"<h1>{escape(module.name)}</h1>",
-        f'<p class="lead">{escape(first) or "Says nothing of itself."}</p>',
+        f'<p class="lead">{escape(first) or "No docstring."}</p>',
         _figures(
             {
                 "lines": module.lines,
@@ -74,7 +74,7 @@ def module_page(module: Module, source: str, *, known: frozenset[str]) -> str:
 
 
 def index_page(modules: Sequence[Module], *, python: str) -> str:
-    """The index: the whole library by name, sizes side by side, and who is imported most."""
+    """Return the index: all modules with their sizes, and the most imported ones."""
     known = frozenset(module.name for module in modules)
     imported = Counter(name for module in modules for name in module.imports if name in known)
     kinds = Counter(definition.kind for module in modules for definition in module.definitions)
@@ -109,8 +109,8 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
 
 
 def highlight(source: str) -> str:
-    """The first lines of a source as HTML, with keywords, strings, numbers and comments marked."""
-    lines = list(islice(io.StringIO(source), SHOWN_LINES))  # splitlines() would also end a line at a form feed
+    """Return the first lines of a source as HTML, with keywords, strings, numbers and comments marked."""
+    lines = list(islice(io.StringIO(source), SHOWN_LINES))  # splitlines() would also split at form feeds
     text = "".join(lines)
     starts = [0]
     for line in lines:
@@ -129,7 +129,7 @@ def highlight(source: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[tokenize.TokenInfo]:
-    """Tokens until the cut: a source that ends in mid-expression is no mistake here."""
+    """Yield tokens up to the cut, which may be in mid-expression."""
     try:
         yield from tokenize.generate_tokens(io.StringIO(text).readline)
     except (tokenize.TokenError, SyntaxError):

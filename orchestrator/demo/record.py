@@ -1,4 +1,4 @@
-"""What the lifecycle record of a run says: who held what, how long tasks waited, what became of them. Pure."""
+"""Evaluates a run's lifecycle log: who held which task, how long tasks waited, what became of them. Pure."""
 
 import json
 import statistics
@@ -16,22 +16,22 @@ _READY_BY: Final = {"task.added": 1, "task.leased": -1, "lease.released": 1, "le
 
 @dataclass(slots=True)
 class DemoRecord:
-    """The lifecycle events of a run, taken in one by one."""
+    """The state of a run, from its lifecycle events in order."""
 
     added: set[str] = field(default_factory=set)
     deleted: set[str] = field(default_factory=set)
     died: set[str] = field(default_factory=set)
     held: dict[str, tuple[str, Instant]] = field(default_factory=dict)
-    """Task to its worker and the instant of the lease."""
+    """Leased task to its worker and the instant of the lease."""
     waits: list[float] = field(default_factory=list)
     leases: dict[str, list[tuple[Instant, str]]] = field(default_factory=dict)
     ready: Counter[str] = field(default_factory=Counter)
-    """Tag to its tasks that wait."""
-    let_go: dict[str, set[str]] = field(default_factory=dict)
-    """Worker to tasks it held without finishing them."""
+    """Tag to the number of its ready tasks."""
+    unfinished: dict[str, set[str]] = field(default_factory=dict)
+    """Worker to the tasks it held without finishing them."""
 
     def take(self, event: Event) -> None:
-        """Take in one event."""
+        """Apply one event."""
         task, worker, name = str(event.get("task")), str(event.get("worker")), event.get("event")
         self.ready[str(event.get("tag"))] += _READY_BY.get(str(name), 0)
         if name == "task.added":
@@ -47,23 +47,23 @@ class DemoRecord:
             self.held.pop(task, None)
         elif name in ("lease.released", "lease.expired"):
             self.held.pop(task, None)
-            self.let_go.setdefault(worker, set()).add(task)
+            self.unfinished.setdefault(worker, set()).add(task)
         elif name == "task.died":
             self.died.add(task)
 
     def busy(self, *, besides: Iterable[str] = ()) -> list[str]:
-        """Workers that hold a task, the youngest lease first: that one is most surely in the midst of its work."""
+        """Return the workers that hold a task, newest lease first: it is the least likely to be finished already."""
         left_out = set(besides)
         held = [(at, worker) for worker, at in self.held.values() if worker and worker not in left_out]
         return [worker for _, worker in sorted(held, reverse=True)]
 
     def restarted_seconds(self, worker: str, killed_at: Instant) -> float | None:
-        """From the death of a worker to the moment the last of its tasks was leased again.
+        """Return the time from a worker's death until all its tasks were leased again.
 
-        None while one of them waits, or when it held none.
+        Return None while one of them waits, or when it held none.
         """
         times = []
-        for task in self.let_go.get(worker, ()):
+        for task in self.unfinished.get(worker, ()):
             again = [at for at, by in self.leases[task] if at >= killed_at and by != worker]
             if not again:
                 return None
@@ -71,7 +71,7 @@ class DemoRecord:
         return max(times) if times else None
 
     def lost(self, expected: Iterable[str]) -> set[str]:
-        """Tasks that were acknowledged, and were neither finished nor kept as dead."""
+        """Return tasks that were acknowledged but neither finished nor kept as dead."""
         return (set(expected) | self.added) - self.deleted - self.died
 
 
@@ -98,23 +98,23 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Nothing lost, nothing left, nobody left."""
+        """Whether nothing was lost and no task or worker is left."""
         return self.lost == 0 and self.dead == 0 and self.final_workers == 0 and self.done == self.added
 
     def to_json(self) -> str:
-        """One line."""
+        """Return one line of JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of them lie; 0 when there are none."""
+    """Return the value below which `share` of the values lie; 0 when there are none."""
     if len(values) < 2:
         return values[0] if values else 0.0
     return statistics.quantiles(values, n=1000, method="inclusive")[max(0, min(998, round(share * 1000) - 1))]
 
 
 def twice(names: Iterable[str]) -> int:
-    """How many names occur more than once."""
+    """Return how many names occur more than once."""
     return sum(1 for count in Counter(names).values() if count > 1)
 
 

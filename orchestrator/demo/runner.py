@@ -1,4 +1,4 @@
-"""Runs the demo: starts a fleet, feeds it, kills one busy worker, watches it finish and shrink, and counts."""
+"""Run the demo: start a fleet, add its tasks, kill one busy worker, watch it finish and shrink."""
 
 import json
 import platform
@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.demo.crew import DemoFleet, ProcessFleet
-from orchestrator.demo.fleet_process import FleetFailedError, FleetProcess, Tail
+from orchestrator.demo.fleet_process import DemoWorkers, FleetFailedError, FleetProcess, ProcessWorkers, Tail
 from orchestrator.demo.record import DemoRecord, Outcome, quantile, twice
 from orchestrator.demo.script import Script, settings_text
 from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name
@@ -23,31 +22,31 @@ from queue_core.task import NewTask
 
 TICK_SECONDS: Final = 0.05
 LOOK_SECONDS: Final = 0.25
-"""How often the workers are counted."""
+"""Interval between counts of the workers."""
 UP_SECONDS: Final = 15.0
 STALLED_SECONDS: Final = 60.0
-"""How long after its time the demo waits for the next task to finish, or worker to leave, until it gives up."""
+"""How long after its time the demo waits for the next task to finish or worker to exit before it gives up."""
 KILL_ATTEMPTS: Final = 5
 RESTART_SECONDS: Final = 2.0
-"""How long a killed worker's tasks may take to start again before that is a finding."""
+"""How long a killed worker's tasks may take to be leased again before another worker is killed."""
 
 
 class DemoView(Protocol):
-    """Who shows the run."""
+    """Displays the run."""
 
     def update(self, run: "DemoRun") -> None:
-        """The run has moved on."""
+        """Show the run's progress."""
 
     def decided(self, decision: dict[str, object]) -> None:
-        """A pool was sized."""
+        """Show a pool's decision."""
 
-    def tell(self, text: str) -> None:
-        """Something worth a line happened."""
+    def notify(self, text: str) -> None:
+        """Show a message."""
 
 
 @dataclass(slots=True)
 class DemoRun:
-    """Where a run stands: what a view shows, and what the outcome is made of."""
+    """The state of a run, for the view and the outcome."""
 
     script: Script
     folder: Path
@@ -58,7 +57,7 @@ class DemoRun:
     workers: frozenset[str] = frozenset()
     peak_workers: int = 0
     moved_at_seconds: float = 0.0
-    """When there was progress last."""
+    """The time of the last progress."""
     decisions: int = 0
     killed: list[tuple[str, Instant]] = field(default_factory=list)
     restarted_seconds: float | None = None
@@ -67,21 +66,21 @@ class DemoRun:
 
     @property
     def is_done(self) -> bool:
-        """Every task is finished, or dead."""
+        """Whether every task is finished or dead."""
         return self.is_indexed and len(self.record.deleted | self.record.died) >= self.script.tasks
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Another one when a task has finished, or, at the end, a worker has left."""
+        """A value that changes when a task finishes or, at the end, a worker exits."""
         return len(self.record.deleted), len(self.workers) if self.is_done else 0
 
     def workers_of(self, pool: str) -> int:
-        """Living workers of a pool now."""
+        """Return the number of living workers of a pool."""
         return sum(1 for worker in self.workers if pool_of(worker) == pool)
 
 
 def pool_of(worker: str) -> str:
-    """The pool that a worker's name tells; it is also the tag of its tasks."""
+    """Return the pool in a worker's name; it is also the tag of its tasks."""
     return worker.rpartition("-")[0]
 
 
@@ -97,9 +96,9 @@ class Demo:
         clock: MonotonicClock,
         view: DemoView,
         runtime: str = "process",
-        crew: DemoFleet | None = None,
+        workers: DemoWorkers | None = None,
     ) -> None:
-        """`runtime` is the pools' setting of that name, and `crew` tells who lives of such workers."""
+        """`runtime` is the pools' runtime setting, and `workers` observes workers of that kind."""
         self.run_state = DemoRun(script, folder)
         self._clock = clock
         self._wall = SystemClock()
@@ -108,11 +107,11 @@ class Demo:
         self._look_at = Monotonic(float("-inf"))
         self._listen = listen
         self._runtime = runtime
-        self._crew = crew or ProcessFleet()
+        self._workers = workers or ProcessWorkers()
         self._events = Tail(folder / "events.jsonl")
 
     def run(self) -> Outcome:
-        """Play the script; the fleet is stopped whatever happens. Raises `FleetFailedError`."""
+        """Run the script; the fleet is always stopped. Raises `FleetFailedError`."""
         run, folder = self.run_state, self.run_state.folder
         for name in ("parsed", "report"):
             (folder / name).mkdir(parents=True, exist_ok=True)
@@ -125,7 +124,7 @@ class Demo:
             runtime=self._runtime,
         )
         (folder / "towline.yaml").write_text(settings)
-        fleet = FleetProcess(folder, crew=self._crew)
+        fleet = FleetProcess(folder, workers=self._workers)
         try:
             queues = self._connect(fleet)
             try:
@@ -140,7 +139,7 @@ class Demo:
         return self._outcome()
 
     def _connect(self, fleet: FleetProcess) -> HttpQueues:
-        """The fleet's server, once it answers."""
+        """Wait until the fleet's server answers."""
         url = ServerSettings(listen=self._listen).url(self.run_state.folder)
         give_up_at = self._clock.monotonic() + UP_SECONDS
         while True:
@@ -163,13 +162,13 @@ class Demo:
             run.elapsed_seconds = self._clock.monotonic() - began_at
             before = run.progress
             self._feed(queue)
-            self._take_in(fleet)
+            self._read_events(fleet)
             if run.progress != before:
                 run.moved_at_seconds = run.elapsed_seconds
             self._kill(fleet)
             self._view.update(run)
             if run.is_done and not run.workers:
-                self._look(fleet)  # whoever was woken for the last task may have come since
+                self._look(fleet)  # a worker started for the last task may have appeared since
                 if not run.workers:
                     return
             self._pause.wait(TICK_SECONDS)
@@ -191,7 +190,7 @@ class Demo:
     def _add(self, queue: Queue, batch: list[NewTask]) -> None:
         self.run_state.expected |= {added.name for added in queue.add(batch) if added.status == "added"}
 
-    def _take_in(self, fleet: FleetProcess) -> None:
+    def _read_events(self, fleet: FleetProcess) -> None:
         run = self.run_state
         for event in self._events.records():
             run.record.take(event)
@@ -211,7 +210,7 @@ class Demo:
         run.peak_workers = max(run.peak_workers, len(run.workers))
 
     def _kill(self, fleet: FleetProcess) -> None:
-        """Kill one worker in the midst of a task; see how soon the task is started again."""
+        """Kill one worker in the middle of a task, and see how soon the task is leased again."""
         run = self.run_state
         if run.elapsed_seconds < run.script.kill_at_seconds or run.restarted_seconds is not None:
             return
@@ -219,17 +218,17 @@ class Demo:
             worker, at = run.killed[-1]
             run.restarted_seconds = run.record.restarted_seconds(worker, at)
             if run.restarted_seconds is not None:
-                self._view.tell(f"its task was started again {run.restarted_seconds * 1000:.0f} ms after its death")
+                self._view.notify(f"its task was started again {run.restarted_seconds * 1000:.0f} ms after its death")
                 return
-            if run.record.let_go.get(worker) or (self._wall.now() - at) / 1_000_000 < RESTART_SECONDS:
+            if run.record.unfinished.get(worker) or (self._wall.now() - at) / 1_000_000 < RESTART_SECONDS:
                 return
         victim = self._victim() if len(run.killed) < KILL_ATTEMPTS else None
         if victim is not None and fleet.kill(victim):
             run.killed.append((victim, self._wall.now()))
-            self._view.tell(f"killed {victim} (SIGKILL) in the midst of its work")
+            self._view.notify(f"killed {victim} (SIGKILL) in the middle of a task")
 
     def _victim(self) -> str | None:
-        """Any worker that is busy now, but for those killed already."""
+        """Return a busy worker that was not killed already."""
         busy = self.run_state.record.busy(besides=[name for name, _ in self.run_state.killed])
         return next(iter(busy), None)
 

@@ -1,4 +1,4 @@
-"""The demo's plan: how much work, how it is paced, how the pools are set, when a worker is killed. Pure."""
+"""The demo's plan: tasks and their arrivals, the pools' settings, when a worker is killed. Pure but for a data file."""
 
 import json
 import subprocess
@@ -9,29 +9,55 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.clock import MonotonicClock
-from orchestrator.demo.arrivals import due_seconds
 from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
+
+SHAPE: Final = Path(__file__).with_name("arrivals.csv")
+
+
+def recorded_shape(path: Path = SHAPE) -> list[int]:
+    """Return the recorded arrivals per slot."""
+    rows = (line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#"))
+    return [int(row.partition(",")[2]) for row in rows]
+
+
+def due_seconds(shape: Sequence[int], *, tasks: int, feed_seconds: float) -> list[float]:
+    """Return when each task arrives, in seconds from the start, with `shape` stretched over `feed_seconds`.
+
+    Arrivals are spread evenly inside a slot. Raises `ValueError` for a shape without arrivals.
+    """
+    total = sum(shape)
+    if total <= 0:
+        raise ValueError("a shape needs at least one arrival")
+    slot_seconds = feed_seconds / len(shape)
+    starts: list[float] = []
+    before = 0
+    for slot, arrivals in enumerate(shape):
+        first, last = round(before * tasks / total), round((before + arrivals) * tasks / total)
+        starts += [(slot + (index + 0.5) / (last - first)) * slot_seconds for index in range(last - first)]
+        before += arrivals
+    return starts
+
 
 MIN_SECONDS: Final = 20.0
 MAX_SECONDS: Final = 3_600.0
 ALL_MODULES_SECONDS: Final = 40.0
-"""A shorter demo takes a share of the modules."""
+"""A shorter demo uses only a share of the modules."""
 FEED_SHARE: Final = 0.8
 KILL_SHARE: Final = 0.5
 MEAN_WORKERS: Final = 3.5
-"""What the work is made to need on average; its bursts need a multiple."""
+"""Workers that the work needs on average; bursts need several times as many."""
 WORK_SECONDS: Final = 0.012
-"""What a task takes besides its rest, about."""
+"""About how long a task takes, without its rest."""
 SLO_SECONDS: Final = 5.0
 MAX_SLO_SECONDS: Final = 60.0
 STARTS_PER_SLO: Final = 8.0
-"""Beside a fleet at work a start takes a multiple, and half of the slo is all that a late fleet plans with."""
+"""The slo in start times: starts are slower beside a busy fleet, and a late fleet plans with half of the slo."""
 MAX_WORKERS_PER_POOL: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One run: `modules` with their files, `due_seconds` of each from the start, and the moments that matter."""
+    """One run: the modules with their files, when each is due, and when a worker is killed."""
 
     seconds: float
     modules: tuple[tuple[str, Path], ...]
@@ -42,15 +68,16 @@ class Script:
 
     @property
     def tasks(self) -> int:
-        """Tasks of the whole run: two stages for each module, and the index."""
+        """The number of tasks of the run: two for each module, and the index."""
         return 2 * len(self.modules) + 1
 
 
 def slo_for(start_seconds: float, *, least: float = SLO_SECONDS) -> float:
-    """Whole seconds that pools can keep here, without workers that are kept for the time a start takes.
+    """Return an slo in whole seconds that pools can keep without spare workers for the time a start takes.
 
     Args:
-        start_seconds: of a worker, on a machine that does nothing else.
+        start_seconds: the start time of a worker on an otherwise idle machine.
+        least: the smallest slo to return, in seconds.
     """
     return round(min(MAX_SLO_SECONDS, max(least, STARTS_PER_SLO * start_seconds)))
 
@@ -58,7 +85,7 @@ def slo_for(start_seconds: float, *, least: float = SLO_SECONDS) -> float:
 def script_of(
     modules: Sequence[tuple[str, Path]], shape: Sequence[int], *, seconds: float, slo_seconds: float = SLO_SECONDS
 ) -> Script:
-    """A run of `seconds` over `modules`. Raises `ValueError` when there are none."""
+    """Return a run of `seconds` over `modules`. Raises `ValueError` when there are none."""
     if not modules:
         raise ValueError("no module of the standard library was found: is this Python installed without its sources?")
     share = min(1.0, seconds / ALL_MODULES_SECONDS)
@@ -72,7 +99,7 @@ def script_of(
 def settings_text(
     folder: Path, *, listen: str, rest_seconds: float, slo_seconds: float = SLO_SECONDS, runtime: str = "process"
 ) -> str:
-    """The demo's towline.yaml: like anybody's, but for a churn that lets it end soon. `runtime`: of its pools."""
+    """Return the demo's towline.yaml; its short `churn` lets the demo end soon. `runtime` is the pools' runtime."""
     environment = json.dumps({FOLDER_VARIABLE: str(folder), REST_VARIABLE: f"{rest_seconds:.4f}"})
     pools = "".join(
         f"""\
@@ -84,7 +111,7 @@ def settings_text(
     slo: {slo_seconds:.0f}s
     workers: {{min: 0, max: {MAX_WORKERS_PER_POOL}}}
     grace: 10s
-    churn: 1s          # a worker is let go soon: a demo has no hours to spare
+    churn: 1s          # a worker is retired soon: the demo is short
     env: {environment}
 """
         for stage in ("parse", "render")
@@ -104,11 +131,11 @@ pools:
 
 
 TRIAL: Final = "import queue_core.worker.main, orchestrator.demo.tasks"
-"""What a worker of the demo has loaded when it begins."""
+"""Imports what a worker of the demo has loaded when it begins."""
 
 
 def start_seconds(clock: MonotonicClock, *, at_a_time: int) -> float:
-    """The time until each of so many processes that start together has loaded what a worker needs."""
+    """Return how long `at_a_time` processes, started together, take to load what a worker needs."""
     began_at = clock.monotonic()
     command = [sys.executable, "-c", TRIAL]
     started = [

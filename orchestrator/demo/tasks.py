@@ -1,7 +1,7 @@
-"""The demo's app: `parse` reads a module and hands it on, `render` makes its page. Each is done by whoever leases it.
+"""The demo's app: `parse` reads a module, then `render` writes its page.
 
-Every handler also rests a while, as work that waits for a disk or another machine does: that is why a fleet of many
-workers makes sense on two cores. What a task leaves behind is written in one step, so doing it twice does no harm.
+Every handler also sleeps, like work that waits for a disk or another machine: that is why many workers make sense on
+two cores. Results are written atomically, so running a task twice does no harm.
 """
 
 import json
@@ -27,18 +27,18 @@ app = App()
 
 @app.task(queue=QUEUE, tag="parse")
 def parse(task: Task) -> NewTask:
-    """Read one module; its rendering is added in the step that deletes this task."""
+    """Read one module; its render task is added in the transaction that deletes this task."""
     folder, work = _folder(), json.loads(task.payload)
     module = read_module(work["module"], Path(work["path"]))
     _rest()
     _write(folder / "parsed" / f"{module.name}.json", module.to_json())
-    _note_done(folder, task)
+    _record_done(folder, task)
     return render_task(module.name, work["path"])
 
 
 @app.task(queue=QUEUE, tag="render")
 def render(task: Task) -> None:
-    """Make one page, or the index when everything else is there."""
+    """Write one page, or the index when everything else is done."""
     folder, work = _folder(), json.loads(task.payload)
     known = frozenset(json.loads((folder / "modules.json").read_text()))
     if work["module"] == INDEX:
@@ -51,32 +51,32 @@ def render(task: Task) -> None:
             page = module_page(module, file.read(), known=known)
         _rest()
         _write(folder / "report" / page_name(module.name), page)
-    _note_done(folder, task)
+    _record_done(folder, task)
 
 
 def parse_task(module: str, path: Path) -> NewTask:
-    """The first stage of a module."""
+    """Return the first task of a module."""
     return NewTask(
         json.dumps({"module": module, "path": str(path)}).encode(), name=task_name("parse", module), tag="parse"
     )
 
 
 def render_task(module: str, path: str) -> NewTask:
-    """The second stage of a module."""
+    """Return the second task of a module."""
     return NewTask(
         json.dumps({"module": module, "path": path}).encode(), name=task_name("render", module), tag="render"
     )
 
 
 def index_task(python: str) -> NewTask:
-    """The last task of all."""
+    """Return the last task of the run."""
     return NewTask(
         json.dumps({"module": INDEX, "python": python}).encode(), name=task_name("render", INDEX), tag="render"
     )
 
 
 def task_name(stage: str, module: str) -> str:
-    """A module's task of a stage; a name says no dots."""
+    """Return the name of a module's task; names have no dots."""
     return f"{stage}-{module.replace('.', '-')}"
 
 
@@ -93,13 +93,13 @@ def _parsed(folder: Path, name: str) -> Module:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing, also when this process is killed on the way."""
+    """Write the file atomically: complete or not at all, even if this process is killed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
 
 
-def _note_done(folder: Path, task: Task) -> None:
-    """One line for what was done: this is how work that was done twice is found out."""
+def _record_done(folder: Path, task: Task) -> None:
+    """Append one line per finished run of a task, to detect tasks that ran twice."""
     with (folder / "done.txt").open("ab", buffering=0) as file:
         file.write(f"{task.name}\n".encode())

@@ -1,4 +1,4 @@
-"""Shows a run: live on a terminal, one line per decision elsewhere."""
+"""Show a run: live on a terminal, one line per decision elsewhere."""
 
 from typing import Final, Self
 
@@ -19,22 +19,22 @@ BAR: Final = 30
 
 
 class LineView:
-    """One line per decision, on stderr."""
+    """Prints one line per decision to stderr."""
 
     def update(self, run: DemoRun) -> None:
-        """Lines are enough."""
+        """Do nothing: lines are enough."""
 
     def decided(self, decision: dict[str, object]) -> None:
-        """A decision and its reason."""
+        """Print a decision and its reason."""
         click.echo(line_of(decision), err=True)
 
-    def tell(self, text: str) -> None:
-        """A remark."""
+    def notify(self, text: str) -> None:
+        """Print a message."""
         click.echo(f"-- {text}", err=True)
 
 
 class LiveView:
-    """A picture that is drawn anew a few times a second; use as a context manager."""
+    """A screen redrawn a few times a second; use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._lines: list[Text] = []
@@ -49,18 +49,18 @@ class LiveView:
         self._live.stop()
 
     def update(self, run: DemoRun) -> None:
-        """Draw it, at most eight times a second."""
+        """Redraw, at most eight times a second."""
         if run.elapsed_seconds - self._drawn_at >= 0.125:
             self._drawn_at = run.elapsed_seconds
             self._live.update(Group(_header(run), _pools(run), _waits(run), *self._lines))
 
     def decided(self, decision: dict[str, object]) -> None:
-        """Keep the last few decisions that changed anything."""
+        """Show the last few decisions that changed a size."""
         if decision.get("current") != decision.get("target"):
             self._add(Text(line_of(decision), style="dim", no_wrap=True, overflow="ellipsis"))
 
-    def tell(self, text: str) -> None:
-        """A remark among them."""
+    def notify(self, text: str) -> None:
+        """Show a message among the decisions."""
         self._add(Text(f"-- {text}", style="bold yellow"))
 
     def _add(self, line: Text) -> None:
@@ -68,7 +68,7 @@ class LiveView:
 
 
 def line_of(decision: dict[str, object]) -> str:
-    """A decision in one line."""
+    """Return a decision as one line."""
     held = (
         f" [{', '.join(map(str, limits))}]" if isinstance(limits := decision.get("limited_by"), list) and limits else ""
     )
@@ -77,7 +77,7 @@ def line_of(decision: dict[str, object]) -> str:
 
 
 def summary_of(outcome: Outcome) -> str:
-    """The outcome for people."""
+    """Return the outcome as text."""
     again = (
         "" if outcome.restarted_seconds is None else f", its task started again in {outcome.restarted_seconds:.3f} s"
     )

@@ -1,1 +1,1 @@
-"""The same pools for somebody else to run: manifests for KEDA, a compose file, systemd units. Values in, text out."""
+"""Export pools for other platforms to run: KEDA manifests, a compose file, systemd units. Values in, text out."""

@@ -1,14 +1,21 @@
-"""A compose file: queue and supervisor, and a service for each pool whose workers others start. Pure."""
+"""Export a compose file: queue server and supervisor, and a service for each external pool. Pure."""
 
 import math
 import shlex
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable, portable
-from orchestrator.export.text import header, yaml_of
-from orchestrator.export.worker import arguments_of, environment_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
+from orchestrator.export.settings import (
+    PORT,
+    SECRETS_FOLDER,
+    STATE_FOLDER,
+    ExportedSecret,
+    Portable,
+    arguments_of,
+    environment_of,
+    portable,
+)
 
 Object = dict[str, object]
 
@@ -22,7 +29,7 @@ _SOCKET: Final = "/var/run/docker.sock"
 
 
 def compose(request: ExportRequest) -> ExportedFiles:
-    """The compose file and the settings that it mounts. Raises `ExportRefusedError`."""
+    """Return the compose file and the settings file that it mounts. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
     settings = portable(request, found, runtimes={name: _runtime(pool) for name, pool in pools.items()})
@@ -51,7 +58,7 @@ def compose(request: ExportRequest) -> ExportedFiles:
 
 
 def _runtime(pool: PoolSpec) -> object:
-    """What a pool's workers are there: containers find the queue by its service's name."""
+    """Return the pool's runtime under compose: containers reach the queue by its service's name."""
     if pool.runtime.docker is None:
         return pool.runtime_kind
     docker = pool.runtime.docker.model_dump(mode="json", exclude_defaults=True)
@@ -113,18 +120,18 @@ def _workers(request: ExportRequest, pool: PoolSpec, settings: Portable) -> Obje
 def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     path = ("pools", pool.name)
     if pool.runtime_kind == "swarm":
-        why = "compose runs no services of a swarm: write {docker: ...}, or deploy to the swarm itself"
+        why = "compose does not run swarm services: write {docker: ...}, or deploy to the swarm itself"
         found.wrong((*path, "runtime"), why)
     elif pool.runtime_kind == "process":
-        told = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
-        found.warn((*path, "runtime"), told)
+        message = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
+        found.warn((*path, "runtime"), message)
     elif pool.runtime.docker is not None:
         if pool.runtime.docker.secrets:
-            told = "the supervisor's container does not have these files: mount them there under the same paths"
-            found.warn((*path, "runtime", "docker", "secrets"), told)
+            message = "the supervisor's container does not have these files: mount them there under the same paths"
+            found.warn((*path, "runtime", "docker", "secrets"), message)
     else:
         if pool.name == QUEUE:
-            found.wrong(path, f"{QUEUE} is the service of queue and supervisor: name the pool otherwise")
+            found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:
             found.wrong((*path, "runtime"), f"which image? give --image {pool.name}=NAME")
         if pool.app is None and pool.command is None:
@@ -139,7 +146,7 @@ def _source(secret: ExportedSecret) -> Object:
 
 
 def literal(text: str) -> str:
-    """Compose puts variables in place of $NAME."""
+    """Escape `$`, which compose would take for a variable."""
     return text.replace("$", "$$")
 
 
@@ -151,7 +158,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         f"  docker compose --file {FILE} up --detach",
         f"  docker compose exec {QUEUE} towline pools",
         "",
-        f"After exporting again with --force; tells what changed, or why {SETTINGS_FILE} is refused:",
+        f"After exporting again with --force; prints what changed, or why {SETTINGS_FILE} is refused:",
         f"  docker compose exec {QUEUE} towline reload",
     ]
     needed = [one for one in settings.secrets if one.env is not None]
@@ -163,7 +170,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]
     external = [pool.name for pool in request.project.pools.values() if pool.runtime_kind == "external"]
     if external:
-        told = "Nobody scales these here: read how many there should be, and say so."
-        lines += ["", told, f"  docker compose exec {QUEUE} towline pools"]
+        message = "Compose does not scale these: read how many workers there should be, and set the number."
+        lines += ["", message, f"  docker compose exec {QUEUE} towline pools"]
         lines += [f"  docker compose up --detach --no-recreate --scale {name}=N" for name in external]
     return lines

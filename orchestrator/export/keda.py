@@ -1,4 +1,4 @@
-"""A Kubernetes cluster with KEDA as the one that starts and ends workers, by the numbers of our supervisor. Pure."""
+"""Export Kubernetes manifests in which KEDA scales the workers to our supervisor's numbers. Pure."""
 
 import re
 import shlex
@@ -16,10 +16,8 @@ from orchestrator.export.kubernetes import (
     queue_objects,
     worker_name,
 )
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.settings import PORT, ExportedSecret, Portable, portable
-from orchestrator.export.text import header, yaml_of
-from orchestrator.export.worker import bounds_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
+from orchestrator.export.settings import PORT, ExportedSecret, Portable, bounds_of, portable
 
 POLL_SECONDS: Final = 5
 STEP_SECONDS: Final = 15
@@ -28,11 +26,11 @@ FILE: Final = "towline-keda.yaml"
 
 
 def keda(request: ExportRequest) -> ExportedFiles:
-    """One file of manifests. Raises `ExportRefusedError`."""
+    """Return one file of manifests. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
     if not pools:
-        found.wrong(("pools",), "there are none, so there is nothing to scale")
+        found.wrong(("pools",), "there are no pools to scale")
     for pool in pools.values():
         _check(pool, request, found)
     settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
@@ -52,9 +50,9 @@ def keda(request: ExportRequest) -> ExportedFiles:
 
 
 def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
-    """As many workers as the supervisor says, at once: it has waited before it said so."""
+    """Return a ScaledObject that follows the supervisor's number at once: the supervisor already damps it."""
     low, high = bounds_of(pool)
-    high = max(1, high)  # none at most is more than KEDA can be told; how many are wanted is the supervisor's to say
+    high = max(1, high)  # KEDA requires a maximum of at least 1; the supervisor's number may still be 0
     at_once = {"policies": [{"type": "Pods", "value": high, "periodSeconds": STEP_SECONDS}]}
     behavior = {side: {"stabilizationWindowSeconds": 0, **at_once} for side in ("scaleUp", "scaleDown")}
     trigger = {
@@ -93,7 +91,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     name = worker_name(pool.name)
     if not DNS_LABEL.fullmatch(name):
         most = 63 - len(NAME) - 1
-        why = f"{name} is no name for Kubernetes: at most {most} characters for the pool, the last no -"
+        why = f"{name} is not a valid Kubernetes name: the pool's may have at most {most} characters and not end in -"
         found.wrong(path, why)
     if request.image_of(pool) is None:
         why = f"which image? give runtime: {{docker: {{image: NAME}}}}, or --image {pool.name}=NAME"
@@ -105,7 +103,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         if settings.volumes:
             found.warn((*place, "volumes"), "folders of a host are not exported: give the Deployment volumes")
         if settings.network is not None:
-            found.warn((*place, "network"), "is not exported: pods have a network of their own")
+            found.warn((*place, "network"), "is not exported: pods have their own network")
         if settings.stop_signal != "SIGTERM":
             found.warn((*place, "stop_signal"), f"{settings.stop_signal}: Kubernetes sends the image's STOPSIGNAL")
         if settings.user is not None and not all(part.isdigit() for part in settings.user.split(":")):
@@ -113,7 +111,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
 
 
 def _how(request: ExportRequest, settings: Portable) -> list[str]:
-    """How the file is used: what must be there before, and what to look at after."""
+    """Return the comments that say how to use the file."""
     space = f"--namespace {request.namespace}"
     lines = [
         "Queue, supervisor and workers on Kubernetes, scaled by KEDA (2.13 or later) as the supervisor says.",

@@ -1,4 +1,4 @@
-"""Kubernetes' objects as plain values: the queue with its supervisor, and the workers of a pool. Pure."""
+"""Kubernetes objects as plain values: the queue server with its supervisor, and the workers of a pool. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -6,8 +6,15 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest
-from orchestrator.export.settings import PORT, SECRETS_FOLDER, STATE_FOLDER, ExportedSecret, Portable
-from orchestrator.export.worker import arguments_of, environment_of
+from orchestrator.export.settings import (
+    PORT,
+    SECRETS_FOLDER,
+    STATE_FOLDER,
+    ExportedSecret,
+    Portable,
+    arguments_of,
+    environment_of,
+)
 
 Object = dict[str, object]
 
@@ -21,23 +28,23 @@ STOP_SECONDS: Final = 30
 
 
 def labels(component: str) -> dict[str, str]:
-    """What tells which part an object is of."""
+    """Return the labels that name an object's component."""
     return {"app.kubernetes.io/part-of": NAME, "app.kubernetes.io/component": component}
 
 
 def made(api: str, kind: str, name: str, request: ExportRequest, component: str, **more: object) -> Object:
-    """An object with its head."""
+    """Return an object with its kind and metadata."""
     metadata = {"name": name, "namespace": request.namespace, "labels": labels(component)}
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **more}
 
 
 def worker_name(pool: str) -> str:
-    """The name of all objects of a pool."""
+    """Return the name of all objects of a pool."""
     return f"{NAME}-{pool}"
 
 
 def queue_objects(request: ExportRequest, settings: Portable, text: str) -> list[Object]:
-    """Settings, the pod of queue server and supervisor with its volume, and how it is reached."""
+    """Return the objects of queue server and supervisor: settings, pod with volume, service and network policies."""
     return [
         made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": text}),
         _queue(request, settings),
@@ -64,7 +71,7 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
         "args": ["up", "--json"],
         "env": [{"name": "TOWLINE_FILE", "value": f"{CONFIG_FOLDER}/towline.yaml"}],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        # One that hangs is started anew; a store that is away is no reason to.
+        # A hanging supervisor is restarted; an unavailable store is no reason for a restart.
         "livenessProbe": _probe("/v1/supervisor/livez", failures=3),
         "readinessProbe": _probe("/readyz", failures=2),
         "startupProbe": _probe("/livez", failures=30, period=2),
@@ -103,7 +110,7 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
 
 
 def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: ExportedSecret | None) -> Object:
-    """The pool's workers; how many is left out, as it is for whoever scales them."""
+    """Return the Deployment of a pool's workers, without a number of replicas: KEDA sets it."""
     settings = pool.containers
     mounts: list[Object] = []
     volumes: list[Object] = []
@@ -148,18 +155,18 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
 
 
 def disruption_budget(request: ExportRequest, pool: PoolSpec) -> Object:
-    """Nodes are emptied one worker of the pool at a time: its tasks are given back, and it is missed briefly."""
+    """Allow one worker of the pool at a time to be evicted; its tasks are released."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": worker_labels(pool)}}
     return made("policy/v1", "PodDisruptionBudget", worker_name(pool.name), request, "worker", spec=spec)
 
 
 def worker_labels(pool: PoolSpec) -> dict[str, str]:
-    """What the pods of a pool are known by."""
+    """Return the labels of a pool's pods."""
     return {**labels("worker"), "app.kubernetes.io/name": worker_name(pool.name), CLIENT_LABEL: "true"}
 
 
 def _queue_policy(request: ExportRequest) -> Object:
-    """The queue is reached by its workers, by pods that say they are clients, by KEDA, and by who scrapes metrics."""
+    """Allow the queue to be reached by workers, by pods labelled as clients, by KEDA and by monitoring."""
     allowed = [
         {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}},
@@ -174,7 +181,7 @@ def _queue_policy(request: ExportRequest) -> Object:
 
 
 def _worker_policy(request: ExportRequest) -> Object:
-    """Nobody calls a worker: it calls the queue."""
+    """Allow no connections to workers: they only call the queue."""
     spec = {"podSelector": {"matchLabels": labels("worker")}, "policyTypes": ["Ingress"]}
     return made("networking.k8s.io/v1", "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=spec)
 
@@ -213,7 +220,7 @@ def _nobody(user: int | None, group: int | None) -> Object:
 
 
 def _worker_user(user: str | None) -> Object:
-    """Whom the file names by numbers; a name means nothing to Kubernetes, and the image's own user is kept."""
+    """Return the pod's security context for a numeric user; for a name the image's own user is kept."""
     if user is None or not all(part.isdigit() for part in user.split(":")):
         return {"seccompProfile": {"type": "RuntimeDefault"}}
     name, _, group = user.partition(":")
@@ -226,5 +233,5 @@ def _secret_volume(name: str, secrets: Sequence[ExportedSecret]) -> Object:
 
 
 def _literal(text: str) -> str:
-    """Kubernetes puts other variables in place of $(NAME), and $ in place of $$: in values and in arguments."""
+    """Escape `$`: Kubernetes expands $(NAME) in values and arguments, and turns $$ into $."""
     return text.replace("$", "$$")

@@ -1,11 +1,13 @@
-"""The settings file as a container reads it: state on a volume, secrets as files, workers started by others. Pure."""
+"""Settings and worker commands for containers: state on a volume, secrets as files, external workers. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest, Findings
+from orchestrator.launch import Launch
 from queue_core.config.store_urls import has_password, scheme_of
 
 STATE_FOLDER: Final = "/var/lib/towline"
@@ -15,9 +17,9 @@ PORT: Final = 7878
 
 @dataclass(frozen=True, slots=True)
 class ExportedSecret:
-    """A secret that containers find as a file of this name; where it came from, to tell how it is made.
+    """A secret that containers read from a file of this name, and the variable or file it comes from.
 
-    `role` is that of a token; "" for a password.
+    `role` is the role of a token; "" for a password.
     """
 
     name: str
@@ -34,12 +36,12 @@ class Portable:
     secrets: tuple[ExportedSecret, ...]
 
     def token(self, *roles: str) -> ExportedSecret | None:
-        """The first token of one of these roles, in the order of the roles."""
+        """Return the first token that has one of these roles, trying the roles in order."""
         return next((one for role in roles for one in self.secrets if one.role == role), None)
 
 
 def portable(request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object]) -> Portable:
-    """The file's own values, changed only where a container needs it; `runtimes` are what each pool's shall be."""
+    """Return the file's settings, changed only where a container needs it, with the given runtime for each pool."""
     raw = request.document.data
     data: dict[str, object] = dict(raw) if isinstance(raw, Mapping) else {}
     secrets: list[ExportedSecret] = []
@@ -71,15 +73,15 @@ def _place_store(
     store = request.project.queue_file.store
     scheme = scheme_of(store.url)
     if has_password(store.url):
-        why = "the URL has a password in it, and would stand open in what is exported: give it by store.password_env"
+        why = "the URL contains a password, which would be readable in the export: use store.password_env"
         found.wrong(("store",), why)
     elif scheme == "memory":
-        told = "memory: tasks are lost whenever the container is started anew; use sqlite: or postgresql:"
-        found.warn(("store",), told)
+        message = "memory: tasks are lost whenever the container restarts; use sqlite: or postgresql:"
+        found.warn(("store",), message)
         data["store"] = "memory:"
     elif scheme == "sqlite":
-        told = f"a file in {STATE_FOLDER}, on a volume: one queue server on one host; for more write postgresql:"
-        found.warn(("store",), told)
+        message = f"a file in {STATE_FOLDER}, on a volume: one queue server on one host; for more use postgresql:"
+        found.warn(("store",), message)
         data["store"] = f"sqlite:///{STATE_FOLDER}/{PurePosixPath(store.url).name}"
     elif store.password_env or store.password_file:
         secret = ExportedSecret("store-password", store.password_env, store.password_file)
@@ -96,7 +98,7 @@ def _place_server(
     if server.grpc is not None:
         found.warn(("server", "grpc"), "is not exported: give the certificate and the port by hand")
     if not server.tokens:
-        why = "none, and other containers reach the server: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
+        why = "no tokens, but other containers reach the server: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
         found.wrong(("server", "tokens"), why)
     tokens: list[dict[str, object]] = []
     for number, token in enumerate(server.tokens, start=1):
@@ -105,3 +107,40 @@ def _place_server(
         email = {} if token.email is None else {"email": token.email}
         tokens.append({"role": token.role, **email, "token_file": f"{SECRETS_FOLDER}/{secret.name}"})
     data["server"] = {"listen": f"0.0.0.0:{PORT}", "tokens": tokens}
+
+
+PYTHON: Final = "python3"
+APP_MODULE: Final = "queue_core.worker"
+# An external worker names itself and does not depend on our supervisor's life.
+_LEFT_OUT: Final = frozenset(
+    {
+        "TOWLINE_WORKER",
+        "TOWLINE_SPEC",
+        "TOWLINE_SUPERVISOR_LOCK",
+        "TOWLINE_ORPHAN_GRACE_SECONDS",
+        "TOWLINE_STATE_DIR",
+        "TOWLINE_TOKEN",
+    }
+)
+
+
+def arguments_of(pool: PoolSpec) -> list[str]:
+    """Return the worker's command in a container."""
+    settings = pool.containers
+    return list(pool.command or (settings.python if settings else PYTHON, "-m", APP_MODULE))
+
+
+def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
+    """Return a worker's environment: the pool's own variables, then its queue and tags."""
+    variables = Launch(url, "", "", 0.0).environment("", pool)
+    return {**pool.env, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
+
+
+def bounds_of(pool: PoolSpec) -> tuple[int, int]:
+    """Return the least and the most workers at any hour of the pool's schedule."""
+    low, high = pool.workers.min, pool.workers.max
+    for window in pool.schedule:
+        least, most = window.workers.min, window.workers.max
+        low = min(bound for bound in (low, least, most) if bound is not None)
+        high = high if most is None else max(high, most)
+    return low, high

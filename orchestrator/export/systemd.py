@@ -1,13 +1,12 @@
-"""Units of systemd for one host: queue server, supervisor, and workers that it does not start itself. Pure."""
+"""Export systemd units for one host: queue server, supervisor, and workers of external pools. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings
-from orchestrator.export.text import header
-from orchestrator.export.worker import environment_of
+from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
+from orchestrator.export.settings import environment_of
 
 Section = Sequence[tuple[str, str]]
 
@@ -15,7 +14,7 @@ QUEUE_UNIT: Final = "towline-queue.service"
 SUPERVISOR_UNIT: Final = "towline-supervisor.service"
 ENVIRONMENT_FILE: Final = "/etc/towline/environment"
 WORKER_ENVIRONMENT_FILE: Final = "/etc/towline/worker-environment"
-"""A file of their own: a worker is not to find the tokens and passwords of server and store."""
+"""A separate file: workers must not see the tokens and passwords of server and store."""
 GRACE_MARGIN_SECONDS: Final = 10
 _CONTROL: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -32,13 +31,13 @@ _HARDENED: Final[Section] = (
 _AGAIN: Final[Section] = (
     ("Restart", "on-failure"),
     ("RestartSec", "2s"),
-    # 78: the settings are wrong, and stay so until a person mends them.
+    # 78: the settings are wrong; a restart does not help.
     ("RestartPreventExitStatus", "78"),
 )
 
 
 def systemd(request: ExportRequest) -> ExportedFiles:
-    """A unit a file. Raises `ExportRefusedError`."""
+    """Return one file per unit. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
     for pool in pools.values():
@@ -54,7 +53,7 @@ def systemd(request: ExportRequest) -> ExportedFiles:
 
 
 def worker_unit(pool: PoolSpec) -> str:
-    """A template: `systemctl start towline-worker-resize@{1..3}`."""
+    """Return the name of the pool's template unit: `systemctl start towline-worker-resize@{1..3}`."""
     return f"towline-worker-{pool.name}@.service"
 
 
@@ -85,14 +84,14 @@ def _supervisor(request: ExportRequest) -> str:
         (
             ("Type", "notify"),
             ("ExecStart", _command(*request.program, "supervise", "--json", "--file", request.settings_path)),
-            # It waits for the supervisor's answer, and fails where the settings are refused; a signal does neither.
+            # The command waits for the answer and fails if the settings are refused; a signal does neither.
             ("ExecReload", _command(*request.program, "reload", "--file", request.settings_path)),
             *_common(request),
             ("WatchdogSec", "60s"),
             ("TimeoutStartSec", "90s"),
             *_AGAIN,
             ("TimeoutStopSec", f"{math.ceil(longest) + GRACE_MARGIN_SECONDS}s"),
-            # Its workers outlive one that was killed: the next one adopts them.
+            # Workers outlive a killed supervisor: the next one adopts them.
             ("KillMode", "process"),
             ("OOMPolicy", "continue"),
             ("LimitNOFILE", "65536"),
@@ -116,7 +115,7 @@ def _worker(request: ExportRequest, pool: PoolSpec) -> str:
             ("ExecStart", _command(*program)),
             *_common(request, folder=pool.cwd, variables=WORKER_ENVIRONMENT_FILE),
             *_environment(environment),
-            # It also ends when it is to be replaced by a fresh one.
+            # A worker also exits to be replaced by a fresh one.
             ("Restart", "always"),
             *_AGAIN[1:],
             ("TimeoutStopSec", f"{math.ceil(pool.grace) + GRACE_MARGIN_SECONDS}s"),
@@ -147,15 +146,15 @@ def _environment(variables: Mapping[str, str]) -> Section:
 
 
 def _command(*words: str) -> str:
-    """A command line of a unit: a $ would be a variable, and a first @ or - a switch."""
+    """Return a unit's command line, with `$` and a leading `@` or `-` escaped."""
     return " ".join(_quoted(word.replace("$", "$$")) for word in words)
 
 
 def _quoted(word: str) -> str:
-    """One word of a unit file, whatever is in it: a % would be a specifier."""
+    """Quote one word of a unit file; `%` would be a specifier."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    for raw, told in _CONTROL.items():
-        escaped = escaped.replace(raw, told)
+    for raw, escape in _CONTROL.items():
+        escaped = escaped.replace(raw, escape)
     plain = word and all(c.isalnum() or c in "/._-=:+," for c in word)
     return escaped if plain else f'"{escaped}"'
 
@@ -172,14 +171,14 @@ def _unit(unit: Section, service: Section) -> str:
 
 
 def _how(name: str, names: Sequence[str]) -> list[str]:
-    told = ["From `towline export --to systemd`; change the settings file and export again rather than this unit.", ""]
+    lines = ["From `towline export --to systemd`; change the settings file and export again rather than this unit.", ""]
     if name.endswith("@.service"):
         stem = name.removesuffix(".service")
         return [
-            *told,
-            "Workers that nobody scales: as many as are enabled, each by a number.",
+            *lines,
+            "Workers without scaling: as many as are enabled, each by a number.",
             f"  systemctl enable --now {stem}1 {stem}2",
-            "How many there should be: `towline pools`. They name themselves after their pool.",
+            "How many there should be: `towline pools`. Their names begin with their pool's.",
             f"Their own token, as TOWLINE_TOKEN=..., and variables of the handlers: in {WORKER_ENVIRONMENT_FILE}, mode",
             f"0600. They read nothing of {ENVIRONMENT_FILE}, where those of server and store are.",
             "",
@@ -187,11 +186,11 @@ def _how(name: str, names: Sequence[str]) -> list[str]:
     if name == QUEUE_UNIT:
         units = " ".join(one for one in names if "@" not in one)
         return [
-            *told,
+            *lines,
             f"  cp {' '.join(names)} /etc/systemd/system/ && systemctl daemon-reload",
             f"  systemctl enable --now {units}",
             f"Tokens and passwords that the settings take from the environment: in {ENVIRONMENT_FILE}, mode 0600.",
             "Without User= they run as root: `systemctl edit` adds a user who may write store and state directory.",
             "",
         ]
-    return told
+    return lines

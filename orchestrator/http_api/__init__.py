@@ -1,1 +1,1 @@
-"""The supervisor's own HTTP: numbers of pools for other scalers, metrics, health. It only reads what it is shown."""
+"""The supervisor's HTTP API: pool statistics for other scalers, metrics and health. It only reads the fleet view."""

@@ -1,4 +1,4 @@
-"""A listener for a supervisor that runs beside no queue server: the same paths, tokens and guard of names."""
+"""A listener for a supervisor without a queue server: the same paths, tokens and host check."""
 
 import asyncio
 import socket
@@ -11,12 +11,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from queue_core.server.app import refuse, release
+from queue_core.server.app import release, route_error
 from queue_core.server.auth import Authorizer
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
-from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.http.connections import Connections
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
@@ -27,26 +26,28 @@ STOP_SECONDS = 2
 
 
 class FleetListener:
-    """Answers in a thread of its own, from what is at hand."""
+    """Serves the supervisor's API in its own thread."""
 
-    def __init__(self, options: ServeOptions, also: Extensions) -> None:
-        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+    def __init__(self, options: ServeOptions, extensions: Extensions) -> None:
+        """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        self._app = Starlette(routes=_routes(Authorizer(options), also), exception_handlers={HTTPException: refuse})
+        self._app = Starlette(
+            routes=_routes(Authorizer(options), extensions), exception_handlers={HTTPException: route_error}
+        )
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
 
     def start(self) -> str:
-        """Serve; returns the URL. Calls that come before the first answer wait in the socket."""
+        """Start serving and return the URL. Earlier connections wait in the socket's backlog."""
         self._thread.start()
         return self.url
 
     def stop(self) -> None:
-        """End, within a few seconds; its socket is gone with it."""
+        """Stop within a few seconds, and remove the socket."""
         self._should_stop = True
         if self._server is not None:
             self._server.stop()
@@ -85,21 +86,21 @@ class FleetListener:
                 self._options.socket_path.unlink(missing_ok=True)
 
 
-def _routes(gate: Authorizer, also: Extensions) -> list[Route]:
-    routes = [route for look_up in also.look_ups for route in look_up.routes(gate)]
-    described = document([look_up.endpoint for look_up in also.look_ups], version=release())
+def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
+    routes = [route for extension in extensions.routes for route in extension.starlette_routes(authorizer)]
+    described = document([extension.endpoint for extension in extensions.routes], version=release())
 
     async def openapi(request: Request) -> Response:
         try:
-            gate.check_place(request.headers.raw)
+            authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
         return JSONResponse(described)
 
     async def metrics(request: Request) -> Response:
         try:
-            gate.check(request.headers.raw, "stats")
-            return Response(exposition(*also.collectors), media_type=MEDIA_TYPE)
+            authorizer.check(request.headers.raw, "stats")
+            return Response(exposition(*extensions.collectors), media_type=MEDIA_TYPE)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
 

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes of a fleet; every name is explained in doc/metrics.md. Workers and tasks are never labels."""
+"""Prometheus metrics of a fleet, explained in doc/metrics.md. Workers and tasks are never labels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -25,15 +25,15 @@ _ALWAYS: Final[Mapping[str, tuple[str, Number]]] = {
     "max_workers": ("The upper bound in force.", lambda pool: pool.spec.workers.max),
     "memory_bytes": ("Memory of all workers.", lambda pool: pool.memory_bytes),
     "slo_seconds": ("The longest a task may wait.", lambda pool: pool.spec.slo),
-    "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspects),
-    "failed_starts_in_a_row": ("Starts that failed since the last that did not.", lambda pool: pool.failed_starts),
+    "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspected),
+    "failed_starts_in_a_row": ("Starts that failed since the last successful one.", lambda pool: pool.failed_starts),
 }
 _TOTALS: Final[Mapping[str, tuple[str, Number]]] = {
-    "late_leases": ("First leases that began later than the slo.", lambda pool: pool.tally.late_leases),
-    "starts": ("Workers started.", lambda pool: pool.tally.starts),
-    "failed_starts": ("Starts that failed.", lambda pool: pool.tally.failed_starts),
+    "late_leases": ("First leases that began later than the slo.", lambda pool: pool.counters.late_leases),
+    "starts": ("Workers started.", lambda pool: pool.counters.starts),
+    "failed_starts": ("Starts that failed.", lambda pool: pool.counters.failed_starts),
 }
-_SEEN: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
+_SAMPLED: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
     "ready": ("Tasks leasable now.", lambda sample: sample.ready),
     "delayed": ("Tasks whose eta is ahead.", lambda sample: sample.delayed),
     "in_flight": ("Tasks under a lease.", lambda sample: sample.in_flight),
@@ -42,21 +42,21 @@ _SEEN: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
 
 
 class FleetMetrics(Collector):
-    """Reads the supervisor's view when it is scraped; keeps nothing."""
+    """Reads the supervisor's fleet view at each scrape; stores nothing."""
 
-    def __init__(self, pulse: Heartbeat, clock: MonotonicClock) -> None:
-        self._pulse = pulse
+    def __init__(self, heartbeat: Heartbeat, clock: MonotonicClock) -> None:
+        self._heartbeat = heartbeat
         self._clock = clock
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: labels are known when there are pools."""
+        """Yield nothing: the labels depend on the pools."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """One family per name."""
-        pulse, view, now = self._pulse, self._pulse.view, self._clock.monotonic()
-        started_at = self._clock.wall_seconds() - (now - pulse.started_at)
-        yield from _supervisor(pulse, view, now=now, started_at=started_at)
+        """Yield one metric family per name."""
+        heartbeat, view, now = self._heartbeat, self._heartbeat.view, self._clock.monotonic()
+        started_at = self._clock.wall_seconds() - (now - heartbeat.started_at)
+        yield from _supervisor(heartbeat, view, now=now, started_at=started_at)
         pools = sorted(view.pools.items())
         yield _info(pools)
         yield from _simple(pools)
@@ -69,16 +69,16 @@ class FleetMetrics(Collector):
 Pools = Sequence[tuple[str, PoolView]]
 
 
-def _supervisor(pulse: Heartbeat, view: FleetView, *, now: Monotonic, started_at: float) -> Iterator[Metric]:
-    rounds = pulse.rounds
-    for name, told, number in (
-        ("leading", "1 while it sizes the pools.", float(view.phase == "leading")),
-        ("live", "1 while its turns finish.", float(pulse.is_live(now=now))),
-        ("turn_age_seconds", "Since it last finished what was due.", max(0.0, now - pulse.passed_at)),
+def _supervisor(heartbeat: Heartbeat, view: FleetView, *, now: Monotonic, started_at: float) -> Iterator[Metric]:
+    rounds = heartbeat.rounds
+    for name, help_text, number in (
+        ("leading", "1 while this supervisor is the leader.", float(view.phase == "leading")),
+        ("live", "1 while the supervisor's turns finish.", float(heartbeat.is_live(now=now))),
+        ("turn_age_seconds", "Seconds since the last turn finished.", max(0.0, now - heartbeat.passed_at)),
         ("pools", "Pools in the settings.", len(view.pools)),
-        ("start_time_seconds", "When it started, since the epoch.", round(started_at, 3)),
+        ("start_time_seconds", "Start time of the supervisor, in seconds since the epoch.", round(started_at, 3)),
     ):
-        yield GaugeMetricFamily(f"towline_supervisor_{name}", told, value=number)
+        yield GaugeMetricFamily(f"towline_supervisor_{name}", help_text, value=number)
     yield CounterMetricFamily(
         "towline_supervisor_failed_turns", "Rounds of turns in which one failed.", value=rounds.failed
     )
@@ -86,15 +86,15 @@ def _supervisor(pulse: Heartbeat, view: FleetView, *, now: Monotonic, started_at
 
 
 def _durations(rounds: TurnDurations) -> Metric:
-    told = "How long the turns that were due at a time took."
+    help_text = "How long one round of due turns took, in seconds."
     buckets = _buckets(DURATION_BUCKETS, rounds.counts)
     return HistogramMetricFamily(
-        "towline_supervisor_turn_duration_seconds", told, buckets=buckets, sum_value=rounds.seconds
+        "towline_supervisor_turn_duration_seconds", help_text, buckets=buckets, sum_value=rounds.seconds
     )
 
 
 def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Counts per bucket, and beyond the last of them, as a histogram tells them."""
+    """Return cumulative counts per bucket, with +Inf last, as Prometheus expects."""
     titles = [*[f"{bound:g}" for bound in bounds], "+Inf"]
     return [(title, float(count)) for title, count in zip(titles, accumulate(counts), strict=True)]
 
@@ -107,13 +107,13 @@ def _info(pools: Pools) -> Metric:
 
 
 def _simple(pools: Pools) -> Iterator[Metric]:
-    for name, (told, number) in _ALWAYS.items():
-        gauge = GaugeMetricFamily(f"towline_pool_{name}", told, labels=["pool"])
+    for name, (help_text, number) in _ALWAYS.items():
+        gauge = GaugeMetricFamily(f"towline_pool_{name}", help_text, labels=["pool"])
         for pool, view in pools:
             gauge.add_metric([pool], number(view))
         yield gauge
-    for name, (told, number) in _TOTALS.items():
-        counter = CounterMetricFamily(f"towline_pool_{name}", told, labels=["pool"])
+    for name, (help_text, number) in _TOTALS.items():
+        counter = CounterMetricFamily(f"towline_pool_{name}", help_text, labels=["pool"])
         for pool, view in pools:
             counter.add_metric([pool], number(view))
         yield counter
@@ -129,34 +129,36 @@ def _labelled(pools: Pools) -> Iterator[Metric]:
         for state in WORKER_STATES:
             workers.add_metric([name, state], pool.states[state])
         for cause in Cause:
-            deaths.add_metric([name, cause.value.replace(" ", "_")], pool.tally.deaths.get(cause, 0))
+            deaths.add_metric([name, cause.value.replace(" ", "_")], pool.counters.deaths.get(cause, 0))
         for outcome in OUTCOMES:
-            leases.add_metric([name, outcome], pool.tally.leases.get(outcome, 0))
-        for (rule, direction), count in pool.tally.decisions.items():
+            leases.add_metric([name, outcome], pool.counters.leases.get(outcome, 0))
+        for (rule, direction), count in pool.counters.decisions.items():
             decisions.add_metric([name, rule, direction], count)
     yield from (workers, deaths, leases, decisions)
 
 
 def _waits(pools: Pools) -> Metric:
-    told = "How long tasks had waited when a lease of them began, over the slo."
-    family = HistogramMetricFamily("towline_wait_over_slo", told, labels=["pool"])
+    help_text = "How long tasks had waited when a lease of them began, over the slo."
+    family = HistogramMetricFamily("towline_wait_over_slo", help_text, labels=["pool"])
     for name, pool in pools:
-        waits = pool.tally.waits
+        waits = pool.counters.waits
         family.add_metric([name], buckets=_buckets(WAIT_BUCKETS, waits.counts), sum_value=waits.total)
     return family
 
 
 def _sampled(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
-    seen = [(name, pool, pool.sample) for name, pool in pools if pool.sample is not None]
-    for metric, (told, number) in _SEEN.items():
-        gauge = GaugeMetricFamily(f"towline_pool_{metric}", told, labels=["pool"])
-        for name, _, sample in seen:
+    sampled = [(name, pool, pool.sample) for name, pool in pools if pool.sample is not None]
+    for metric, (help_text, number) in _SAMPLED.items():
+        gauge = GaugeMetricFamily(f"towline_pool_{metric}", help_text, labels=["pool"])
+        for name, _, sample in sampled:
             gauge.add_metric([name], number(sample))
         yield gauge
-    told = "How long the oldest ready task had waited."
-    oldest = GaugeMetricFamily("towline_pool_oldest_age_seconds", told, labels=["pool"])
-    age = GaugeMetricFamily("towline_pool_sample_age_seconds", "Since the last look at the queue.", labels=["pool"])
-    for name, pool, sample in seen:
+    help_text = "How long the oldest ready task had waited."
+    oldest = GaugeMetricFamily("towline_pool_oldest_age_seconds", help_text, labels=["pool"])
+    age = GaugeMetricFamily(
+        "towline_pool_sample_age_seconds", "Seconds since the queue was last sampled.", labels=["pool"]
+    )
+    for name, pool, sample in sampled:
         oldest.add_metric([name], pool.oldest_seconds)
         age.add_metric([name], max(0.0, now - sample.at))
     yield from (oldest, age)
@@ -164,13 +166,15 @@ def _sampled(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
 
 def _decided(pools: Pools, *, now: Monotonic) -> Iterator[Metric]:
     desired = GaugeMetricFamily("towline_pool_desired_workers", "Workers it should have.", labels=["pool"])
-    told = "Workers it would want if no guard had spoken."
-    unguarded = GaugeMetricFamily("towline_pool_unguarded_workers", told, labels=["pool"])
-    age = GaugeMetricFamily("towline_pool_decision_age_seconds", "Since the last decision.", labels=["pool"])
+    help_text = "Workers it should have without guards."
+    unguarded = GaugeMetricFamily("towline_pool_unguarded_workers", help_text, labels=["pool"])
+    age = GaugeMetricFamily("towline_pool_decision_age_seconds", "Seconds since the last decision.", labels=["pool"])
     rate = GaugeMetricFamily("towline_pool_arrival_rate", "Tasks a second that become leasable.", labels=["pool"])
     service = GaugeMetricFamily("towline_pool_service_seconds", "How long a lease takes.", labels=["pool"])
     startup = GaugeMetricFamily("towline_pool_startup_seconds", "How long a start takes.", labels=["pool"])
-    guards = GaugeMetricFamily("towline_pool_guard_active", "1 while it holds back.", labels=["pool", "guard"])
+    guards = GaugeMetricFamily(
+        "towline_pool_guard_active", "1 while the guard holds the pool back.", labels=["pool", "guard"]
+    )
     for name, pool in pools:
         decision = pool.decision
         active = decision.limited_by if decision else ()

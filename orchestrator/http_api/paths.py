@@ -1,27 +1,83 @@
-"""The paths of the supervisor's API, for the server whose listener they share or for one of their own."""
+"""The supervisor's API: its models and paths, served beside a queue server's or on their own listener."""
 
 from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
+from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.http_api.answers import Pools, PoolStats, SupervisorHealth
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
 from queue_core.config.messages import did_you_mean
 from queue_core.server.extensions import Extensions, ReadOnlyRoute
 from queue_core.server.problems import Problem, refusal
 
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PoolStats(_Answer):
+    """One pool's figures without nesting, for KEDA's metrics-api scaler and scripts."""
+
+    pool: str
+    queue: str
+    runtime: str
+    ready: int = Field(description="Tasks leasable now.")
+    delayed: int = Field(description="Tasks whose eta is ahead.")
+    leased: int = Field(description="Tasks under a lease.")
+    dead: int = Field(description="Tasks kept aside after their last lease.")
+    suspects: int = Field(description="Suspected tasks (held at several deaths) that wait for a solo worker.")
+    oldest_age_seconds: float = Field(description="How long the oldest ready task had waited when last sampled.")
+    p99_over_slo: float = Field(description="99th percentile of the waits of the last hour's leases, over the slo.")
+    worst_over_slo: float = Field(description="The longest of those waits, over the slo.")
+    desired_workers: int = Field(description="How many workers the pool should have now.")
+    unguarded_workers: int = Field(description="How many it should have without guards.")
+    alive_workers: int = Field(description="Workers that are not asked to leave.")
+    starting_workers: int
+    idle_workers: int
+    busy_workers: int
+    draining_workers: int
+    killed_workers: int
+    min_workers: int = Field(description="The lower bound in force.")
+    max_workers: int = Field(description="The upper bound in force.")
+    slo_seconds: float = Field(description="The longest a task may wait.")
+    paused: int = Field(ge=0, le=1, description="1 while the queue grants no lease.")
+    sample_age_seconds: float = Field(description="Seconds since the queue was last sampled.")
+    decision_age_seconds: float = Field(description="Seconds since the last decision.")
+    rule: str = Field(description="The rule that set the number of workers.")
+    why: str = Field(description="The reason in words.")
+    guards: str = Field(description="The guards that hold the decision back, joined by commas.")
+    concerns: str = Field(description="What is wrong with it (late, at_max, no_starts), joined by commas.")
+    concerns_why: str = Field(description="The causes of that in words.")
+
+
+class Pools(_Answer):
+    """All pools that have been decided on."""
+
+    phase: str
+    pools: tuple[PoolStats, ...]
+
+
+class SupervisorHealth(_Answer):
+    """The health of the supervisor."""
+
+    status: str
+    phase: str
+    pools: int
+    turn_age_seconds: float = Field(description="Seconds since the last turn finished.")
+
+
 SETTLING_SECONDS: Final = 20.0
-"""How long a pool whose workers others start is not told of after a start: workers of before must be seen first."""
+"""Time after a start before external pools are reported: their existing workers must be seen first."""
 RETRY_SECONDS: Final = 5
 
 _ANSWERS_FOR: Final = frozenset({"leading"})
 
 
-def pool_stats(pulse: Heartbeat, name: str, *, now: Monotonic) -> PoolStats:
-    """One pool. Raises `Problem`: 404 for one that is not in the settings, 503 where no number is to be acted on."""
-    view = _leading(pulse, now=now)
+def pool_stats(heartbeat: Heartbeat, name: str, *, now: Monotonic) -> PoolStats:
+    """Return one pool. Raises `Problem`: 404 for an unknown pool, 503 while no number may be acted on."""
+    view = _leading(heartbeat, now=now)
     pool = view.pools.get(name)
     if pool is None:
         meant = did_you_mean(name[:100], view.pools)
@@ -32,44 +88,48 @@ def pool_stats(pulse: Heartbeat, name: str, *, now: Monotonic) -> PoolStats:
     return found
 
 
-def all_pools(pulse: Heartbeat, *, now: Monotonic) -> Pools:
-    """All that can be told. Raises `Problem`: 503 where no number is to be acted on."""
-    view = _leading(pulse, now=now)
+def all_pools(heartbeat: Heartbeat, *, now: Monotonic) -> Pools:
+    """Return all pools that were decided on. Raises `Problem`: 503 while no number may be acted on."""
+    view = _leading(heartbeat, now=now)
     found = [_stats(name, pool, view, now=now) for name, pool in view.pools.items()]
     return Pools(phase=view.phase, pools=tuple(stats for stats in found if stats is not None))
 
 
-def live(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
-    """Raises `Problem`: 503 when its turns do not finish."""
-    age_seconds = max(0.0, now - pulse.passed_at)
-    if not pulse.is_live(now=now):
-        why = "has stopped" if pulse.view.phase == "stopped" else f"has not finished its turns for {age_seconds:.0f} s"
+def live(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
+    """Return the supervisor's health. Raises `Problem`: 503 when its turns do not finish."""
+    age_seconds = max(0.0, now - heartbeat.passed_at)
+    if not heartbeat.is_live(now=now):
+        why = (
+            "has stopped"
+            if heartbeat.view.phase == "stopped"
+            else f"has not finished its turns for {age_seconds:.0f} s"
+        )
         raise _not_now(f"the supervisor {why} (at most {LIVE_SECONDS:.0f} s): look at its log, restart it")
-    view = pulse.view
+    view = heartbeat.view
     return SupervisorHealth(
         status="ok", phase=view.phase, pools=len(view.pools), turn_age_seconds=round(age_seconds, 3)
     )
 
 
-def ready(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
-    """Live, and past its start: it leads, or stands by for one that does. Raises `Problem`: 503."""
-    health = live(pulse, now=now)
+def ready(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
+    """Return the health of a supervisor that leads or stands by. Raises `Problem`: 503 during start and stop."""
+    health = live(heartbeat, now=now)
     if health.phase in {"starting", "stopping"}:
         raise _not_now(f"the supervisor is {health.phase}")
     return health
 
 
-def leader(pulse: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
-    """Live, and the one that leads: of several behind one name, the one to ask. Raises `Problem`: 503."""
-    _leading(pulse, now=now)
-    return live(pulse, now=now)
+def leader(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
+    """Return the health of a supervisor that leads. Raises `Problem`: 503 for one that stands by."""
+    _leading(heartbeat, now=now)
+    return live(heartbeat, now=now)
 
 
-def _leading(pulse: Heartbeat, *, now: Monotonic) -> FleetView:
-    live(pulse, now=now)
-    if pulse.view.phase not in _ANSWERS_FOR:
-        raise _not_now(f"this supervisor is {pulse.view.phase}, and has no numbers: ask the one that leads")
-    return pulse.view
+def _leading(heartbeat: Heartbeat, *, now: Monotonic) -> FleetView:
+    live(heartbeat, now=now)
+    if heartbeat.view.phase not in _ANSWERS_FOR:
+        raise _not_now(f"this supervisor is {heartbeat.view.phase}, and has no numbers: query the leader")
+    return heartbeat.view
 
 
 def _not_now(detail: str) -> Problem:
@@ -90,7 +150,7 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         delayed=sample.delayed,
         leased=sample.in_flight,
         dead=sample.dead,
-        suspects=pool.suspects,
+        suspects=pool.suspected,
         oldest_age_seconds=round(pool.oldest_seconds, 3),
         p99_over_slo=round(pool.waited.p99_over_slo, 3),
         worst_over_slo=round(pool.waited.worst_over_slo, 3),
@@ -117,31 +177,31 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
 
 
 PROBES: Final = {"/v1/supervisor/livez": ("/livez", "/healthz"), "/v1/supervisor/readyz": ("/readyz",)}
-"""What probes ask of a listener that is the supervisor's alone."""
+"""The probes' usual paths, served on a listener of the supervisor's own."""
 
 
-def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False) -> Extensions:
-    """Everything, told from `pulse`; `is_alone` where no queue server shares the listener."""
+def fleet_paths(heartbeat: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False) -> Extensions:
+    """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener."""
 
     def probes_at(path: str) -> tuple[str, ...]:
         return PROBES[path] if is_alone else ()
 
     return Extensions(
-        look_ups=(
+        routes=(
             ReadOnlyRoute(
                 "/v1/pools",
                 "list_pools",
-                "All pools: work, workers, and how many there should be.",
+                "List all pools: tasks, workers, and how many there should be.",
                 "stats",
-                lambda _path: all_pools(pulse, now=clock.monotonic()),
+                lambda _path: all_pools(heartbeat, now=clock.monotonic()),
                 Pools,
             ),
             ReadOnlyRoute(
                 "/v1/pools/{pool}/stats",
                 "pool_stats",
-                "One pool in flat numbers.",
+                "Return one pool's figures without nesting.",
                 "stats",
-                lambda path: pool_stats(pulse, path["pool"], now=clock.monotonic()),
+                lambda path: pool_stats(heartbeat, path["pool"], now=clock.monotonic()),
                 PoolStats,
             ),
             ReadOnlyRoute(
@@ -149,7 +209,7 @@ def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = Fal
                 "supervisor_live",
                 "Whether the supervisor's turns finish.",
                 None,
-                lambda _path: live(pulse, now=clock.monotonic()),
+                lambda _path: live(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
                 probes_at("/v1/supervisor/livez"),
             ),
@@ -158,7 +218,7 @@ def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = Fal
                 "supervisor_ready",
                 "Whether the supervisor leads, or stands by for one that does.",
                 None,
-                lambda _path: ready(pulse, now=clock.monotonic()),
+                lambda _path: ready(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
                 probes_at("/v1/supervisor/readyz"),
             ),
@@ -167,9 +227,9 @@ def fleet_paths(pulse: Heartbeat, clock: MonotonicClock, *, is_alone: bool = Fal
                 "supervisor_leader",
                 "Whether this supervisor is the one that leads.",
                 None,
-                lambda _path: leader(pulse, now=clock.monotonic()),
+                lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
         ),
-        collectors=(FleetMetrics(pulse, clock), ProcessCollector(registry=None)),
+        collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )

@@ -1,4 +1,4 @@
-"""One runtime out of several: each verb goes to the kind of the worker's pool. Each kind is made when it is needed."""
+"""Combine several runtimes into one: each call goes to the runtime of the worker's pool, created when first needed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
@@ -16,66 +16,67 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-PLACE: Final = " at "
+ENGINE_SEPARATOR: Final = " at "
+"""Separates kind and engine in a runtime's key."""
 
 
 class CompositeRuntime:
-    """A `Runtime` of processes and of whatever else the settings ask for. All but `wake` belong to one thread.
+    """A `Runtime` of processes and of all other kinds in the settings. All but `wake` belong to one thread.
 
-    Sleeps with the first runtime; the others wake it whenever one of their workers ends. An engine of its own for a
-    pool is a runtime of its own.
+    Sleeps in the process runtime; the others wake it when one of their workers ends. Each engine is a runtime of its
+    own.
     """
 
     def __init__(
         self,
         sleeper: Runtime,
-        makers: Mapping[RuntimeKind, Callable[[str | None, PoolSpec | None], Runtime]],
+        factories: Mapping[RuntimeKind, Callable[[str | None, PoolSpec | None], Runtime]],
         *,
         pools: Iterable[PoolSpec] = (),
     ) -> None:
         """Args:
-        sleeper: runs processes, and is slept with.
-        makers: make a runtime of a kind on an engine (None: the usual one), for this pool where it is known; it has to
-            wake us whenever there is something to reap.
-        pools: those of the settings: what they need is looked for workers of an earlier supervisor.
+        sleeper: runs processes; `wait_for_exit` sleeps in it.
+        factories: create a runtime of a kind on an engine (None: the default one), for a pool if that is known; the
+            runtime must wake us when there is something to reap.
+        pools: the pools of the settings: their runtimes are searched for workers of an earlier supervisor.
         """
         self._sleeper = sleeper
-        self._makers = makers
+        self._factories = factories
         self._runtimes: dict[str, Runtime] = {"process": sleeper}
-        self._homes: dict[str, Runtime] = {}
+        self._runtime_of: dict[str, Runtime] = {}
         self._pools = tuple(pools)
         self._has_adopted = False
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`."""
-        runtime = self._of(key_of(request.pool), request.pool, now=now)
+        runtime = self._runtime(key_of(request.pool), request.pool, now=now)
         handle = runtime.spawn(request, now=now)
-        self._homes[handle.worker] = runtime
+        self._runtime_of[handle.worker] = runtime
         return handle
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""
-        if worker in self._homes:
-            self._homes[worker].drain(worker)
+        if worker in self._runtime_of:
+            self._runtime_of[worker].drain(worker)
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`."""
-        if worker in self._homes:
-            self._homes[worker].kill(worker)
+        if worker in self._runtime_of:
+            self._runtime_of[worker].kill(worker)
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """See `Runtime.examine`."""
-        return self._homes[worker].examine(worker, before=before) if worker in self._homes else ""
+        return self._runtime_of[worker].examine(worker, before=before) if worker in self._runtime_of else ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`."""
         exits = [ended for runtime in self._runtimes.values() for ended in runtime.reap(now=now)]
         for ended in exits:
-            self._homes.pop(ended.worker, None)
+            self._runtime_of.pop(ended.worker, None)
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`: of every kind that the settings or those remembered are of."""
+        """See `Runtime.adopt`: asks the runtimes of all pools and of all remembered workers."""
         needed: dict[str, PoolSpec | None] = {key_of(pool): pool for pool in self._pools}
         swarm = next((key for key in needed if key.startswith("swarm")), "swarm")
         ours: dict[str, list[WorkerHandle]] = {}
@@ -85,13 +86,13 @@ class CompositeRuntime:
         for key in ours:
             needed.setdefault(key, None)
         for key, pool in needed.items():
-            if key.partition(PLACE)[0] in self._makers:
-                self._made(key, pool)
+            if key.partition(ENGINE_SEPARATOR)[0] in self._factories:
+                self._get_or_create(key, pool)
         self._has_adopted = True
         adopted: list[WorkerHandle] = []
         for key, runtime in self._runtimes.items():
             for handle in runtime.adopt(remembered=ours.get(key, []), now=now):
-                self._homes[handle.worker] = runtime
+                self._runtime_of[handle.worker] = runtime
                 adopted.append(handle)
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
@@ -113,49 +114,49 @@ class CompositeRuntime:
         self._sleeper.wake()
 
     def close(self) -> None:
-        """See `Runtime.close`. The one that the others wake goes last."""
+        """See `Runtime.close`. The process runtime, which the others wake, goes last."""
         for runtime in reversed(list(self._runtimes.values())):
             runtime.close()
 
     def _others_ended(self) -> bool:
         is_ended = False
         for runtime in self._runtimes.values():
-            if runtime is not self._sleeper:  # each is asked, and takes note that it was woken
+            if runtime is not self._sleeper:  # call each: it clears its own wake-up
                 is_ended |= runtime.wait_for_exit(timeout_seconds=0.0)
         return is_ended
 
-    def _of(self, key: str, pool: PoolSpec, *, now: Monotonic) -> Runtime:
+    def _runtime(self, key: str, pool: PoolSpec, *, now: Monotonic) -> Runtime:
         if key in self._runtimes:
             return self._runtimes[key]
-        runtime = self._made(key, pool)
+        runtime = self._get_or_create(key, pool)
         if self._has_adopted:
-            # What an earlier supervisor left there was in no pool of ours until now: nobody counts on it.
+            # Workers found there belong to no pool of ours: adoption is over.
             for handle in runtime.adopt(now=now):
-                why = "nobody knows it any more"
+                why = "it belongs to no pool of the settings"
                 log.warning(events.WORKER_KILLED, worker=handle.worker, pool=handle.pool, why=why)
                 runtime.kill(handle.worker)
         return runtime
 
-    def _made(self, key: str, pool: PoolSpec | None) -> Runtime:
+    def _get_or_create(self, key: str, pool: PoolSpec | None) -> Runtime:
         if key not in self._runtimes:
-            kind, _, engine = key.partition(PLACE)
-            make = next((make for known, make in self._makers.items() if known == kind), None)
+            kind, _, engine = key.partition(ENGINE_SEPARATOR)
+            make = next((make for known, make in self._factories.items() if known == kind), None)
             if make is None:
-                raise RuntimeUnavailableError(f"workers of kind {kind} are not run by this supervisor")
+                raise RuntimeUnavailableError(f"this supervisor can't run workers of kind {kind}")
             self._runtimes[key] = make(engine or None, pool)
         return self._runtimes[key]
 
 
 def key_of(pool: PoolSpec) -> str:
-    """Which runtime a pool's workers belong to."""
+    """Return the key of the runtime that runs a pool's workers: its kind, and its engine if it names one."""
     engine = pool.containers.engine if pool.containers is not None else None
-    return f"{pool.runtime_kind}{PLACE}{engine}" if engine else pool.runtime_kind
+    return f"{pool.runtime_kind}{ENGINE_SEPARATOR}{engine}" if engine else pool.runtime_kind
 
 
 def key_of_ref(ref: str) -> str:
-    """Which runtime the worker of this `ref` belongs to."""
+    """Return the key of the runtime that runs the worker with this `ref`."""
     kind, _, rest = ref.partition(":")
     if kind == "pid":
         return "process"
     engine, found, _ = rest.rpartition("#")
-    return f"{kind}{PLACE}{engine}" if found and kind == "docker" else kind
+    return f"{kind}{ENGINE_SEPARATOR}{engine}" if found and kind == "docker" else kind

@@ -1,6 +1,6 @@
-"""Workers that somebody else starts: KEDA, systemd, a person. Spawns nobody and ends nobody; it only says who is meant.
+"""Workers that an external system starts: KEDA, systemd, a person. Neither spawns nor ends any (ADR 10).
 
-A spawn is an expectation, until a worker comes that meets it (see `rollcall`).
+A spawn is an expectation until a worker meets it (see `orchestrator.fleet.external`).
 """
 
 import threading
@@ -24,25 +24,25 @@ class ExternalRuntime:
         return WorkerHandle(request.worker, pool.name, expected_ref(request.worker), pool.digest(), now)
 
     def drain(self, worker: str) -> None:
-        """See `Runtime.drain`: whoever started it ends it."""
+        """See `Runtime.drain`: the external system ends it."""
 
     def kill(self, worker: str) -> None:
-        """See `Runtime.kill`: whoever started it ends it."""
+        """See `Runtime.kill`: the external system ends it."""
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`. Nothing is known from outside."""
+        """See `Runtime.examine`: nothing is known."""
         return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:  # noqa: ARG002 - the protocol's
-        """See `Runtime.reap`: nobody's exit is told."""
+        """See `Runtime.reap`: exits are not visible here."""
         return ()
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:  # noqa: ARG002
-        """See `Runtime.adopt`: they are believed to be there until the queue has been looked at."""
+        """See `Runtime.adopt`: remembered workers count until the queue has been observed."""
         return [handle for handle in remembered if is_external(handle.ref)]
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: not known."""
+        """See `Runtime.usage`: unknown."""
         return {}
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:

@@ -1,4 +1,4 @@
-"""Workers as processes of this host: a session each, watched through a pidfd, found again after a restart.
+"""Run workers as processes of this host: a session each, watched through a pidfd, found again after a restart (ADR 1).
 
 No thread waits for a child, and no signal goes to a bare pid: a pidfd never names another process.
 """
@@ -26,77 +26,21 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
-from orchestrator.runtimes.warden_process import WatchdogProcess
+from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
-
-
-class OtherProcesses:
-    """Keeps a warden on duty and collects whoever else ends. Belongs to one thread."""
-
-    def __init__(self, state_dir: Path, *, lock: Path | None) -> None:
-        """`lock` is the file that a living supervisor holds locked; without one there is no warden."""
-        self._state_dir = state_dir
-        self._lock = lock
-        self._warden = WatchdogProcess("orchestrator.runtimes.warden", state_dir / "warden.lock")
-        # Children that were there before us are of a program that was executed in this process until now.
-        self._inherited = set(procfs.children_of(os.getpid()))
-
-    def keep_warden(self) -> None:
-        """Start a warden unless one is on duty: that of the supervisor before us stays for the workers it left.
-
-        Where none can be started now, another call may have more luck.
-        """
-        if self._lock is not None:
-            with contextlib.suppress(OSError):
-                self._warden.keep(str(self._state_dir), str(self._lock))
-
-    def collect(self, *, workers: Collection[int]) -> None:
-        """Collect who has ended, but for `workers`; their pids are kept until their own end is told.
-
-        As the first process of a container everybody's orphans are ours.
-        """
-        self._warden.collect()
-        self._inherited.difference_update([pid for pid in self._inherited.difference(workers) if _is_collected(pid)])
-        if os.getpid() != 1:
-            return
-        while (pid := _first_ended()) and pid not in workers:
-            _is_collected(pid)
-        if pid:  # the end of a worker hides those of others until it is collected
-            for orphan in set(procfs.ended_children_of(1)).difference(workers):
-                _is_collected(orphan)
-
-    def leave(self) -> None:
-        """Let the warden go on without us, as long as there is a worker to look after."""
-        self._warden.leave()
-
-
-def _first_ended() -> int:
-    """A child that has ended and is not collected yet; 0 without one."""
-    try:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return 0
-    return ended.si_pid if ended else 0
-
-
-def _is_collected(pid: int) -> bool:
-    """Collect a child if it has ended; whether it is collected, now or before."""
-    try:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
-    except ChildProcessError:
-        return True
-
 
 log = structlog.get_logger()
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
+"""The command of an `app` worker."""
 TASKS_NAME: Final = "towline-tasks"
-"""The kernel's name of the process that runs the handlers of a worker which is recycled (see `respawn`)."""
+"""The kernel's name of the process that runs a recycled worker's handlers (see `respawn`)."""
 UPKEEP_SECONDS: Final = 10.0
+"""Interval at which logs are trimmed and the watchdog is checked."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
-"""At this signal a worker of ours writes where its threads are (see `queue_core.worker.main`)."""
-# The first five speak to the supervisor's own parent: a worker that answered would be taken for the supervisor. The
-# others are the supervisor's credential: a worker has its own, by its request.
+"""On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
+# The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
+# are the supervisor's credentials: a worker gets its own with its request.
 _NOT_INHERITED: Final = frozenset(
     {
         "NOTIFY_SOCKET",
@@ -110,9 +54,66 @@ _NOT_INHERITED: Final = frozenset(
 )
 
 
+class OtherProcesses:
+    """The supervisor's child processes that are no workers: the watchdog and orphans. Belongs to one thread."""
+
+    def __init__(self, state_dir: Path, *, lock: Path | None) -> None:
+        """`lock` is a file that a living supervisor holds locked; without one there is no watchdog."""
+        self._state_dir = state_dir
+        self._lock = lock
+        self._watchdog = WatchdogProcess("orchestrator.runtimes.watchdog", state_dir / "warden.lock")
+        # Children that exist already belong to a program that ran in this process before an exec.
+        self._inherited = set(procfs.children_of(os.getpid()))
+
+    def keep_watchdog(self) -> None:
+        """Start the watchdog unless one runs: an earlier supervisor's stays, for the workers it left.
+
+        If it can't be started now, a later call may succeed.
+        """
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._watchdog.keep(str(self._state_dir), str(self._lock))
+
+    def collect(self, *, workers: Collection[int]) -> None:
+        """Collect ended children except `workers`, whose pids stay valid until their own exits are collected.
+
+        As process 1 of a container we inherit every orphan (ADR 16).
+        """
+        self._watchdog.collect()
+        self._inherited.difference_update([pid for pid in self._inherited.difference(workers) if _is_collected(pid)])
+        if os.getpid() != 1:
+            return
+        while (pid := _first_ended()) and pid not in workers:
+            _is_collected(pid)
+        if pid:  # a worker's exit hides others' until it is collected
+            for orphan in set(procfs.ended_children_of(1)).difference(workers):
+                _is_collected(orphan)
+
+    def leave(self) -> None:
+        """Leave the watchdog running without us, as long as it has workers to watch."""
+        self._watchdog.leave()
+
+
+def _first_ended() -> int:
+    """Return a child that has ended and is not collected yet; 0 without one."""
+    try:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return 0
+    return ended.si_pid if ended else 0
+
+
+def _is_collected(pid: int) -> bool:
+    """Collect a child if it has ended; return whether it is collected, now or before."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG) is not None
+    except ChildProcessError:
+        return True
+
+
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A live worker: `pid` leads a session, `start_ticks` tells it from a later process of that pid."""
+    """A live worker: `pid` leads a session, `start_ticks` distinguishes it from a later process with that pid."""
 
     handle: WorkerHandle
     pid: int
@@ -123,15 +124,15 @@ class _Process:
 class ProcessRuntime:
     """A `Runtime` of child processes. All but `wake` belong to one thread.
 
-    Each worker leads a session of its own, so that a key pressed in the supervisor's terminal does not reach it;
-    whatever it leaves behind in its process group is ended when it is reaped.
+    Each worker leads a session of its own, so a key pressed in the supervisor's terminal does not reach it; what it
+    leaves behind in its process group is killed when it is reaped.
     """
 
     def __init__(self, state_dir: Path, *, lock: Path | None = None, withheld: Collection[str] = ()) -> None:
         """Args:
-        state_dir: names the supervisor; workers of another one's are never touched.
-        lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end.
-        withheld: variables of our environment that no worker inherits, such as those that hold secrets.
+        state_dir: identifies the supervisor; workers of another state directory are never touched.
+        lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans.
+        withheld: environment variables that no worker inherits, such as secrets.
         """
         self._withheld = _NOT_INHERITED.union(withheld)
         self._state_dir = state_dir.resolve()
@@ -146,16 +147,16 @@ class ProcessRuntime:
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
-        self._bystanders = OtherProcesses(self._state_dir, lock=lock)
+        self._other_processes = OtherProcesses(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`. The environment is our own without what is withheld, the pool's `env`, the request's."""
+        """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
         pool = request.pool
         environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
         environment.update(pool.env)
         environment.update(request.environment)
         if not self._processes:
-            self._bystanders.keep_warden()
+            self._other_processes.keep_watchdog()
         output = None
         try:
             output = self.logs.open(request.worker)
@@ -183,16 +184,16 @@ class ProcessRuntime:
             child.kill()
             child.wait()
             raise SpawnError(f"can't watch a worker of pool {pool.name}: {error.strerror}") from error
-        # From here on the child is collected through its pidfd; Popen must not do it behind our back.
+        # From here on the child is collected through its pidfd; Popen must not collect it.
         child.returncode = 0
         start_ticks = stat.start_ticks if stat else 0
         ref = procfs.ref_of(child.pid, start_ticks)
         handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
-        self._know(_Process(handle, child.pid, start_ticks, pidfd))
+        self._add(_Process(handle, child.pid, start_ticks, pidfd))
         return handle
 
     def drain(self, worker: str) -> None:
-        """See `Runtime.drain`: SIGTERM to the worker itself; what it started is its own to end."""
+        """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
         process = self._processes.get(worker)
         if process is not None:
             procfs.send_signal(process.pidfd, signal.SIGTERM)
@@ -204,13 +205,13 @@ class ProcessRuntime:
             return
         self._killed.add(worker)
         if _is_child(process.pidfd):
-            # Not collected yet: the group's number can't belong to anybody else.
+            # Not collected yet, so the group's number can't be reused.
             _kill_group(process.pid)
         elif procfs.send_signal(process.pidfd, signal.SIGKILL):
             self._kill_strays(worker)
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
-        """See `Runtime.examine`. The stack is asked for only where the signal for it has a handler."""
+        """See `Runtime.examine`. Requests a stack dump only if the worker handles the signal for it."""
         process = self._processes.get(worker)
         if process is None:
             return ""
@@ -228,7 +229,7 @@ class ProcessRuntime:
         return condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. Logs are rotated on the way, and the warden is looked after now and then."""
+        """See `Runtime.reap`. Also rotates logs, and checks the watchdog now and then."""
         ended = [key.data for key, _ in self._selector.select(0) if key.data]
         exits = [self._collect(self._processes[worker], now=now) for worker in ended]
         self._rotate_logs()
@@ -236,15 +237,15 @@ class ProcessRuntime:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
             self.logs.trim(self._processes)
             if self._processes:
-                self._bystanders.keep_warden()
-        self._bystanders.collect(workers={process.pid for process in self._processes.values()})
+                self._other_processes.keep_watchdog()
+        self._other_processes.collect(workers={process.pid for process in self._processes.values()})
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. What a worker left behind when it died unseen is ended."""
+        """See `Runtime.adopt`. Processes that an unseen dead worker left behind are killed."""
         found = procfs.worker_processes(str(self._state_dir))
         leading = {process.worker for process in found if process.leads}
-        # A living worker's marks can be out of sight: it wrote its title over them, or is in the middle of an exec.
+        # A living worker's environment can be unreadable: overwritten by its title, or in an exec (ADR 5).
         hidden = [process for handle in remembered if handle.worker not in leading and (process := _process_of(handle))]
         found += hidden
         leading.update(process.worker for process in hidden)
@@ -257,12 +258,13 @@ class ProcessRuntime:
                 if handle is not None:
                     adopted.append(handle)
         if adopted:
-            self._bystanders.keep_warden()
+            self._other_processes.keep_watchdog()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`. Memory is that of the worker's own process, without what it started; of one that is
-        recycled, of the process that runs its handlers."""
+        """See `Runtime.usage`. Memory is the worker's own, without its children; of a recycled worker, its handlers'
+        process'.
+        """
         used = {}
         for worker, process in self._processes.items():
             try:
@@ -284,12 +286,12 @@ class ProcessRuntime:
         return bool(ready - {""})
 
     def wake(self) -> None:
-        """See `Runtime.wake`. Fit for other threads and for signal handlers; a closed runtime has nobody to wake."""
+        """See `Runtime.wake`. Safe in other threads and signal handlers; does nothing once closed."""
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
-        """See `Runtime.close`. The warden stays as long as there is a worker to look after."""
+        """See `Runtime.close`. The watchdog stays as long as there are workers to watch."""
         for process in self._processes.values():
             os.close(process.pidfd)
         self._processes.clear()
@@ -297,9 +299,9 @@ class ProcessRuntime:
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
             self._wake_fd = -1
-        self._bystanders.leave()
+        self._other_processes.leave()
 
-    def _know(self, process: _Process) -> None:
+    def _add(self, process: _Process) -> None:
         self._processes[process.handle.worker] = process
         self._selector.register(process.pidfd, selectors.EVENT_READ, process.handle.worker)
 
@@ -314,13 +316,13 @@ class ProcessRuntime:
             process.environment["TOWLINE_SPEC"],
             Monotonic(now - procfs.age_seconds(process.start_ticks)),
         )
-        self._know(_Process(handle, process.pid, process.start_ticks, pidfd))
+        self._add(_Process(handle, process.pid, process.start_ticks, pidfd))
         return handle
 
     def _collect(self, process: _Process, *, now: Monotonic) -> Exit:
         worker = process.handle.worker
         if _is_child(process.pidfd):
-            # As long as its leader is not collected, the group's number can't belong to anybody else.
+            # Not collected yet, so the group's number can't be reused.
             _kill_group(process.pid)
             ended, peak = _waited_for(process.pid, process.pidfd)
         else:
@@ -353,7 +355,7 @@ class ProcessRuntime:
         return self.logs.stack(worker)
 
     def _rotate_logs(self) -> None:
-        """Bound what workers write; said once of each worker."""
+        """Bound the workers' output; logged once for each worker."""
         rotated = self.logs.rotate(self._processes)
         for worker in set(rotated) - self._rotated:
             log.warning(
@@ -362,7 +364,7 @@ class ProcessRuntime:
                 worker=worker,
                 kept_bytes=2 * MAX_LOG_BYTES,
                 file=str(self.logs.path(worker)),
-                reason="it writes much: the last 16 MiB are kept, older output is dropped; said once of this worker",
+                reason="it writes much: the last 16 MiB are kept, older output is dropped; logged once for each worker",
             )
         self._rotated.update(rotated)
 
@@ -376,14 +378,14 @@ class ProcessRuntime:
         return self._oom_kills > before
 
     def _kill_strays(self, worker: str) -> None:
-        """End what a worker that is not our child started: its group's number may be another's by now."""
+        """Kill the processes of an adopted worker one by one: its process group's number may be another's by now."""
         for process in procfs.worker_processes(str(self._state_dir)):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
 
 
 def _process_of(handle: WorkerHandle) -> WorkerProcess | None:
-    """The very process that the handle is of, whatever its environment tells; None when it has ended."""
+    """Return the handle's process, whatever its environment looks like; None when it has ended."""
     stat = procfs.find(handle.ref)
     if stat is None:
         return None
@@ -393,7 +395,7 @@ def _process_of(handle: WorkerHandle) -> WorkerProcess | None:
 
 
 def _is_child(pidfd: int) -> bool:
-    """Whether the process is ours to collect (and not collected yet); an adopted one is not."""
+    """Return whether the process is ours to collect and not collected yet; an adopted one is not."""
     try:
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -402,10 +404,10 @@ def _is_child(pidfd: int) -> bool:
 
 
 def _waited_for(pid: int, pidfd: int) -> tuple[os.waitid_result | None, int | None]:
-    """Collect a child that has ended; and the most memory it had, where that is known to be its own.
+    """Collect an ended child; also return its peak memory in bytes, where that is known to be its own.
 
-    The kernel's figure counts from before the child's exec too, when it shared the memory of ours: below our own peak
-    it may be that.
+    The kernel's figure includes the time before the child's exec, when it shared our memory: a figure below our own
+    peak may be ours.
     """
     ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
@@ -434,7 +436,7 @@ def _reason(error: Exception, pool: PoolSpec) -> str:
     if not isinstance(error, OSError):
         return f"{what}: {error}"
     if pool.cwd is not None and error.filename == pool.cwd:
-        return f"{what}: its cwd {pool.cwd} is not a folder it may enter ({error.strerror}); mend pools.{pool.name}.cwd"
+        return f"{what}: its cwd {pool.cwd} is not a folder it may enter ({error.strerror}); fix pools.{pool.name}.cwd"
     if isinstance(error, FileNotFoundError):
         return f"{what}: no such command: {program}; give its full path, or put its folder on PATH"
     if isinstance(error, PermissionError):

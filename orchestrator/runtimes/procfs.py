@@ -1,6 +1,6 @@
-"""What /proc tells of a worker: identity, cost, environment, and how to signal exactly that process.
+"""Read a worker's process from /proc: identity, usage, environment; and signal exactly that process.
 
-The warden imports this too and must stay small, hence no dataclasses and no typing (2 MB) here.
+The watchdog process imports this too and must stay small, hence no dataclasses and no typing (2 MB) here.
 """
 
 import os
@@ -10,16 +10,16 @@ import time
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _OURS = b"TOWLINE_"
-# A process without all of these was not started by a supervisor, whatever its shell exports.
+# Only a process with all of these was started by a supervisor (ADR 1).
 _MARKS = ("TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR")
 
 _KERNEL_THREAD = 0x0020_0000
 _YOUNG_SECONDS = 1.0
-_LOOKS = 20  # a millisecond apart
+_ATTEMPTS = 20  # a millisecond apart
 
 
 class ProcessStat:
-    """One process at one instant. `pid` and `start_ticks` together name it for as long as the host is up."""
+    """A process at one instant. `pid` and `start_ticks` together identify it until the host reboots."""
 
     __slots__ = (
         "cpu_seconds",
@@ -49,12 +49,12 @@ class ProcessStat:
 
     @property
     def is_alive(self) -> bool:
-        """False for a zombie: it has ended and waits to be collected."""
+        """False for a zombie, which has ended and waits to be collected."""
         return self.state not in "ZX"
 
 
 class WorkerProcess:
-    """A process with a worker's marks in its environment; `leads` when it is the worker and not its child."""
+    """A process with a worker's variables in its environment; `leads` if it is the worker and not its child."""
 
     __slots__ = ("environment", "leads", "pid", "start_ticks")
 
@@ -66,31 +66,31 @@ class WorkerProcess:
 
     @property
     def worker(self) -> str:
-        """The worker's identity."""
+        """The worker's name."""
         return self.environment["TOWLINE_WORKER"]
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """The process as it is now, or None when there is none."""
+    """Return the process as it is now, or None when there is none."""
     try:
-        # pathlib would double the warden's imports; the name in there may be cut in the middle of a character.
+        # pathlib would double the watchdog's imports; the name may be cut in the middle of a character.
         with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the program's name in parentheses, which may hold anything.
+    # The second field is the program's name in parentheses, which may contain anything.
     end = text.rindex(")")
     return ProcessStat(pid, text[text.index("(") + 1 : end], text[end + 2 :].split())
 
 
 def effort(stat: ProcessStat) -> tuple[float, float]:
-    """What a process and all that it started, ended or not, have done so far.
+    """Return what a process and all its descendants, ended or not, have used so far.
 
-    First their CPU seconds; then the seconds for which their threads, of those that there are now, were ready to run
-    and had no core to run on, together: 0 where the kernel does not tell.
+    First their CPU seconds; then the seconds that the threads alive now were ready to run without a core, in total: 0
+    where the kernel does not count them.
     """
     cpu_seconds, waited_nanoseconds, family = 0.0, 0, [stat]
-    for member in family:  # it grows meanwhile
+    for member in family:  # grows while we iterate
         cpu_seconds += member.cpu_seconds + member.ended_cpu_seconds
         task = f"/proc/{member.pid}/task"
         for thread in _entries(task):
@@ -116,7 +116,7 @@ def _words(path: str) -> list[str]:
 
 
 def standstill(stat: ProcessStat) -> str:
-    """Why a process does not run at all, in words; "" for one that may."""
+    """Return why a process does not run at all; "" for one that may run."""
     if stat.state == "T":
         return "stopped (SIGSTOP)"
     if stat.state == "t":
@@ -144,7 +144,7 @@ def _is_frozen(pid: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     with open(f"/proc/{pid}/status") as file:  # noqa: PTH123
         for line in file:
             if line.startswith("SigCgt:"):
@@ -153,22 +153,22 @@ def catches(pid: int, number: int) -> bool:
 
 
 def children_of(parent: int) -> list[int]:
-    """The children of a process, ended or not."""
+    """Return a process's children, ended or not."""
     return [stat.pid for stat in _stats() if stat.parent == parent]
 
 
 def named_child_of(parent: int, name: str) -> ProcessStat | None:
-    """A living child of a process's first thread that the kernel knows by this name."""
+    """Return a living child of a process's first thread that has this name in the kernel."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children") as file:  # noqa: PTH123
             children = [read_stat(int(pid)) for pid in file.read().split()]
-    except OSError:  # the process has ended, or the kernel does not tell
+    except OSError:  # the process has ended, or the kernel lacks the file
         return None
     return next((child for child in children if child is not None and child.is_alive and child.name == name), None)
 
 
 def ended_children_of(parent: int) -> list[int]:
-    """The children of a process that have ended and wait to be collected."""
+    """Return a process's children that have ended and wait to be collected."""
     return [stat.pid for stat in _stats() if stat.parent == parent and not stat.is_alive]
 
 
@@ -178,7 +178,7 @@ def _stats() -> list[ProcessStat]:
 
 
 def boot() -> str:
-    """Names this boot of the host, as pids and start ticks begin anew with the next; empty where it is not told."""
+    """Return an id of this boot of the host, as pids and start ticks are reused after it; empty where unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
             return file.read(8)
@@ -187,12 +187,12 @@ def boot() -> str:
 
 
 def ref_of(pid: int, start_ticks: int) -> str:
-    """One process, named for all time."""
+    """Return a reference to one process that is never reused."""
     return f"pid:{pid}@{start_ticks}/{boot()}"
 
 
 def find(ref: str) -> ProcessStat | None:
-    """The process with this `ref_of`, or None when it has ended, or `ref` names none."""
+    """Return the process with this `ref_of`; None when it has ended, or `ref` names no process."""
     digits, _, rest = ref.removeprefix("pid:").partition("@")
     stat = read_stat(int(digits)) if digits.isdecimal() else None
     if stat is None or not stat.is_alive or rest != f"{stat.start_ticks}/{boot()}":
@@ -201,9 +201,9 @@ def find(ref: str) -> ProcessStat | None:
 
 
 def environment_of(pid: int) -> dict[str, str] | None:
-    """The TOWLINE_ variables a process was started with; none when it is gone, or not ours to read.
+    """Return a process's TOWLINE_ variables; empty when it is gone or not ours to read.
 
-    None when it has no environment at all, as a process has for an instant while it becomes another program.
+    None when it has no environment at all, as for an instant during an exec.
     """
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
@@ -221,35 +221,35 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def worker_processes(state_dir: str) -> list[WorkerProcess]:
-    """Every living process of a worker (itself and what it started) of the supervisor with this state directory.
+    """Return all living processes of the workers, and of their children, of the supervisor with this state directory.
 
-    Takes up to 20 ms when a process was only just started and has no environment yet: it may be one of them.
+    Takes up to 20 ms when a process has just been started and has no environment yet: it may be a worker.
     """
     found: list[WorkerProcess] = []
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]  # noqa: PTH208
-    for look in range(_LOOKS):
-        if look:
+    for attempt in range(_ATTEMPTS):
+        if attempt:
             time.sleep(0.001)
-        pids = _look(pids, state_dir, found)
+        pids = _scan(pids, state_dir, found)
         if not pids:
             break
     return found
 
 
-def _look(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
-    """Add the workers among these processes to `found`; returns those that can't be told yet."""
-    untold = []
+def _scan(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
+    """Add the workers among these processes to `found`; return the processes that can't be classified yet."""
+    unclassified = []
     for pid in pids:
         environment = environment_of(pid)
         if environment is None:
             stat = read_stat(pid)
             if stat is not None and stat.is_alive and not stat.is_kernel_thread and _is_young(stat):
-                untold.append(pid)
+                unclassified.append(pid)
         elif environment.get("TOWLINE_STATE_DIR") == state_dir and all(mark in environment for mark in _MARKS):
             stat = read_stat(pid)
             if stat is not None and stat.is_alive:
                 found.append(WorkerProcess(stat, environment))
-    return untold
+    return unclassified
 
 
 def _is_young(stat: ProcessStat) -> bool:
@@ -257,12 +257,12 @@ def _is_young(stat: ProcessStat) -> bool:
 
 
 def open_exactly(pid: int, start_ticks: int) -> int | None:
-    """A pidfd of this very process, or None when it is gone, even if another process has its pid by now."""
+    """Open a pidfd of exactly this process; None when it is gone, even if its pid is in use again."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return None
-    # The pidfd holds on to whoever had the pid just now; only then is the start time's answer about the same one.
+    # The pidfd pins the pid's current process, so the start time read next is that process's.
     stat = read_stat(pid)
     if stat is None or stat.start_ticks != start_ticks:
         os.close(pidfd)
@@ -271,7 +271,7 @@ def open_exactly(pid: int, start_ticks: int) -> int | None:
 
 
 def send_signal(pidfd: int, number: int) -> bool:
-    """Signal the process behind a pidfd; False when it is gone."""
+    """Signal the process of a pidfd; False when it is gone."""
     try:
         signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:
@@ -280,7 +280,7 @@ def send_signal(pidfd: int, number: int) -> bool:
 
 
 def signal_exactly(process: WorkerProcess, number: int) -> bool:
-    """Signal this very process; False when it is gone."""
+    """Signal exactly this process; False when it is gone."""
     pidfd = open_exactly(process.pid, process.start_ticks)
     if pidfd is None:
         return False
@@ -291,14 +291,14 @@ def signal_exactly(process: WorkerProcess, number: int) -> bool:
 
 
 def age_seconds(start_ticks: int) -> float:
-    """How long ago a process with these start ticks was started, 0 or more."""
+    """Return how long ago a process with these start ticks was started, 0 or more."""
     with open("/proc/uptime") as file:  # noqa: PTH123
         uptime_seconds = float(file.read().split()[0])
     return max(0.0, uptime_seconds - start_ticks / _TICKS_PER_SECOND)
 
 
 def out_of_memory_kills() -> int:
-    """How many processes of our control group the kernel has ended for want of memory; 0 where it does not tell."""
+    """Return how many processes of our control group the kernel has killed for lack of memory; 0 where unknown."""
     try:
         with open("/proc/self/cgroup") as file:  # noqa: PTH123
             groups = file.read().splitlines()

@@ -1,8 +1,8 @@
-"""Output of workers, in two files each: bounded while they live, kept for a while when they are dead.
+"""Workers' output, in two files each: bounded while they live, kept for a while after they end.
 
-Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe. Nobody can swap the file
-that a worker writes to, so that a log which grew too large is copied to a second file and emptied, as logrotate's
-`copytruncate` does. The supervisor looks at sizes each turn, and the warden where there is no supervisor.
+Files, not pipes: a worker that outlives its supervisor must not be ended by a broken pipe. The file that a worker
+writes to can't be replaced, so a log that grew too large is copied and emptied, as logrotate's `copytruncate` does.
+The supervisor checks sizes each turn, and the watchdog does where there is no supervisor (ADR 12).
 """
 
 import contextlib
@@ -14,13 +14,17 @@ from typing import Final
 from orchestrator.private_files import make_folder
 
 MAX_LOG_BYTES: Final = 8 * 1024 * 1024
-"""A log that is larger is rotated; with the one before it, 16 MiB of a worker's output are kept."""
+"""Size at which a log is rotated; with the one before it, 16 MiB of a worker's output are kept."""
 KEPT_ON_FULL_DISK_BYTES: Final = 64 * 1024
-"""Where there is no room for the second file: so much of the end stays."""
+"""Size of the end of a log that is kept when a full disk has no room for the second file."""
 MAX_DEAD_LOGS: Final = 50
+"""Logs of ended workers that are kept."""
 MAX_LAST_LINES: Final = 20
+"""Lines of output in a worker's exit."""
 MAX_LINE_CHARS: Final = 500
+"""Length at which such a line is cut."""
 MAX_STACK_LINES: Final = 200
+"""Lines of a stack dump that are kept."""
 
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
@@ -42,18 +46,18 @@ class WorkerLogs:
         make_folder(folder)
 
     def path(self, worker: str) -> Path:
-        """Where a worker's output goes."""
+        """Return the file of a worker's output."""
         return self._folder / f"{worker}{_SUFFIX}"
 
     def path_before(self, worker: str) -> Path:
-        """Where that is kept which came before a rotation."""
+        """Return the file of a worker's output before the last rotation."""
         return self._folder / f"{worker}{_BEFORE}"
 
     def open(self, worker: str) -> int:
-        """A file descriptor for a new worker's output; the caller closes it.
+        """Open a worker's log and return the file descriptor; the caller closes it.
 
-        It appends, so that the file may be emptied while the worker goes on writing. Where no file can be made the
-        output is dropped: a worker without a log is better than none.
+        It appends, so the file may be emptied while the worker writes. If the file can't be created, the output is
+        dropped: a worker without a log is better than none.
         """
         try:
             return os.open(self.path(worker), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -61,11 +65,11 @@ class WorkerLogs:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
     def last_lines(self, worker: str) -> tuple[str, ...]:
-        """The last lines a worker wrote: up to 20, each cut to 500 characters; none when there is no log."""
+        """Return the worker's last lines of output: up to 20, each cut to 500 characters."""
         return tuple(self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)[-MAX_LAST_LINES:])
 
     def stack(self, worker: str) -> tuple[str, ...]:
-        """The last stack of all its threads that a worker wrote (see `faulthandler`), at most 200 lines."""
+        """Return the last stack dump of all threads that a worker wrote (see `faulthandler`), at most 200 lines."""
         stack: list[str] = []
         for line in reversed(self._tail(worker, _STACK_BYTES, at_least=MAX_STACK_LINES)):
             if line.startswith(_STACK_LINES):
@@ -75,14 +79,14 @@ class WorkerLogs:
         return tuple(reversed(stack[:MAX_STACK_LINES]))
 
     def rotate(self, workers: Iterable[str]) -> list[str]:
-        """Rotate the logs of those workers that grew beyond 8 MiB; the names of these. One look at a size for each.
+        """Rotate those workers' logs that grew beyond 8 MiB, and return these workers. Costs one `stat` each.
 
-        What a worker writes between the last byte of the copy and the cut is lost; of a flood, more.
+        Output written between the last copied byte and the truncation is lost; more is, of a flood.
         """
         return [worker for worker in workers if self._rotate(worker)]
 
     def trim(self, live: Collection[str]) -> None:
-        """Rotate all that is too large, and forget all but the 50 newest logs of the dead."""
+        """Rotate all logs that are too large, and delete all but the 50 newest logs of ended workers."""
         dead: list[tuple[float, str]] = []
         names: list[str] = []
         for entry in os.scandir(self._folder):
@@ -99,7 +103,7 @@ class WorkerLogs:
             self.path_before(worker).unlink(missing_ok=True)
 
     def rotate_all(self) -> None:
-        """The same as `rotate` for every log there is."""
+        """Rotate every log in the folder that is too large."""
         self.rotate(
             [entry.name.removesuffix(_SUFFIX) for entry in os.scandir(self._folder) if entry.name.endswith(_SUFFIX)]
         )
@@ -107,7 +111,7 @@ class WorkerLogs:
     def _rotate(self, worker: str) -> bool:
         path = self.path(worker)
         try:
-            status = os.stat(path)  # noqa: PTH116 - it is asked for each worker in each turn
+            status = os.stat(path)  # noqa: PTH116  called for each worker in each turn
             if status.st_size <= MAX_LOG_BYTES:
                 return False
             try:
@@ -124,7 +128,7 @@ class WorkerLogs:
         return True
 
     def _copy(self, worker: str) -> None:
-        """Keep the end of the log in the second file, from the first whole line on."""
+        """Copy the end of the log, from its first whole line on, to the second file."""
         part = self._folder / f"{worker}{_PART}"
         with self.path(worker).open("rb") as source, part.open("wb") as target:
             os.fchmod(target.fileno(), 0o600)
@@ -132,7 +136,7 @@ class WorkerLogs:
             source.seek(max(0, size - _COPIED_BYTES))
             kept = source.read(_COPIED_BYTES)
             target.write(kept[kept.find(b"\n") + 1 :])
-            for _ in range(_LATE_READS):  # what was written meanwhile; of a flood only a part, as it has no end
+            for _ in range(_LATE_READS):  # written meanwhile; bounded, as a flood never ends
                 late = source.read(_LATE_BYTES)
                 target.write(late)
                 if not late:
@@ -148,7 +152,7 @@ class WorkerLogs:
         return kept[kept.find(b"\n") + 1 :]
 
     def _tail(self, worker: str, size: int, *, at_least: int) -> list[str]:
-        """The end of its output, each line cut to 500 characters; from before a rotation too if it is shorter."""
+        """Return the end of the output, each line cut to 500 characters; read past a rotation if it is short."""
         lines = _lines_at_the_end(self.path(worker), size)
         if len(lines) < at_least:
             lines = _lines_at_the_end(self.path_before(worker), size) + lines

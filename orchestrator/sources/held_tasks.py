@@ -1,4 +1,4 @@
-"""What a dead worker holds at the queue, and how some of it is held back or made dead, each by its token."""
+"""Find what a dead worker holds at the queue, and hold back, release or kill those tasks by their tokens."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -15,10 +15,10 @@ _LEASED: Final = frozenset({TaskState.LEASED})
 
 
 def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
-    """What the worker holds in this queue, as far as one look shows it.
+    """Return the tasks that the worker holds in this queue, as far as one observation shows them.
 
-    `cursor` is where the last look at the queue ended: what it saw is not told again. A queue that is gone, or that we
-    may not look at, shows nothing: then its leases are given back as they are.
+    `cursor` is the end of the last observation, whose leases are not repeated. A queue that is gone or forbidden to us
+    yields nothing; its leases are released as they are.
     """
     try:
         return _held_by(queues, queue, worker, cursor=cursor)
@@ -29,8 +29,8 @@ def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Sus
 
 
 def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
-    look = queues.observe(queue, tags=ANY, after=cursor)
-    names = [lease.name for lease in look.live if lease.worker == worker]
+    observation = queues.observe(queue, tags=ANY, after=cursor)
+    names = [lease.name for lease in observation.live if lease.worker == worker]
     if not names:
         return []
     bound = next((spec.max_leases for spec in queues.queues() if spec.name == queue), None)
@@ -39,7 +39,7 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
         some = names[first : first + MAX_PEEK_TASKS]
         for task in queues.queue(queue).peek(states=_LEASED, names=some, limit=MAX_PEEK_TASKS).tasks:
             if task.worker == worker:
-                held_seconds = max(0.0, seconds_between(task.leased_at, look.now))
+                held_seconds = max(0.0, seconds_between(task.leased_at, observation.now))
                 most = bound if task.max_leases is None else task.max_leases
                 one = SuspectedTask(queue, task.shown_name, task.tag, held_seconds, task.leases, most, task.token)
                 held.append(one)
@@ -47,15 +47,15 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
 
 
 def apply_verdicts(queues: Queues, verdicts: Sequence[TaskVerdict]) -> list[str]:
-    """Hold back and make dead what is to be so. For each its mark: the task's id and eta if it is held back, else "".
+    """Apply verdicts: hold tasks back or make them dead. Return for each its mark, id and eta, if held back, else "".
 
-    A task whose lease is not current any more has moved on, and is left alone.
+    A task whose lease is no longer current is left alone.
     """
     return [_apply(queues, verdict) for verdict in verdicts]
 
 
 def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedTask]:
-    """Release at once, in their old places, uncounted. Returns those whose lease was still current."""
+    """Release tasks at once, in their old places and uncounted; return those whose lease was still current."""
     given = []
     for task in tasks:
         try:
@@ -81,14 +81,14 @@ def _apply(queues: Queues, verdict: TaskVerdict) -> str:
         raise
     except QueueError:
         return ""
-    if not released or released[0].died:  # answered twice, or its bound was lowered meanwhile
+    if not released or released[0].died:  # already released, or its max_leases was lowered meanwhile
         return ""
     task_id, _ = parse_token(held.token)
     return f"{task_id}.{after(released[0].ended_at, verdict.hold_seconds)}"
 
 
 def recall(queues: Queues, suspects: Sequence[IsolatedTask]) -> None:
-    """Make tasks ready that are held back: taken as by the worker they wait for, and given back uncharged."""
+    """Make held-back tasks ready: lease each as the worker it waits for, and release it uncounted."""
     for suspect in suspects:
         queue = queues.queue(suspect.task.queue)
         try:
@@ -96,4 +96,4 @@ def recall(queues: Queues, suspects: Sequence[IsolatedTask]) -> None:
         except StoreError:
             raise
         except QueueError:
-            continue  # it has moved on
+            continue  # it is no longer held back

@@ -1,10 +1,10 @@
-"""The queue as a source of work: one look per pool and turn, told in the fleet's own words."""
+"""Use a queue as a source of work: one observation per pool and turn, translated into the fleet's terms (ADR 2)."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
@@ -18,33 +18,36 @@ from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
-from queue_core.stats import LiveLease, QueueStats
+from queue_core.stats import LiveLease, QueueStats, WorkerActivity
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.unit_of_work import MAX_SAMPLES_PER_OBSERVATION
 
-MAX_LOOKS: Final = 12
-"""Looks of one sample: enough to page through all the finished leases that a queue keeps."""
+MAX_PAGES: Final = 12
+"""Observations of one sample: enough to page through all the finished leases that a queue keeps."""
 MIN_AT_ONCE: Final = 2
+"""Pools from which on one call for several is worth it."""
 MAX_AT_ONCE: Final = 100
+"""Pools of one call, at most."""
 MAX_NEW_AT_ONCE: Final = 25
-"""Pools of one call, at most; of new ones, each of which may answer with all the leases that its queue remembers."""
+"""The same for new pools: each answer may hold all the finished leases that its queue keeps."""
 MAX_HELD_AT_ONCE: Final = 50
-"""A pool that holds more leases is asked about alone."""
-TOGETHER: Final = 1_000
-"""Microseconds within which leases count as begun at once: those of one call are told apart by some."""
+"""A pool with more live leases than this is observed in a call of its own."""
+SIMULTANEOUS_MICROSECONDS: Final = 1_000
+"""Leases that began within this many microseconds count as simultaneous: one call's leases differ by a few."""
 _LEAD: Final = "supervisor"
 
-Heard = Callable[[str, str], Sequence[PresentWorker]]
-"""The workers of a queue whose names begin so, as the servers have heard of them lately."""
+PresenceQuery = Callable[[str, str], Sequence[PresentWorker]]
+"""Returns a queue's workers whose names begin with a prefix, as its servers know them."""
 
 _Lease = tuple[str, int]
-"""One lease of a pool for all time: its task's name and its number."""
+"""A lease's identity within a pool: its task's name and its number."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the look before this one left: where its finished leases ended, its counts, and of the leases that were
-    held how many there were when each was first seen."""
+class _LastObservation:
+    """The state after a pool's last observation: its cursor, its counts, and for each live lease how many were live
+    when it was first seen.
+    """
 
     cursor: int
     stats: QueueStats
@@ -52,86 +55,87 @@ class _Seen:
 
 
 class QueueSource:
-    """A `WorkSource` over all queues of one store. `sample` belongs to one thread; the waiting may be in another."""
+    """A `WorkSource` over all queues of one store. `sample` belongs to one thread, `wait_for_arrival` to any."""
 
     def __init__(
         self,
         queues: Queues,
         *,
         waiting: Queues | None = None,
-        heard: Heard = lambda _queue, _prefix: (),
-        elsewhere: Heard | None = None,
+        presence: PresenceQuery = lambda _queue, _prefix: (),
+        all_presence: PresenceQuery | None = None,
     ) -> None:
         """Args:
-        waiting: what `wait_for_arrival` uses, when calls over `queues` must not be held up by a long one.
-        heard: who asks for leases; without servers nobody knows.
-        elsewhere: the same of all servers, where there are several; raises `QueueError` unless every one answers.
+        waiting: used by `wait_for_arrival`, where a long call must not hold up those over `queues`.
+        presence: returns the workers that ask for leases; without servers nobody knows.
+        all_presence: the same of all servers, if there are several; raises `QueueError` unless every one answers.
         """
         self._queues = queues
-        self._heard = heard
-        self._elsewhere = elsewhere
+        self._presence = presence
+        self._all_presence = all_presence
         self._waiting = waiting or queues
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _LastObservation] = {}
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
     ) -> QueueSample:
         """See `WorkSource.sample`."""
-        with _told_as_unavailable(f"sample queue {pool.queue}"):
-            look, finished = self._paged(self._look_of(SampleQuery(pool, workers, ahead_seconds)))
-        return self._sampled(pool, look, finished, now=now)
+        with _as_unavailable(f"sample queue {pool.queue}"):
+            observation, finished = self._paged(self._query_of(SampleQuery(pool, workers, ahead_seconds)))
+        return self._sampled(pool, observation, finished, now=now)
 
     def samples(
-        self, asked: Sequence[SampleQuery], *, now: Monotonic
+        self, queries: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        """See `WorkSource.samples`: pools with few leases, in calls of up to 100 of them."""
-        told: dict[str, QueueSample | SourceUnavailableError] = {}
-        if len(asked) < MIN_AT_ONCE:
-            return told
-        seen = [one for one in asked if self._is_small(one.pool)]
-        new = [one for one in asked if one.pool.name not in self._seen]
+        """See `WorkSource.samples`: batches of up to 100 pools with few leases each."""
+        samples: dict[str, QueueSample | SourceUnavailableError] = {}
+        if len(queries) < MIN_AT_ONCE:
+            return samples
+        seen = [one for one in queries if self._is_small(one.pool)]
+        new = [one for one in queries if one.pool.name not in self._seen]
         for part in (*_parts(seen, MAX_AT_ONCE), *_parts(new, MAX_NEW_AT_ONCE)):
             try:
-                told.update(self._looked(part, now=now))
+                samples.update(self._observed(part, now=now))
             except SourceUnavailableError as error:
                 if not isinstance(error.__cause__, StoreUnavailableError):
-                    break  # a server of before, or one asks for what can't be: they are asked one by one
-                told.update((one.pool.name, error) for one in part)
-        return told
+                    break  # an older server, or an invalid query: observe the pools one by one
+                samples.update((one.pool.name, error) for one in part)
+        return samples
 
-    def _look_of(self, asked: SampleQuery) -> ObservationQuery:
-        pool, before = asked.pool, self._seen.get(asked.pool.name)
+    def _query_of(self, query: SampleQuery) -> ObservationQuery:
+        pool, before = query.pool, self._seen.get(query.pool.name)
         after = before.cursor if before else 0
-        return ObservationQuery(pool.queue, tags_of(pool), after, tuple(sorted(asked.workers)), asked.ahead_seconds)
+        return ObservationQuery(pool.queue, tags_of(pool), after, tuple(sorted(query.workers)), query.ahead_seconds)
 
-    def _looked(self, asked: Sequence[SampleQuery], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
-        looks = [self._look_of(one) for one in asked]
-        with _told_as_unavailable(f"sample {len(looks)} queues"):
-            found = self._queues.observe_many(looks)
-        for one, wanted, look in zip(asked, looks, found, strict=True):
-            if look is not None and len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
-                finished = [lease for lease in look.samples.finished if wanted.tags.accepts(lease.tag)]
-                yield one.pool.name, self._sampled(one.pool, look, finished, now=now)
+    def _observed(self, queries: Sequence[SampleQuery], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
+        observation_queries = [self._query_of(one) for one in queries]
+        with _as_unavailable(f"sample {len(observation_queries)} queues"):
+            found = self._queues.observe_many(observation_queries)
+        for one, query, observation in zip(queries, observation_queries, found, strict=True):
+            if observation is not None and len(observation.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
+                finished = [lease for lease in observation.samples.finished if query.tags.accepts(lease.tag)]
+                yield one.pool.name, self._sampled(one.pool, observation, finished, now=now)
 
     def _is_small(self, pool: PoolSpec) -> bool:
-        """Whether it held few leases at the look before: one answer must not grow beyond bounds."""
+        """Return whether the pool had few leases at the last observation: this bounds the size of an answer."""
         seen = self._seen.get(pool.name)
         return seen is not None and len(seen.at_a_time) <= MAX_HELD_AT_ONCE
 
     def _sampled(
-        self, pool: PoolSpec, look: Observation, finished: Sequence[QueueFinishedLease], *, now: Monotonic
+        self, pool: PoolSpec, observed: Observation, finished: Sequence[QueueFinishedLease], *, now: Monotonic
     ) -> QueueSample:
         before = self._seen.get(pool.name)
         known = before.at_a_time if before else {}
-        stats = look.stats
-        company = _Company(finished, look)
-        is_all_told = before is not None and len(look.live) >= stats.in_flight
+        stats = observed.stats
+        live_leases = _LiveLeases(finished, observed)
+        is_complete = before is not None and len(observed.live) >= stats.in_flight
         held = {
-            _lease(live): known.get(_lease(live)) or (company.at(live.leased_at) if is_all_told else stats.in_flight)
-            for live in look.live
+            _lease(live): known.get(_lease(live))
+            or (live_leases.at(live.leased_at) if is_complete else stats.in_flight)
+            for live in observed.live
         }
-        at_a_time = [known.get(_lease(lease)) or company.at(_began(lease)) for lease in finished] if before else ()
-        self._seen[pool.name] = _Seen(look.samples.cursor, stats, held)
+        at_a_time = [known.get(_lease(lease)) or live_leases.at(_began(lease)) for lease in finished] if before else ()
+        self._seen[pool.name] = _LastObservation(observed.samples.cursor, stats, held)
         return QueueSample(
             at=now,
             ready=stats.ready,
@@ -140,47 +144,47 @@ class QueueSource:
             dead=stats.dead,
             paused=stats.paused,
             arrivals=_arrivals(before.stats, stats) if before else 0,
-            waiting=tuple(Waiting(w.position, _ago(w.ready_at, look.now)) for w in look.waiting),
+            waiting=tuple(Waiting(w.position, _ago(w.ready_at, observed.now)) for w in observed.waiting),
             running=tuple(
                 RunningLease(
                     lease.worker,
-                    held_seconds=_ago(lease.leased_at, look.now),
+                    held_seconds=_ago(lease.leased_at, observed.now),
                     waited_seconds=_ago(lease.ready_at, lease.leased_at),
                     lease_number=lease.lease_number,
                     at_a_time=held[_lease(lease)],
                     tag=lease.tag,
                 )
-                for lease in look.live
+                for lease in observed.live
             ),
-            # What finished before the first look is history.
+            # Leases that finished before the first observation are not reported.
             finished=tuple(
-                _finished(lease, look.now, at_a_time=held_then)
+                _finished(lease, observed.now, at_a_time=held_then)
                 for lease, held_then in zip(finished, at_a_time, strict=False)
             ),
-            first_seen_seconds_ago={worker: _ago(seen_at, look.now) for worker, seen_at in look.seen.items()},
-            presence=self._asked(pool, look),
-            upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, look.now)) for w in look.upcoming),
+            first_seen_seconds_ago={worker: _ago(seen_at, observed.now) for worker, seen_at in observed.seen.items()},
+            presence=self._last_calls(pool, observed),
+            upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, observed.now)) for w in observed.upcoming),
         )
 
-    def _asked(self, pool: PoolSpec, look: Observation) -> dict[str, PresentWorker]:
-        """When each worker asked for a lease last, by whichever server of the queue.
+    def _last_calls(self, pool: PoolSpec, observed: Observation) -> dict[str, PresentWorker]:
+        """Return when each worker last asked for a lease, at any server of the queue.
 
-        The others are asked only for those that are silent at this one and hold nothing. While one of them does not
-        answer, nobody knows.
+        The other servers are only asked about workers that are silent at this one and hold no lease. While one of them
+        does not answer, the state of those is unknown.
         """
-        if look.heard is None:
+        if observed.heard is None:
             return {}
         heard = {
-            one.worker: PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in look.heard
+            one.worker: PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in observed.heard
         }
-        if self._elsewhere is None:
+        if self._all_presence is None:
             return heard
-        holders = {live.worker for live in look.live}
-        silent = [w for w in look.seen if w not in holders and (w not in heard or heard[w].silent_seconds > 0.0)]
+        holders = {live.worker for live in observed.live}
+        silent = [w for w in observed.seen if w not in holders and (w not in heard or heard[w].silent_seconds > 0.0)]
         if not silent:
             return heard
         try:
-            found = {one.worker: one for one in self._elsewhere(pool.queue, "")}
+            found = {one.worker: one for one in self._all_presence(pool.queue, "")}
         except QueueError:
             return {worker: one for worker, one in heard.items() if worker not in silent}
         for worker in silent:
@@ -191,30 +195,30 @@ class QueueSource:
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
-        with _told_as_unavailable(f"ask who works on queue {pool.queue}"):
-            return self._heard(pool.queue, prefix_of(pool.name))
+        with _as_unavailable(f"list the workers of queue {pool.queue}"):
+            return self._presence(pool.queue, prefix_of(pool.name))
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """See `WorkSource.retire`."""
-        with _told_as_unavailable(f"retire worker {worker}"):
+        with _as_unavailable(f"retire worker {worker}"):
             return self._queues.retire_worker(worker, busy=busy)
 
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """See `WorkSource.given_back_by`."""
         seen = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look what worker {worker} gave back"):
-            look, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
+        with _as_unavailable(f"list the tasks that worker {worker} released"):
+            observation, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
             for lease in finished
             if lease.worker == worker
             and lease.outcome == "released"
-            and _ago(lease.ended_at, look.now) <= within_seconds
+            and _ago(lease.ended_at, observation.now) <= within_seconds
         ]
 
     def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""
-        with _told_as_unavailable(f"release the leases of worker {worker}"):
+        with _as_unavailable(f"release the leases of worker {worker}"):
             released = self._queues.release_worker(worker)
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
@@ -224,40 +228,40 @@ class QueueSource:
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
         seen = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look what worker {worker} holds"):
+        with _as_unavailable(f"list the tasks that worker {worker} holds"):
             return held_tasks.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
     def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
-        with _told_as_unavailable("give back tasks"):
+        with _as_unavailable("release tasks"):
             given = held_tasks.give_back(self._queues, tasks)
         return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """See `WorkSource.has_worked`."""
         before = self._seen.get(pool.name)
-        with _told_as_unavailable(f"look for work of {worker}"):
+        with _as_unavailable(f"list the leases that worker {worker} finished"):
             _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
     def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
         """See `WorkSource.settle`."""
-        with _told_as_unavailable("hold suspects back"):
+        with _as_unavailable("hold suspected tasks back"):
             return held_tasks.apply_verdicts(self._queues, verdicts)
 
     def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         """See `WorkSource.recall`."""
-        with _told_as_unavailable("let suspects go"):
+        with _as_unavailable("release suspected tasks"):
             held_tasks.recall(self._queues, suspects)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""
-        asked = [(pool.queue, tags_of(pool)) for pool in pools]
-        with _told_as_unavailable("wait for arrivals"):
-            queue = self._waiting.wait_ready(asked, wait_seconds=timeout_seconds)
+        queues_and_tags = [(pool.queue, tags_of(pool)) for pool in pools]
+        with _as_unavailable("wait for arrivals"):
+            queue = self._waiting.wait_ready(queues_and_tags, wait_seconds=timeout_seconds)
             if queue is None:
                 return None
-            # Several pools may share the queue: the one whose tags have a ready task is meant.
+            # Several pools may share the queue: return one whose tags have a ready task.
             for pool in (p for p in pools if p.queue == queue):
                 if self._waiting.queue(queue).stats(tags=tags_of(pool)).ready:
                     return pool.name
@@ -265,37 +269,37 @@ class QueueSource:
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         """See `WorkSource.lead`."""
-        with _told_as_unavailable("take the lead"):
+        with _as_unavailable("lead the store"):
             return self._queues.lead(_LEAD, supervisor, seconds=seconds)
 
-    def _paged(self, asked: ObservationQuery) -> tuple[Observation, list[QueueFinishedLease]]:
-        """The pool's work as of the last look, and what finished since the cursor, page by page."""
+    def _paged(self, query: ObservationQuery) -> tuple[Observation, list[QueueFinishedLease]]:
+        """Return the last observation, and all leases that finished since the cursor, page by page."""
         finished: list[QueueFinishedLease] = []
-        after = asked.after
-        for _ in range(MAX_LOOKS):
-            look = self._queues.observe(
-                asked.queue, tags=asked.tags, after=after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
+        after = query.after
+        for _ in range(MAX_PAGES):
+            observation = self._queues.observe(
+                query.queue, tags=query.tags, after=after, workers=query.workers, ahead_seconds=query.ahead_seconds
             )
-            finished += (lease for lease in look.samples.finished if asked.tags.accepts(lease.tag))
-            after = look.samples.cursor
-            if len(look.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
+            finished += (lease for lease in observation.samples.finished if query.tags.accepts(lease.tag))
+            after = observation.samples.cursor
+            if len(observation.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
                 break
-        return look, finished
+        return observation, finished
 
 
 def tags_of(pool: PoolSpec) -> TagFilter:
-    """The tasks a pool works on."""
+    """Return the tags a pool works on."""
     if pool.untagged:
         return UNTAGGED
     return TagFilter.of(*pool.tags) if pool.tags else ANY
 
 
-def _parts(asked: Sequence[SampleQuery], size: int) -> Iterator[Sequence[SampleQuery]]:
-    return (asked[begin : begin + size] for begin in range(0, len(asked), size))
+def _parts(queries: Sequence[SampleQuery], size: int) -> Iterator[Sequence[SampleQuery]]:
+    return (queries[begin : begin + size] for begin in range(0, len(queries), size))
 
 
 @contextmanager
-def _told_as_unavailable(what: str) -> Iterator[None]:
+def _as_unavailable(what: str) -> Iterator[None]:
     try:
         yield
     except QueueError as error:
@@ -303,10 +307,10 @@ def _told_as_unavailable(what: str) -> Iterator[None]:
 
 
 def _arrivals(before: QueueStats, after: QueueStats) -> int:
-    """Tasks that became leasable in between, however: added, released, expired, or their eta came.
+    """Return how many tasks became leasable in between: added, released, expired, or their eta came.
 
-    What is ready grew by them and shrank by the leases. Tasks that were purged while ready are not counted, and a
-    tag's totals that began anew count from 0.
+    Ready tasks grow by these and shrink by leases. Purged tasks are not counted, and a tag's totals that were reset
+    count from 0.
     """
     leased = after.leased_total - before.leased_total
     if leased < 0:
@@ -318,16 +322,17 @@ def _lease(lease: LiveLease | QueueFinishedLease) -> _Lease:
     return lease.name, lease.lease_number
 
 
-class _Company:
-    """How many leases were held at an instant since the look before, by those that ended since and those held now."""
+class _LiveLeases:
+    """Counts the leases that were live at an instant since the last observation."""
 
-    def __init__(self, finished: Sequence[QueueFinishedLease], look: Observation) -> None:
-        self._starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in look.live])
+    def __init__(self, finished: Sequence[QueueFinishedLease], observation: Observation) -> None:
+        self._starts = sorted([_began(lease) for lease in finished] + [live.leased_at for live in observation.live])
         self._ends = sorted(lease.ended_at for lease in finished)
 
     def at(self, instant: Instant) -> int:
-        """Those that had begun, or began with it, and not ended; at least the one that began then."""
-        return max(1, bisect_right(self._starts, instant + TOGETHER) - bisect_right(self._ends, instant))
+        """Return how many leases were live at `instant`, at least the one that began then."""
+        begun = bisect_right(self._starts, instant + SIMULTANEOUS_MICROSECONDS)
+        return max(1, begun - bisect_right(self._ends, instant))
 
 
 def _began(lease: QueueFinishedLease) -> Instant:
@@ -349,3 +354,58 @@ def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> Lea
 
 def _ago(instant: Instant, now: Instant) -> float:
     return max(0.0, seconds_between(instant, now))
+
+
+class PresenceSource(Protocol):
+    """A server that knows its callers."""
+
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
+        """Return the workers whose names begin with `prefix`, as this server knows them."""
+
+
+class ServersPresence:
+    """Asks every server, as a worker may be connected to any of them."""
+
+    def __init__(self, servers: Sequence[PresenceSource]) -> None:
+        self._servers = servers
+
+    def __call__(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
+        """Return each worker as known to the server that it called last.
+
+        Raises `QueueError` when no server answers; a server that is down has no waiting worker.
+        """
+        found, failure, answers = self._query_servers(queue, prefix)
+        if failure is not None and not answers:
+            raise failure
+        return found
+
+    def all(self, queue: str, prefix: str) -> Sequence[PresentWorker]:
+        """The same, but raises `QueueError` unless every server answers: a worker may reach one that we can't."""
+        found, failure, _ = self._query_servers(queue, prefix)
+        if failure is not None:
+            raise failure
+        return found
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one server."""
+        return len(self._servers) > 1
+
+    def _query_servers(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:
+        """Return the workers, an error of a server that did not answer, and how many servers answered."""
+        found: dict[str, WorkerActivity] = {}
+        failure: QueueError | None = None
+        answers = 0
+        for server in self._servers:
+            try:
+                heard = server.worker_activity(queue, prefix=prefix)
+            except QueueError as error:
+                failure = error
+                continue
+            answers += 1
+            for one in heard:
+                known = found.get(one.worker)
+                if known is None or one.silent_seconds < known.silent_seconds:
+                    found[one.worker] = one
+        present = [PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
+        return present, failure, answers

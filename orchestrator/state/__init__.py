@@ -1,1 +1,1 @@
-"""The files in which a supervisor keeps its workers, decisions and events across restarts."""
+"""The files in which a supervisor keeps its workers, decisions and deaths across restarts."""

@@ -1,4 +1,4 @@
-"""The supervisor's folder: its lock, what it learned, what it shows to other processes, its journals."""
+"""The supervisor's state directory: its lock, learned state, snapshot, overrides and journals."""
 
 import fcntl
 import json
@@ -16,17 +16,18 @@ from orchestrator.private_files import make_folder, opener
 from orchestrator.state.journal import Journal, amended, read_journal
 
 LOCK_ATTEMPTS: Final = 40
+"""Attempts to take the lock, which a worker may hold for a moment as it checks it."""
 LOCK_RETRY_SECONDS: Final = 0.05
+"""Pause between two attempts to take the lock."""
 
 MAX_REPLAY_BYTES: Final = 8 * 1024 * 1024
-"""Of each of the two files with all inputs of decisions: some thousand of small pools, some hundred of large ones."""
+"""Size of each of the two files with decisions' inputs: thousands of decisions of small pools, hundreds of large."""
 
 _VERSION: Final = 1
 
 
 class StateDir:
-    """The folder and its files. Any process may read; only the one that holds the lock writes, but for the orders:
-    these anybody may give."""
+    """The folder and its files. Any process may read; only the lock's holder writes, except overrides."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
@@ -37,8 +38,8 @@ class StateDir:
         self._deaths_path = self.path / "deaths.jsonl"
         self._replays_path = self.path / "replays.jsonl"
         self._usage_path = self.path / "usage.json"
-        self._orders_path = self.path / "orders.json"
-        self._orders_lock_path = self.path / "orders.lock"
+        self._overrides_path = self.path / "orders.json"
+        self._overrides_lock_path = self.path / "orders.lock"
         self._host_path = self.path / "host.json"
         self._reload_path = self.path / "reload.json"
         self._reloaded_path = self.path / "reloaded.json"
@@ -48,9 +49,9 @@ class StateDir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock; it is let go with the process, however that ends.
+        """Hold the lock; the kernel releases it when the process ends.
 
-        Raises `AlreadySupervisedError`. Workers look at the lock for a moment now and then: hence a few attempts.
+        Raises `AlreadySupervisedError`. Workers check the lock for a moment now and then, hence a few attempts.
         """
         make_folder(self.path)
         lock = os.open(self.lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -68,7 +69,7 @@ class StateDir:
             os.close(lock)
 
     def is_supervised(self) -> bool:
-        """Whether a living supervisor holds the lock."""
+        """Return whether a living supervisor holds the lock."""
         try:
             lock = os.open(self.lock_path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -79,21 +80,21 @@ class StateDir:
             os.close(lock)
 
     def write_snapshot(self, snapshot: Mapping[str, object]) -> None:
-        """Show the supervisor's view of its fleet; readers see the old one or the new one."""
+        """Replace the snapshot; readers see the old one or the new one."""
         _write(self._snapshot_path, snapshot)
 
     def read_snapshot(self) -> dict[str, object] | None:
-        """What was shown last; None when there is nothing, or nothing that can be read."""
+        """Return the last snapshot; None when there is none that can be read."""
         return _read(self._snapshot_path)
 
     def write_learned(self, pools: Mapping[str, object]) -> None:
-        """Keep what was learned of each pool."""
+        """Write each pool's learned state."""
         _write(self._learned_path, {"version": _VERSION, "pools": pools})
 
     def read_learned(self) -> dict[str, object]:
-        """What was kept per pool; nothing when there was nothing yet.
+        """Return the stored learned state per pool; empty when there is none.
 
-        Raises `ValueError` when the file can't be read as what it should be.
+        Raises `ValueError` for an invalid file.
         """
         if not self._learned_path.exists():
             return {}
@@ -104,90 +105,90 @@ class StateDir:
         return dict(pools) if isinstance(pools, dict) else {}
 
     def write_usage(self, usage: Mapping[str, object]) -> None:
-        """Keep what pools have used, and what their workers take."""
+        """Write pools' budgets and their workers' usage."""
         _write(self._usage_path, {"version": _VERSION, **usage})
 
     def read_usage(self) -> dict[str, object]:
-        """What was kept of it; nothing when there is nothing that can be read."""
+        """Return the stored usage; empty when there is none that can be read."""
         usage = _read(self._usage_path)
         return usage if usage is not None and usage.get("version") == _VERSION else {}
 
-    def orders_mark(self) -> tuple[int, int, int] | None:
-        """Another one after every change of the orders; None when none were given."""
-        return _mark(self._orders_path)
+    def overrides_mark(self) -> tuple[int, int, int] | None:
+        """Return a value that differs after every change of the overrides; None when there are none."""
+        return _mark(self._overrides_path)
 
     def host_mark(self) -> tuple[int, int, int] | None:
-        """Another one after every change of what is asked of the host; None when nothing was."""
+        """Return a value that differs after every change of the host's override; None when there is none."""
         return _mark(self._host_path)
 
-    def read_host_order(self) -> HostOverride:
-        """What is asked of the whole host. Raises as `read_orders` does."""
+    def read_host_override(self) -> HostOverride:
+        """Return the host's override. Raises as `read_overrides` does."""
         return (
             HostOverride.from_json(_read_certainly(self._host_path))
             if self._host_path.exists()
             else overrides.NOT_DRAINED
         )
 
-    def order_host(self, order: HostOverride) -> None:
-        """Ask something else of the host. Raises `OSError`."""
+    def write_host_override(self, override: HostOverride) -> None:
+        """Replace the host's override. Raises `OSError`."""
         make_folder(self.path)
-        _write(self._host_path, order.to_json())
+        _write(self._host_path, override.to_json())
 
-    def read_orders(self) -> dict[str, Overrides]:
-        """What was asked of pools, over or not.
+    def read_overrides(self) -> dict[str, Overrides]:
+        """Return pools' overrides, also expired ones.
 
-        Raises `ValueError` when the file is not what it should be, `OSError` when it can't be read now.
+        Raises `ValueError` for an invalid file, `OSError` when it can't be read now.
         """
-        if not self._orders_path.exists():
+        if not self._overrides_path.exists():
             return {}
-        return overrides.overrides_from_json(_read_certainly(self._orders_path))
+        return overrides.overrides_from_json(_read_certainly(self._overrides_path))
 
-    def change_orders(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
-        """Give other orders to one pool; what others ask at the same time is not lost. Returns what is asked now.
+    def change_overrides(self, pool: str, change: Callable[[Overrides], Overrides]) -> Overrides:
+        """Change one pool's overrides under a lock, and return them.
 
         An unreadable file is replaced. Raises `OSError`.
         """
         make_folder(self.path)
-        lock = os.open(self._orders_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = os.open(self._overrides_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                known = self.read_orders()
+                known = self.read_overrides()
             except ValueError:
                 known = {}
             known[pool] = change(known.get(pool, overrides.NO_OVERRIDES))
-            _write(self._orders_path, overrides.overrides_to_json(known))
+            _write(self._overrides_path, overrides.overrides_to_json(known))
             return known[pool]
         finally:
             os.close(lock)
 
-    def ask_reload(self, request: str) -> None:
-        """Ask the supervisor to read its settings again; `request` names this asking. Raises `OSError`."""
+    def request_reload(self, request: str) -> None:
+        """Ask the supervisor to reload; `request` identifies the request. Raises `OSError`."""
         _write(self._reload_path, {"request": request})
 
-    def reload_asked(self) -> str | None:
-        """The name of the last asking, if there was one."""
-        asked = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
-        return asked if isinstance(asked, str) else None
+    def reload_request(self) -> str | None:
+        """Return the id of the last reload request, if there was one."""
+        request_id = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
+        return request_id if isinstance(request_id, str) else None
 
-    def answer_reload(self, answer: Mapping[str, object]) -> None:
-        """Tell what became of the last reload, whoever asked for it."""
+    def write_reload_answer(self, answer: Mapping[str, object]) -> None:
+        """Write the result of the last reload, requested or not."""
         _write(self._reloaded_path, answer)
 
     def reload_answer(self) -> dict[str, object]:
-        """What became of it; nothing when there was none yet."""
+        """Return the result of the last reload; empty when there was none."""
         return _read(self._reloaded_path) or {}
 
     def read_replays(self, *, limit: int) -> list[dict[str, object]]:
-        """All that the newest decisions were made from, newest first (see `replay.replayed`)."""
+        """Return the inputs of the newest decisions, newest first (see `replay.replayed`)."""
         return read_journal(self._replays_path, limit=limit)
 
     def read_decisions(self, *, limit: int) -> list[dict[str, object]]:
-        """The newest decisions, newest first."""
+        """Return the newest decisions, newest first."""
         return read_journal(self._decisions_path, limit=limit)
 
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
-        """The newest deaths, newest first."""
+        """Return the newest death certificates, newest first."""
         return amended(read_journal(self._deaths_path, limit=2 * limit))[:limit]
 
 
@@ -215,7 +216,7 @@ def _write(path: Path, data: Mapping[str, object]) -> None:
 
 
 def _read_certainly(path: Path) -> object:
-    """What lies there; None where that is no JSON. Raises `OSError` where nobody can tell."""
+    """Return the file's JSON; None when it is not JSON. Raises `OSError`."""
     text = path.read_bytes()
     try:
         return json.loads(text)

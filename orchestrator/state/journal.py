@@ -1,4 +1,4 @@
-"""What the supervisor remembers for people: a line of JSON per decision and per death, in files that stay small."""
+"""Journals for people: one line of JSON per decision or death, in files of bounded size."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,11 @@ from orchestrator.private_files import opener
 log = structlog.get_logger()
 
 MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
+"""Size at which a journal is rotated; two such files are kept."""
 
 
 class Journal:
-    """One file of JSON lines. At its limit, by default 2 MiB, it becomes `NAME.1`, in place of the one before."""
+    """A file of JSON lines. At `max_bytes` it replaces `NAME.1`, and a new one begins."""
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> None:
         self._path = path
@@ -28,7 +29,7 @@ class Journal:
     def append(self, record: Mapping[str, object]) -> None:
         """Add one line. It survives a crash of this process, not of the host.
 
-        A full disk costs lines, never a decision: it is told in the log, once until a line fits again.
+        A full disk costs lines, never a decision: it is logged once, until a line fits again.
         """
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
         try:
@@ -51,13 +52,13 @@ class Journal:
 
 
 def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:
-    """The newest `limit` records, newest first; a line that was cut by a crash is passed over."""
+    """Return the newest `limit` records, newest first; a line that a crash cut is skipped."""
     newest_first = chain.from_iterable(_lines(p) for p in (path, _older(path)))
     return list(islice((r for line in newest_first if (r := _record(line)) is not None), limit))
 
 
 def amended(records: Sequence[dict[str, object]]) -> list[dict[str, object]]:
-    """Records of workers, newest first, each with what a later one, that only `amends` it, has instead."""
+    """Merge amendments into the records of workers they amend; both newest first."""
     later: dict[object, dict[str, object]] = {}
     whole = []
     for record in records:
@@ -71,7 +72,7 @@ def amended(records: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether the last line was cut by a crash: what comes next must not be written behind it."""
+    """Return whether a crash cut the last line: the next one must begin on a new line."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         if not size:

@@ -1,4 +1,4 @@
-"""What is done to workers: started, let go, asked to finish, ended; in the order of a plan, and told in the log."""
+"""Execute a plan: spawn, retire, drain and kill workers, and log each action."""
 
 from collections.abc import Callable
 from typing import Final
@@ -20,11 +20,11 @@ from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
 log = structlog.get_logger()
 
 MAX_OUTAGE_SECONDS: Final = 10.0
-"""How long a runtime that could not be asked is left alone, at most."""
+"""The longest pause between two tries of a runtime that is unavailable."""
 
 
 class PlanExecutor:
-    """Carries plans out; each act changes the pool's fleet with it. Belongs to one thread."""
+    """Executes plans; each action also updates the pool's fleet. Belongs to one thread."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class PlanExecutor:
         identify: Callable[[str], str],
         may_act: Callable[[], bool],
     ) -> None:
-        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
+        """`identify` makes a new worker name from a pool's name; `may_act` tells whether workers may be changed now."""
         self._source = source
         self._runtime = runtime
         self._clock = clock
@@ -44,20 +44,20 @@ class PlanExecutor:
         self._identify = identify
         self._may_act = may_act
 
-    def carry_out(self, todo: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
-        """Do what is planned, as long as we may."""
-        for leave in todo.kill:
-            self.kill(pool, leave.worker, why=leave.why, now=now)
-        for leave in todo.retire:
-            if not self._may_act() or not self._retire(pool, leave, grace_seconds=spec.grace, now=now):
+    def execute(self, plan: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
+        """Execute the plan's actions in order, until `may_act` forbids it or an action can't be done now."""
+        for removal in plan.kill:
+            self.kill(pool, removal.worker, why=removal.why, now=now)
+        for removal in plan.retire:
+            if not self._may_act() or not self._retire(pool, removal, grace_seconds=spec.grace, now=now):
                 break
-        for leave in todo.end:
-            if not self._may_act() or not self._end(pool, leave, spec, now=now):
+        for removal in plan.end:
+            if not self._may_act() or not self._end(pool, removal, spec, now=now):
                 break
-        for leave in todo.finish:
-            if not self._may_act() or not self.finish(pool, leave, grace_seconds=spec.grace, now=now):
+        for removal in plan.finish:
+            if not self._may_act() or not self.finish(pool, removal, grace_seconds=spec.grace, now=now):
                 break
-        for spawn in todo.spawn:
+        for spawn in plan.spawn:
             if not self._may_act() or not self._spawn(pool, spec, spawn):
                 break
 
@@ -68,11 +68,11 @@ class PlanExecutor:
             request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
             handle = self._runtime.spawn(request, now=now)
         except RuntimeUnavailableError as error:
-            self._put_off(pool, str(error), now=now)
+            self._back_off(pool, str(error), now=now)
             return False
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
-            pool.tally.failed_starts += 1
+            pool.counters.failed_starts += 1
             pool.last_failure = WorkerFailure(now, str(error))
             log.warning(
                 events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), failures=pool.fleet.crash.failures
@@ -82,7 +82,7 @@ class PlanExecutor:
             log.info(events.RUNTIME_RECOVERED, pool=pool.name)
             pool.outage = None
         is_ours = not is_external(handle.ref)
-        pool.tally.starts += is_ours
+        pool.counters.starts += is_ours
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,
@@ -95,8 +95,8 @@ class PlanExecutor:
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
         return True
 
-    def _put_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
-        """Nothing is wrong with the pool, so no start has failed: ask again in 2, 4, 8, 10 s."""
+    def _back_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
+        """Back off for 2, 4, 8, then 10 s. The pool is not at fault, so this counts as no failed start."""
         before = pool.outage
         if before is None or before.why != why:
             log.warning(events.RUNTIME_UNAVAILABLE, pool=pool.name, error=why)
@@ -104,52 +104,49 @@ class PlanExecutor:
         pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
 
     def _retire(
-        self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
+        self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
     ) -> bool:
-        """Let an idle worker go: the queue fences it, and only a fenced one is asked to finish.
-
-        False when the queue did not answer.
-        """
-        if self._release(pool, leave.worker, why=leave.why, now=now):
+        """Fence an idle worker at the queue, and drain it only if fenced. False when the queue is unavailable."""
+        if self._release(pool, removal.worker, why=removal.why, now=now):
             return True
         try:
-            is_fenced = self._source.retire(leave.worker)
+            is_fenced = self._source.retire(removal.worker)
         except SourceUnavailableError:
             return False
         if is_fenced and hangs:
-            condition = self._runtime.examine(leave.worker, before="end")
-            pool.fleet = examined(pool.fleet, leave.worker, condition)
+            condition = self._runtime.examine(removal.worker, before="end")
+            pool.fleet = examined(pool.fleet, removal.worker, condition)
         if is_fenced:
-            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+            self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         return True
 
-    def _retired(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
-        """The queue has fenced it, and it holds nothing: a signal does no harm, and ends also who does not ask."""
-        log.info(events.WORKER_RETIRED, pool=pool.name, worker=leave.worker, why=leave.why)
-        self._runtime.drain(leave.worker)
-        pool.fleet = draining(pool.fleet, leave.worker, grace_seconds=grace_seconds, now=now)
+    def _drain_fenced(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> None:
+        """Drain a fenced worker. It holds no lease: a signal is safe, and also ends a worker that no longer polls."""
+        log.info(events.WORKER_RETIRED, pool=pool.name, worker=removal.worker, why=removal.why)
+        self._runtime.drain(removal.worker)
+        pool.fleet = draining(pool.fleet, removal.worker, grace_seconds=grace_seconds, now=now)
 
-    def finish(self, pool: Pool, leave: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
-        """Let a worker do what it holds and go: the queue grants it no more, and it is asked to end when it holds none.
+    def finish(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
+        """Grant a worker no more leases, and drain it once it holds none (ADR 17); repeat until it is gone.
 
-        To be repeated until then. False when the queue did not answer.
+        False when the queue is unavailable.
         """
-        if self._release(pool, leave.worker, why=leave.why, now=now):
+        if self._release(pool, removal.worker, why=removal.why, now=now):
             return True
         try:
-            is_free = self._source.retire(leave.worker, busy="finish")
+            is_free = self._source.retire(removal.worker, busy="finish")
         except SourceUnavailableError:
             return False
-        known = pool.fleet.workers.get(leave.worker)
+        known = pool.fleet.workers.get(removal.worker)
         if is_free:
-            self._retired(pool, leave, grace_seconds=grace_seconds, now=now)
+            self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         elif known is not None and not known.is_leaving:
-            log.info(events.WORKER_FINISHING, pool=pool.name, worker=leave.worker, why=leave.why, held=known.leases)
-            pool.fleet = finishing(pool.fleet, leave.worker, now=now)
+            log.info(events.WORKER_FINISHING, pool=pool.name, worker=removal.worker, why=removal.why, held=known.leases)
+            pool.fleet = finishing(pool.fleet, removal.worker, now=now)
         return True
 
-    def tell_of_unresponsive(self, pool: Pool, before: Fleet) -> None:
-        """Log who hangs since `before`, with what its runtime knows of it; and who asks again."""
+    def log_unresponsive(self, pool: Pool, before: Fleet) -> None:
+        """Log workers that became unresponsive since `before`, with the runtime's diagnosis, or that recovered."""
         for worker in pool.fleet.workers.values():
             known = before.workers.get(worker.worker)
             is_news = (worker.hung_at is None) != (known is None or known.hung_at is None)
@@ -165,17 +162,17 @@ class PlanExecutor:
                 events.WORKER_UNRESPONSIVE, pool=pool.name, worker=worker.worker, seconds=seconds, condition=condition
             )
 
-    def _end(self, pool: Pool, leave: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
-        """Ask an unresponsive worker to finish, once the queue has fenced it: it may hold a lease again after all.
+    def _end(self, pool: Pool, removal: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
+        """Fence and drain an unresponsive worker: it may recover and hold a lease again before the fence.
 
-        Its grace is over when it has been unresponsive for as long. False when the queue did not answer.
+        Its grace counts from when it became unresponsive. False when the queue is unavailable.
         """
-        known = pool.fleet.workers.get(leave.worker)
+        known = pool.fleet.workers.get(removal.worker)
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))
-        return self._retire(pool, leave, grace_seconds=left, now=now, hangs=True)
+        return self._retire(pool, removal, grace_seconds=left, now=now, hangs=True)
 
     def _release(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> bool:
-        """One worker too many that somebody else started: it is for them to end one. False for a worker of ours."""
+        """Release a worker that an external system started: that system ends it. False for a worker of ours."""
         known = pool.fleet.workers.get(worker)
         if known is None or not known.is_external:
             return False
@@ -184,7 +181,7 @@ class PlanExecutor:
         return True
 
     def drain(self, pool: Pool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
-        """Ask a worker to finish what it holds."""
+        """Ask a worker to finish the tasks it holds and exit."""
         if self._release(pool, worker, why=why, now=now):
             return
         log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
@@ -192,7 +189,7 @@ class PlanExecutor:
         pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
 
     def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
-        """End a worker; one that somebody else started is left to them."""
+        """End a worker now; an external worker is left alone."""
         known = pool.fleet.workers.get(worker)
         if known is not None and known.is_external:
             return

@@ -1,6 +1,7 @@
-"""One supervisor leads a store; the others stand by. The lead is a lease of its own, renewed while we live.
+"""Elect one leading supervisor per store; the others stand by. Leadership is a lease that its holder renews.
 
-It ends by our own clock, before the store's does: who can't reach the store stops acting before another one begins.
+It ends by our own clock before it ends at the store, so a supervisor that can't reach the store stops acting before
+another one starts.
 """
 
 import contextlib
@@ -15,18 +16,21 @@ from orchestrator.private_files import make_folder, opener
 from orchestrator.source import WorkSource
 
 LEAD_SECONDS: Final = 15.0
+"""Length of the leadership lease: how long a store is without a leader after its supervisor dies, at most."""
 RENEWAL_SECONDS: Final = 5.0
+"""Interval at which the leader renews; well below `LEAD_SECONDS`, so that one failed renewal is harmless."""
 STANDBY_SECONDS: Final = 1.0
+"""Interval at which a standby tries to take over."""
 HEAD_START_SECONDS: Final = 5.0
-"""When a store did not answer: how much later than its last leader the others ask again, so that its fleet may stay."""
+"""Retry interval of a standby after the store did not answer: the last leader retries first and keeps its fleet."""
 MARGIN_SECONDS: Final = 1.0
-"""How much earlier than at the store a lead ends here: for what is just being done, and for clocks that drift."""
+"""Leadership ends this much earlier here than at the store: for actions under way, and for clock drift."""
 
 _HOLDER_FILE: Final = "holder"
 
 
 class LeaderElection:
-    """Whether this supervisor leads, as far as the source has told."""
+    """Tracks whether this supervisor leads, as of the last answer of the source."""
 
     def __init__(self, source: WorkSource, *, holder: str) -> None:
         self._source = source
@@ -34,48 +38,51 @@ class LeaderElection:
         self._due_at = Monotonic(float("-inf"))
         self._ends_at = Monotonic(float("-inf"))
         self.is_ours = False
-        self.is_anothers = False
+        self.is_led_by_another = False
 
     def hold(self, *, now: Monotonic) -> bool:
-        """Take or keep the lead when that is due; whether it is ours.
+        """Take or renew the leadership when due; return whether it is ours.
 
-        While the source does not answer we lead until our time is up; then nobody is known to.
+        While the source is unavailable we lead until our lease ends; after that nobody is known to lead.
         """
         if now >= self._due_at:
-            self._ask(now)
+            self._renew(now)
         if not self.is_live(now=now):
             self.is_ours = False
         return self.is_ours
 
     def is_live(self, *, now: Monotonic) -> bool:
-        """Whether the lead is ours at this moment: to be asked again after whatever may have taken long."""
+        """Return whether we lead at this instant; check it again after anything that may have taken long."""
         return self.is_ours and now < self._ends_at
 
     def give_up(self) -> None:
-        """Let another one lead at once."""
+        """End our leadership, so that another supervisor can lead at once."""
         if self.is_ours:
             self.is_ours = False
             with contextlib.suppress(SourceUnavailableError):
                 self._source.lead(self._holder, seconds=0.0)
 
-    def _ask(self, now: Monotonic) -> None:
+    def _renew(self, now: Monotonic) -> None:
         has_led = self._ends_at > 0
         try:
             self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
         except SourceUnavailableError:
             self._due_at = Monotonic(
-                now + (STANDBY_SECONDS if has_led and not self.is_anothers else HEAD_START_SECONDS)
+                now + (STANDBY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
             )
             return
-        self.is_anothers = not self.is_ours
-        if self.is_ours:  # from the asking: the store counts from a later moment
+        self.is_led_by_another = not self.is_ours
+        if self.is_ours:  # counted from before the call: the store counts from a later instant
             self._ends_at = Monotonic(now + LEAD_SECONDS - MARGIN_SECONDS)
         self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))
 
 
 def holder_of(state_dir: Path) -> str:
-    """A name that no other supervisor has, and the same after a restart: one that was killed need not wait for its own
-    lead to end. Kept in the state directory, which is made where there is none."""
+    """Return a name that is unique to this supervisor and survives its restart.
+
+    A restarted supervisor thus keeps its own leadership instead of waiting for it to expire. The name is stored in the
+    state directory, which is created if missing.
+    """
     make_folder(state_dir)
     path = state_dir / _HOLDER_FILE
     try:

@@ -1,12 +1,9 @@
-"""One pool as its supervisor has it: its settings, its workers, what was seen, decided and counted."""
+"""A pool's state in the supervisor: settings, workers, last sample and decision, counters, and its problem. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
-import structlog
-
-from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
@@ -19,23 +16,31 @@ from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decisi
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
-
-log = structlog.get_logger()
+from orchestrator.values import value
 
 LEAVING_GRACE_SECONDS: Final = 30.0
-"""How long the workers of a pool nobody knows any more may take to finish."""
+"""Grace of the workers of a pool that is in no settings, as of an adopted worker's."""
 
 ASLEEP_SECONDS: Final = 10.0
-"""Between two looks at a pool with nothing to do and nobody to do it; a task, an order or a reload ends its sleep."""
+"""Turn interval of a pool without work and workers; a task, an override or a reload wakes it earlier."""
 
 AT_ONCE: Final = Monotonic(float("-inf"))
 
 Direction = Literal["up", "down", "hold"]
 
+ConcernKind = Literal["late", "at_max", "no_starts"]
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
+`no_starts`: its last start failed, or its runtime is unavailable.
+"""
+
+KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
+RECENT_FAILURE_SECONDS: Final = 600.0
+"""A worker's failure is named as a cause of lateness for this long after it happened."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """A runtime that could not be asked, or was not ready: why, how often in a row, and when it is asked again."""
+    """An unavailable runtime: why, how often in a row, and when to try it again."""
 
     why: str
     times: int
@@ -44,7 +49,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """A worker that went wrong, or a start that could not be begun: when, and in words."""
+    """A worker that failed, or a start that was refused: when, and why."""
 
     at: Monotonic
     why: str
@@ -52,9 +57,9 @@ class WorkerFailure:
 
 @dataclass(slots=True)
 class PoolCounters:
-    """What happened to one pool since its supervisor began to count; changed by one thread, shown to others as a copy.
+    """A pool's counters since its supervisor started; written by one thread, copied for others.
 
-    `late_leases` are first leases that ended and had begun later than the slo; `waits` are of all that began.
+    `late_leases` counts first leases that have ended and had begun later than the slo; `waits` covers all that began.
     """
 
     starts: int = 0
@@ -65,21 +70,21 @@ class PoolCounters:
     leases: dict[Outcome, int] = field(default_factory=dict)
     waits: Waits = NO_WAITS
 
-    def died(self, cause: Cause, *, failed_start: bool) -> None:
-        """A worker ended."""
+    def count_death(self, cause: Cause, *, failed_start: bool) -> None:
+        """Count a worker's end."""
         self.deaths[cause] = self.deaths.get(cause, 0) + 1
         self.failed_starts += failed_start
 
-    def decided(self, decision: Decision) -> None:
-        """A decision was made."""
+    def count_decision(self, decision: Decision) -> None:
+        """Count a decision."""
         direction: Direction = "hold"
         if decision.target != decision.current:
             direction = "up" if decision.target > decision.current else "down"
         key = (decision.rule, direction)
         self.decisions[key] = self.decisions.get(key, 0) + 1
 
-    def sampled(self, sample: QueueSample, *, since: Monotonic | None, slo_seconds: float) -> None:
-        """Leases began and ended; the sample before this one was made at `since` (None: this is the first)."""
+    def count_sample(self, sample: QueueSample, *, since: Monotonic | None, slo_seconds: float) -> None:
+        """Count a sample's leases; the sample before it was taken at `since` (None: this is the first)."""
         for lease in sample.finished:
             self.leases[lease.outcome] = self.leases.get(lease.outcome, 0) + 1
             self.late_leases += lease.lease_number == 1 and lease.waited_seconds > slo_seconds
@@ -88,19 +93,18 @@ class PoolCounters:
             self.waits = self.waits.after(waits, at=sample.at)
 
     def copy(self) -> "PoolCounters":
-        """The counts as they are now."""
+        """Return a copy of the counters."""
         counts = self.starts, self.failed_starts, self.late_leases
         return PoolCounters(*counts, {**self.deaths}, {**self.decisions}, {**self.leases}, self.waits)
 
 
 @dataclass(slots=True)
 class Pool:
-    """One pool as it is now; `spec` None: it is no longer in the settings, and its workers leave.
+    """A pool at this instant; `spec` is None once it has left the settings and its workers are leaving.
 
-    `effective` is the spec with the bounds of the moment and `conditions` what else there was, at the last decision.
-    `outage` is what kept its last worker from being started, when that was not its own fault; `last_failure` is the
-    last thing that was.
-    `suspects` wait for a worker of their own, and `errands` have one, by its name.
+    `effective` is the spec with the bounds of the last decision, `conditions` that decision's other conditions.
+    `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
+    `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
     name: str
@@ -115,25 +119,25 @@ class Pool:
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
-    told: tuple[object, ...] = ()
+    last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
-    suspects: tuple[IsolatedTask, ...] = ()
-    errands: dict[str, IsolatedTask] = field(default_factory=dict)
-    tally: PoolCounters = field(default_factory=PoolCounters)
-    trouble: LogOnce = field(default_factory=LogOnce)
+    suspected: tuple[IsolatedTask, ...] = ()
+    solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
+    counters: PoolCounters = field(default_factory=PoolCounters)
+    turn_errors: LogOnce = field(default_factory=LogOnce)
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
-        """How far ahead tasks to come must be known: so that none is met unprepared after a sleep."""
+        """Return how far ahead to look for delayed tasks, so that a pool that sleeps still starts workers in time."""
         return lead_seconds(self.state.estimates, spec, self.conditions) + ASLEEP_SECONDS
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has no worker and wants none: only what wakes it can change that (see `ArrivalWatch`)."""
+        """Whether it has and wants no worker, so that only an arrival can change that (see `ArrivalWatch`)."""
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False
-        if self.suspects or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
+        if self.suspected or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
             return False
         expected = self.state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
         if expected and -expected[0].age_seconds <= self.ahead_seconds(spec):
@@ -141,12 +145,57 @@ class Pool:
         return not (spec.workers.min or spec.schedule or spec.finish_by or self.conditions.bounds_by)
 
 
-def state_of(name: str, learned: Mapping[str, object]) -> PolicyState:
-    """What was kept of the pool; a new state, with a warning, where that can't be read."""
-    if name not in learned:
-        return PolicyState()
-    try:
-        return PolicyState.from_json(learned[name])
-    except ValueError as error:
-        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
-        return PolicyState()
+@value
+class Concern:
+    """A pool's problem: its kinds, and the causes as one sentence."""
+
+    kinds: tuple[ConcernKind, ...]
+    why: str
+
+    def record(self) -> dict[str, object]:
+        """Return the concern as JSON values."""
+        return {"kinds": list(self.kinds), "why": self.why}
+
+
+def concern_of(pool: Pool) -> Concern | None:
+    """Return the pool's problem as of its last sample and decision; None without one."""
+    spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
+    if spec is None or sample is None or decision is None:
+        return None
+    failures = pool.fleet.failed_starts(spec)
+    outage = pool.outage.why if pool.outage is not None and decision.unguarded > decision.current else ""
+    wrong: dict[ConcernKind, bool] = {
+        "late": sample.oldest_seconds > spec.slo,
+        "at_max": "max" in decision.limited_by,
+        "no_starts": bool(failures or outage),
+    }
+    kinds = tuple([kind for kind in KINDS if wrong[kind]])
+    if not kinds:
+        return None
+    causes = [*_causes(sample, decision, spec=spec), *_start_problems(decision, failures=failures, outage=outage)]
+    failure = pool.last_failure
+    if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
+        causes.append(f"last failure: {failure.why}")
+    return Concern(kinds, "; ".join(causes))
+
+
+def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Iterator[str]:
+    is_late = sample.oldest_seconds > spec.slo
+    if is_late:
+        yield f"a task has waited for {sample.oldest_seconds:.0f} s, the slo is {spec.slo:g} s"
+    if sample.paused and "queue_paused" not in decision.limited_by:
+        yield "the queue is paused"
+    for limit in decision.limits:
+        yield f"held back by {limit.guard}: {limit.why}"
+    if decision.unguarded > decision.current:
+        yield f"workers: {decision.current} of {decision.unguarded} wanted"
+    elif is_late:
+        yield f"workers: {decision.current}, by rule {decision.rule}: {decision.why}"
+
+
+def _start_problems(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
+    """Yield the problems with starts that no guard has named."""
+    if failures and "crash_loop" not in decision.limited_by:
+        yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"
+    if outage and "runtime_unavailable" not in decision.limited_by:
+        yield outage

@@ -1,4 +1,4 @@
-"""What is done for a dead worker: its leases are given back, suspects held back, and its death is put on record."""
+"""Handle a worker's death: release its leases, hold back suspected tasks, and write its death certificate."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,20 +20,22 @@ from orchestrator.state.directory import StateDir
 log = structlog.get_logger()
 
 MAX_UNRELEASED: Final = 10_000
+"""Dead workers whose leases still wait to be released; beyond these the oldest are left to expire."""
 MAX_READ: Final = 10_000
+"""Death certificates read at the start to rebuild the record of tasks that killed workers."""
 
-MAX_HELD_TOLD: Final = 100
-"""Tasks that one certificate names; `held_total` tells how many there were."""
+MAX_CERTIFICATE_TASKS: Final = 100
+"""Tasks that one certificate lists; `held_total` counts all of them."""
 
 Record: TypeAlias = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """A worker that ended, and how; `spec` is its pool's, None for one that is not in the settings any more.
+    """A worker's end; `spec` is its pool's, None for a pool that has left the settings.
 
-    `waiting`: suspects of the pool that wait already. `is_stopped`: somebody else asked it to end. `asked_seconds`:
-    for how long it had been asked to finish; None when it was not.
+    `waiting`: suspected tasks of the pool that wait already. `is_stopped`: something other than the supervisor ended
+    it. `draining_seconds`: how long before its end it was asked to finish; None when it was not.
     """
 
     worker: str
@@ -43,20 +45,21 @@ class WorkerEnd:
     spec: PoolSpec | None = None
     waiting: int = 0
     is_stopped: bool = False
-    asked_seconds: float | None = None
+    draining_seconds: float | None = None
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
-        """Whether a worker can be started in the pool for one task: only where we name what we start."""
+        """Whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
         return "yes" if kind in {"process", "docker"} else "no"
 
 
 @dataclass(slots=True)
-class _Burial:
-    """A dead worker whose tasks are being seen to.
+class _PostMortem:
+    """The post-mortem of one worker, which may take several tries.
 
-    `fates` are judged once, `marks` are of what was held back; `returned` it gave back itself, as its grace was over.
+    `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
+    end of its grace, `spared` those released uncounted, `released` those released for it.
     """
 
     end: WorkerEnd
@@ -69,62 +72,63 @@ class _Burial:
 
     @property
     def held(self) -> int:
+        """The number of tasks that the worker held at its end."""
         given_back = len(self.returned or ()) + len(self.released)
         return given_back + sum(1 for fate in self.fates or () if fate.verdict != "given back")
 
 
 class PostMortems:
-    """Dead workers whose leases could not be given back yet wait here until the source answers."""
+    """Handles dead workers; those whose leases can't be released yet wait until the source is available."""
 
     def __init__(self, source: WorkSource, files: StateDir, *, clock: MonotonicClock) -> None:
         self._source = source
         self._deaths = files.deaths
         self._clock = clock
         self._ledger = ledger_of(reversed(files.read_deaths(limit=MAX_READ)))
-        self._waiting: dict[str, _Burial] = {}
-        self._done: dict[str, _Burial] = {}
-        self._suspects: list[tuple[str, IsolatedTask]] = []
-        self._is_told = False
+        self._waiting: dict[str, _PostMortem] = {}
+        self._done: dict[str, _PostMortem] = {}
+        self._suspected: list[tuple[str, IsolatedTask]] = []
+        self._is_logged = False
 
-    def bury(self, ends: Iterable[WorkerEnd]) -> None:
-        """See to all that these workers hold, and those before them whose leases the source did not take back."""
-        self._waiting.update({end.worker: _Burial(end) for end in ends})
-        for worker, burial in list(self._waiting.items()):
+    def handle(self, ends: Iterable[WorkerEnd]) -> None:
+        """Handle these workers' ends, and earlier ones whose leases could not be released yet."""
+        self._waiting.update({end.worker: _PostMortem(end) for end in ends})
+        for worker, case in list(self._waiting.items()):
             try:
-                self._see_to(burial)
+                self._proceed(case)
             except SourceUnavailableError as error:
-                if not self._is_told:
+                if not self._is_logged:
                     log.warning(events.SOURCE_UNAVAILABLE, worker=worker, error=str(error))
-                self._is_told = True
+                self._is_logged = True
                 break
-            self._is_told = False
+            self._is_logged = False
             del self._waiting[worker]
-            if burial.released:
-                log.warning(events.LEASES_RELEASED, worker=worker, tasks=[task.task for task in burial.released])
-            self._tell(burial)
-            if burial.is_certified:
-                self._amend(burial)
+            if case.released:
+                log.warning(events.LEASES_RELEASED, worker=worker, tasks=[task.task for task in case.released])
+            self._log_verdicts(case)
+            if case.is_certified:
+                self._amend(case)
             else:
-                self._done[worker] = burial
-        # Beyond the bound leases are left to expire by themselves.
+                self._done[worker] = case
+        # Beyond the limit, leases are left to expire.
         for worker in list(self._waiting)[:-MAX_UNRELEASED]:
             del self._waiting[worker]
 
-    def held(self, worker: str) -> int:
-        """How many tasks a worker held that was just buried; 0 too while nobody could tell."""
-        burial = self._done.get(worker)
-        return burial.held if burial else 0
+    def held_tasks(self, worker: str) -> int:
+        """Return how many tasks a worker held that was just handled; 0 also while that is unknown."""
+        case = self._done.get(worker)
+        return case.held if case else 0
 
-    def take_suspects(self) -> Sequence[tuple[str, IsolatedTask]]:
-        """Suspects of the burials since the last call, each with its pool."""
-        taken, self._suspects = self._suspects, []
+    def take_suspected(self) -> Sequence[tuple[str, IsolatedTask]]:
+        """Return the suspected tasks found since the last call, each with its pool's name."""
+        taken, self._suspected = self._suspected, []
         return taken
 
     def certify(self, death: Death, ended: Exit) -> None:
-        """Put a death on record: why, after how long, holding what, with which last words."""
-        burial = self._buried(death.worker)
-        tell = log.info if death.cause in ENDS_WELL else log.warning
-        tell(
+        """Log the death and write its certificate: cause, lifetime, held tasks and last output lines."""
+        case = self._post_mortem_of(death.worker)
+        write = log.info if death.cause in ENDS_WELL else log.warning
+        write(
             events.WORKER_REAPED,
             pool=ended.pool,
             worker=death.worker,
@@ -133,40 +137,45 @@ class PostMortems:
             code=ended.code,
             signal=ended.signal,
             lived_seconds=round(death.lived_seconds, 3),
-            held=burial.held,
+            held=case.held,
         )
-        self._record(_certificate(death, ended), burial)
+        self._record(_certificate(death, ended), case)
 
-    def missing(self, worker: str, *, pool: str) -> None:
-        """A worker of an earlier supervisor ended while none was there."""
+    def record_missing(self, worker: str, *, pool: str) -> None:
+        """Record the end of an earlier supervisor's worker that ended while no supervisor ran."""
         detail = "ended while no supervisor was there"
-        self.bury([WorkerEnd(worker, pool, Cause.DRAINED, detail)])  # of what, nobody knows: no task is blamed
-        burial = self._buried(worker)
+        self.handle([WorkerEnd(worker, pool, Cause.DRAINED, detail)])  # the cause is unknown: no task is blamed
+        case = self._post_mortem_of(worker)
         log.warning(
-            events.WORKER_REAPED, pool=pool, worker=worker, cause=Cause.UNKNOWN.value, detail=detail, held=burial.held
+            events.WORKER_REAPED,
+            pool=pool,
+            worker=worker,
+            cause=Cause.UNKNOWN.value,
+            detail=detail,
+            held=case.held,
         )
-        self._record({"worker": worker, "pool": pool, "cause": Cause.UNKNOWN.value, "detail": detail}, burial)
+        self._record({"worker": worker, "pool": pool, "cause": Cause.UNKNOWN.value, "detail": detail}, case)
 
-    def _see_to(self, burial: _Burial) -> None:
-        """Each step may be the one at which the source goes away: then it goes on from there."""
-        end = burial.end
-        if burial.returned is None and end.asked_seconds is not None and end.spec is not None:
-            burial.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.asked_seconds)
-        if burial.fates is None:
-            burial.fates = self._judged(end)
-        special = [fate for fate in burial.fates if fate.verdict != "given back"]
-        if special and not burial.marks:
-            burial.marks = self._source.apply_verdicts(special)
+    def _proceed(self, case: _PostMortem) -> None:
+        """Continue the post-mortem where it stopped: the source may become unavailable at any call."""
+        end = case.end
+        if case.returned is None and end.draining_seconds is not None and end.spec is not None:
+            case.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.draining_seconds)
+        if case.fates is None:
+            case.fates = self._judged(end)
+        special = [fate for fate in case.fates if fate.verdict != "given back"]
+        if special and not case.marks:
+            case.marks = self._source.apply_verdicts(special)
             now = self._clock.monotonic()
-            self._suspects += [
+            self._suspected += [
                 (end.pool, _suspect(fate, mark, now=now))
-                for fate, mark in zip(special, burial.marks, strict=True)
+                for fate, mark in zip(special, case.marks, strict=True)
                 if mark
             ]
-        if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not burial.spared:
-            # Neither the task nor its worker had a part in it: the lease is as if it had never been.
-            burial.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
-        burial.released = [*burial.spared, *self._source.release_held_by(end.worker)]
+        if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not case.spared:
+            # Neither the task nor its worker is at fault: the lease does not count.
+            case.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
+        case.released = [*case.spared, *self._source.release_held_by(end.worker)]
 
     def _judged(self, end: WorkerEnd) -> Sequence[TaskVerdict]:
         if end.cause in WITHOUT_FAULT or end.spec is None:
@@ -185,46 +194,51 @@ class PostMortems:
         )
         return fates
 
-    def _tell(self, burial: _Burial) -> None:
-        for fate in burial.fates or ():
-            known = {"pool": burial.end.pool, "queue": fate.task.queue, "task": fate.task.task, "tag": fate.task.tag}
+    def _log_verdicts(self, case: _PostMortem) -> None:
+        for fate in case.fates or ():
+            known = {
+                "pool": case.end.pool,
+                "queue": fate.task.queue,
+                "task": fate.task.task,
+                "tag": fate.task.tag,
+            }
             if fate.verdict == "held back":
-                log.warning(events.TASK_SUSPECTED, **known, worker=burial.end.worker, deaths=fate.record.deaths)
+                log.warning(events.TASK_SUSPECTED, **known, worker=case.end.worker, deaths=fate.record.deaths)
             elif fate.verdict == "dead":
-                log.error(events.TASK_CONDEMNED, **known, worker=burial.end.worker, why=fate.why)
+                log.error(events.TASK_CONDEMNED, **known, worker=case.end.worker, why=fate.why)
 
-    def _buried(self, worker: str) -> _Burial:
-        """What came of it; without an answer of the source so far, the certificate is amended later."""
-        burial = (
+    def _post_mortem_of(self, worker: str) -> _PostMortem:
+        """Return the worker's post-mortem; one that is not complete yet amends its certificate later."""
+        case = (
             self._done.pop(worker, None)
             or self._waiting.get(worker)
-            or _Burial(WorkerEnd(worker, "", Cause.UNKNOWN, ""))
+            or _PostMortem(WorkerEnd(worker, "", Cause.UNKNOWN, ""))
         )
-        burial.is_certified = True
-        return burial
+        case.is_certified = True
+        return case
 
-    def _record(self, known: Mapping[str, object], burial: _Burial) -> None:
-        held = _held(burial)
-        told: dict[str, object] = {"at": round(self._clock.wall_seconds(), 3), **known}
-        told |= {"blamed": bool(burial.fates), "held": held[:MAX_HELD_TOLD], "held_total": len(held)}
+    def _record(self, known: Mapping[str, object], case: _PostMortem) -> None:
+        held = _held(case)
+        record: dict[str, object] = {"at": round(self._clock.wall_seconds(), 3), **known}
+        record |= {"blamed": bool(case.fates), "held": held[:MAX_CERTIFICATE_TASKS], "held_total": len(held)}
         if "cause" in known:
-            told["held_unknown"] = burial.end.worker in self._waiting
-        self._deaths.append(told)
+            record["held_unknown"] = case.end.worker in self._waiting
+        self._deaths.append(record)
 
-    def _amend(self, burial: _Burial) -> None:
-        """What a worker held became known only after its certificate was written."""
-        self._record({"worker": burial.end.worker, "amends": True, "held_unknown": False}, burial)
+    def _amend(self, case: _PostMortem) -> None:
+        """Amend a certificate with the held tasks that were unknown when it was written."""
+        self._record({"worker": case.end.worker, "amends": True, "held_unknown": False}, case)
 
 
-def _held(burial: _Burial) -> list[Record]:
-    special = [fate for fate in burial.fates or () if fate.verdict != "given back"]
-    known = {fate.task.key: fate for fate in burial.fates or ()}
-    return _told_fates(special) + _told_released([*(burial.returned or ()), *burial.released], known)
+def _held(case: _PostMortem) -> list[Record]:
+    special = [fate for fate in case.fates or () if fate.verdict != "given back"]
+    known = {fate.task.key: fate for fate in case.fates or ()}
+    return _held_back_records(special) + _released_records([*(case.returned or ()), *case.released], known)
 
 
 def _certificate(death: Death, ended: Exit) -> Record:
-    """Why a worker ended, after how long, and its last words."""
-    told: Record = {
+    """Return the certificate's part that describes the worker's end."""
+    return {
         "worker": death.worker,
         "pool": ended.pool,
         "ref": ended.ref,
@@ -240,11 +254,10 @@ def _certificate(death: Death, ended: Exit) -> Record:
         "last_lines": list(ended.last_lines),
         "stack": list(ended.stack),
     }
-    return told
 
 
-def _told_fates(fates: Iterable[TaskVerdict]) -> list[Record]:
-    """Tasks that were held back, or became dead with their worker."""
+def _held_back_records(fates: Iterable[TaskVerdict]) -> list[Record]:
+    """Return records of the tasks that were held back, or became dead."""
     return [
         {
             "queue": fate.task.queue,
@@ -262,9 +275,9 @@ def _told_fates(fates: Iterable[TaskVerdict]) -> list[Record]:
     ]
 
 
-def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVerdict]) -> list[Record]:
-    """Tasks that were given back; `known` has the records of those that are."""
-    told: list[Record] = []
+def _released_records(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVerdict]) -> list[Record]:
+    """Return records of the tasks that were released; `known` has the verdicts of suspected ones."""
+    records: list[Record] = []
     for task in released:
         one: Record = {
             "queue": task.queue,
@@ -277,8 +290,8 @@ def _told_released(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVer
         fate = known.get((task.queue, task.task))
         if fate is not None:
             one |= {"deaths": fate.record.deaths, "alone": fate.record.solo}
-        told.append(one)
-    return told
+        records.append(one)
+    return records
 
 
 def _suspect(fate: TaskVerdict, mark: str, *, now: Monotonic) -> IsolatedTask:

@@ -1,4 +1,4 @@
-"""Suspects run alone: a worker is started for each, takes it, and goes. In the place of the one that died."""
+"""Run each suspected task alone: start a solo worker for it, in place of the worker that died (ADR 14)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,12 +27,12 @@ from orchestrator.supervisor.pool import Pool
 
 log = structlog.get_logger()
 
-AGAIN_SECONDS: Final = 5.0
-"""After a start that failed."""
+RETRY_SECONDS: Final = 5.0
+"""Pause after a solo worker failed to start."""
 
 
 class QuarantineRunner:
-    """Starts workers for the suspects of pools. Belongs to one thread."""
+    """Starts solo workers for pools' suspected tasks. Belongs to one thread."""
 
     def __init__(
         self,
@@ -50,53 +50,53 @@ class QuarantineRunner:
         self._identify = identify
 
     def run(self, pool: Pool, spec: PoolSpec) -> None:
-        """Start whom there is room for: they count towards the pool's upper bound, and go before its growth."""
+        """Start solo workers within the pool's max; they go before the pool's own growth."""
         now = self._clock.monotonic()
-        pool.suspects = still_held(pool.suspects, now=now)
-        if not pool.suspects or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
+        pool.suspected = still_held(pool.suspected, now=now)
+        if not pool.suspected or (pool.fleet.failed_starts(spec) and now < pool.fleet.crash.retry_at):
             return
         alone = sum(1 for worker in pool.fleet.workers if is_solo_worker(worker))
         taken = len(pool.fleet.workers)
-        for suspect in next_to_start(pool.suspects, most=spec.workers.max, taken=taken, solo=alone, now=now):
+        for suspect in next_to_start(pool.suspected, most=spec.workers.max, taken=taken, solo=alone, now=now):
             if not self._start(pool, spec, suspect, now=now):
                 break
 
-    def over(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
-        """A worker ended. If it broke before it had its suspect, another may be started for that.
+    def ended(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:
+        """Handle a solo worker's end: if it failed before it leased its task, queue the task again.
 
-        If it died of it, those go free who were suspected for no more than what that one has done.
+        If the task killed it, release the suspected tasks whose deaths this one explains.
         """
-        suspect = pool.errands.pop(worker, None)
+        suspect = pool.solo_workers.pop(worker, None)
         if suspect is None or cause in WITHOUT_FAULT:
             return
         if held:
-            self._let_go(pool, cleared_by(suspect, pool.suspects))
+            self._release(pool, cleared_by(suspect, pool.suspected))
         elif cause is not Cause.FINISHED:
-            pool.suspects = (*pool.suspects, suspect)
+            pool.suspected = (*pool.suspected, suspect)
 
-    def _let_go(self, pool: Pool, free: Sequence[IsolatedTask]) -> None:
+    def _release(self, pool: Pool, free: Sequence[IsolatedTask]) -> None:
         if not free:
             return
         try:
             self._source.recall(free)
         except SourceUnavailableError:
-            return  # they stay in line
-        pool.suspects = tuple(one for one in pool.suspects if one not in free)
+            return  # they stay suspected
+        pool.suspected = tuple(one for one in pool.suspected if one not in free)
         log.info(events.TASK_CLEARED, pool=pool.name, tasks=[one.task.task for one in free])
 
     def _start(self, pool: Pool, spec: PoolSpec, suspect: IsolatedTask, *, now: Monotonic) -> bool:
         worker = solo_worker_name(suspect, identity=self._identify(pool.name))
         environment = {**self._launch.environment(worker, spec), "TOWLINE_CONCURRENCY": "1"}
-        others = tuple(one for one in pool.suspects if one is not suspect)
+        others = tuple(one for one in pool.suspected if one is not suspect)
         try:
             handle = self._runtime.spawn(SpawnRequest(worker, spec, environment), now=now)
         except SpawnError as error:
-            later = replace(suspect, not_before=Monotonic(now + AGAIN_SECONDS))
-            pool.suspects = (*others, later)
+            later = replace(suspect, not_before=Monotonic(now + RETRY_SECONDS))
+            pool.suspected = (*others, later)
             log.warning(events.WORKER_SPAWN_FAILED, pool=pool.name, error=str(error), task=suspect.task.task)
             return False
-        pool.suspects = others
-        pool.errands[handle.worker] = suspect
+        pool.suspected = others
+        pool.solo_workers[handle.worker] = suspect
         pool.fleet = joined(
             pool.fleet,
             worker=handle.worker,

@@ -1,4 +1,4 @@
-"""The pools of one supervisor: which there are, whose turn it is, and what is done at once when a worker ends."""
+"""Reconcile the pools of one supervisor: run the turns that are due, and handle ended workers at once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
@@ -16,27 +16,29 @@ from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted,
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.scaling.guards import turn_seconds_after
+from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import WorkerRemoval
 from orchestrator.scaling.sharing import order_of
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.executor import PlanExecutor
-from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure, state_of
-from orchestrator.supervisor.pool_cycle import PoolTurn
+from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure
+from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 
 log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
+"""Interval between two measurements of all workers' memory and CPU."""
 UNTRIED_USAGE_SECONDS: Final = 0.2
-"""The same while pools wait for a first measurement."""
-NOTHING_KEPT: Final[Mapping[str, RememberedWorker]] = {}
+"""The same interval while a pool's workers have never been measured."""
+NO_MEMORIES: Final[Mapping[str, RememberedWorker]] = {}
 
 
 class Reconciler:
-    """The pools of one supervisor, turn by turn. Belongs to one thread."""
+    """The pools of one supervisor. Belongs to one thread."""
 
     def __init__(
         self,
@@ -50,25 +52,27 @@ class Reconciler:
         may_act: Callable[[], bool] = lambda: True,
         conditions: ConditionsTracker | None = None,
     ) -> None:
-        """`identify` makes a fresh identity from a pool's name; `may_act`: whether to change the fleet right now."""
+        """`identify` makes a new worker name from a pool's name; `may_act` tells whether workers may be changed now."""
         self._source = source
         self._runtime = runtime
         self._clock = clock
         self._files = files
         self._may_act = may_act
-        self._acts = PlanExecutor(
+        self._executor = PlanExecutor(
             source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
-        self._morgue = PostMortems(source, files, clock=clock)
-        self._errands = QuarantineRunner(source=source, runtime=runtime, clock=clock, launch=launch, identify=identify)
+        self._post_mortems = PostMortems(source, files, clock=clock)
+        self._quarantine = QuarantineRunner(
+            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify
+        )
         self._conditions = conditions or ConditionsTracker(files, clock=clock)
         self.pools: dict[str, Pool] = {}
         self._turn = PoolTurn(
             source=source,
             clock=clock,
             files=files,
-            acts=self._acts,
-            errands=self._errands,
+            executor=self._executor,
+            quarantine=self._quarantine,
             conditions=self._conditions,
             may_act=may_act,
             pools=self.pools,
@@ -77,7 +81,7 @@ class Reconciler:
 
     @property
     def workers(self) -> dict[str, str]:
-        """Every worker that is ours to end, and its pool."""
+        """The workers that are ours to end, each with its pool's name."""
         return {
             name: pool.name
             for pool in self.pools.values()
@@ -90,17 +94,17 @@ class Reconciler:
     def set_pools(
         self, specs: Mapping[str, PoolSpec], *, learned: Mapping[str, object] | None = None
     ) -> list[PoolChange]:
-        """Work with these pools from now on; returns what is different.
+        """Replace the set of pools; return the changes.
 
-        A pool that did not change is not touched; the workers of one that is gone finish what they hold and go; one
-        whose settings changed has its workers replaced by the turns that follow, new before old.
+        An unchanged pool is not touched. Workers of a removed pool finish and exit; those of a changed pool are
+        replaced by the following turns, new ones first (ADR 9).
         """
         now = self._clock.monotonic()
         changes = changes_between({name: pool.spec for name, pool in self.pools.items() if pool.spec}, specs)
         for name, spec in specs.items():
             known = self.pools.get(name)
             if known is None:
-                self.pools[name] = Pool(name, spec, Fleet(name), state_of(name, learned or {}))
+                self.pools[name] = Pool(name, spec, Fleet(name), _restored(name, learned or {}))
             elif known.spec != spec:
                 log.info(events.POOL_CHANGED, pool=name, replaces=_digest(known.spec) != spec.digest())
                 known.spec, known.due_at = spec, AT_ONCE
@@ -116,10 +120,10 @@ class Reconciler:
         self._conditions.forget(specs)
         return changes
 
-    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NOTHING_KEPT) -> None:
-        """Take over the workers that an earlier supervisor left, and bury those of its `roster` that are gone.
+    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES) -> None:
+        """Adopt an earlier supervisor's workers, and record the end of those in `roster` that are gone.
 
-        `memories` tell whom it had asked to finish, and whom it was replacing: that goes on where it was.
+        `memories` tell which workers it had asked to finish or was replacing; that continues.
         """
         now = self._clock.monotonic()
         found = self._runtime.adopt(remembered=roster, now=now)
@@ -132,7 +136,7 @@ class Reconciler:
                 self._finish_pool(pool, why="its pool is not in the settings", now=now)
         for handle in roster:
             if handle.worker not in living:
-                self._morgue.missing(handle.worker, pool=handle.pool)
+                self._post_mortems.record_missing(handle.worker, pool=handle.pool)
 
     def _adopted(self, handle: WorkerHandle, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(handle.pool, Pool(handle.pool, None, Fleet(handle.pool)))
@@ -146,46 +150,48 @@ class Reconciler:
         )
         log.info(events.WORKER_ADOPTED, pool=handle.pool, worker=handle.worker, ref=handle.ref)
 
-    # -- what happens ---------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------
 
     def reap(self) -> bool:
-        """Collect the workers that ended, give back what they held at once; True when there were any."""
+        """Collect ended workers and release their leases at once; return whether there were any."""
         now = self._clock.monotonic()
         exits = self._runtime.reap(now=now)
-        self._morgue.bury([self._end_of(ended) for ended in exits])
+        self._post_mortems.handle([self._end_of(ended) for ended in exits])
         for ended in exits:
             self._ended(ended, now=now)
-        self._suspect()
+        self._queue_suspected()
         return bool(exits)
 
     def _end_of(self, ended: Exit) -> WorkerEnd:
         pool = self.pools.get(ended.pool) or Pool(ended.pool, None, Fleet(ended.pool))
         cause, detail = cause_in(pool.fleet, ended)
-        asked = _asked_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
-        return WorkerEnd(ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspects), ended.is_stopped, asked)
+        draining_seconds = _draining_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
+        return WorkerEnd(
+            ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspected), ended.is_stopped, draining_seconds
+        )
 
-    def _suspect(self) -> None:
-        """Put the suspects of the dead in line for workers of their own."""
-        for name, suspect in self._morgue.take_suspects():
+    def _queue_suspected(self) -> None:
+        """Queue new suspected tasks for solo workers."""
+        for name, suspect in self._post_mortems.take_suspected():
             if name in self.pools:
-                self.pools[name].suspects += (suspect,)
+                self.pools[name].suspected += (suspect,)
                 self.pools[name].due_at = AT_ONCE
 
     def _ended(self, ended: Exit, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(ended.pool, Pool(ended.pool, None, Fleet(ended.pool)))
-        held = self._morgue.held(ended.worker)
+        held = self._post_mortems.held_tasks(ended.worker)
         pool.fleet, death = exited(pool.fleet, ended, now=now, held=held, worked=self._has_worked(pool, ended))
-        pool.tally.died(death.cause, failed_start=death.failed_start)
+        pool.counters.count_death(death.cause, failed_start=death.failed_start)
         if death.failed_start or death.cause not in ENDS_WELL:
             pool.last_failure = WorkerFailure(now, f"{death.worker} {death.cause}: {death.detail}")
         pool.due_at = AT_ONCE
-        if pool.errands:
-            self._errands.over(pool, ended.worker, cause=death.cause, held=held)
-        self._morgue.certify(death, ended)
+        if pool.solo_workers:
+            self._quarantine.ended(pool, ended.worker, cause=death.cause, held=held)
+        self._post_mortems.certify(death, ended)
         self._forget_if_empty(pool)
 
     def _has_worked(self, pool: Pool, ended: Exit) -> Literal["yes", "no"]:
-        """Whether a worker of which no sample told any work did some: it may have come and gone between two."""
+        """Return whether a worker without work in any sample ended a lease: it may have lived between two samples."""
         worker = pool.fleet.workers.get(ended.worker)
         if pool.spec is None or worker is None or worker.finished or worker.is_leaving:
             return "no"
@@ -199,12 +205,12 @@ class Reconciler:
             del self.pools[pool.name]
 
     def arrived(self, name: str) -> None:
-        """Something happened to a pool, as a task arrived where nobody was: its turn is now."""
+        """Make the pool due now, as when a task arrives for a pool without workers."""
         if name in self.pools:
             self.pools[name].due_at = AT_ONCE
 
     def waiting_pools(self) -> list[PoolSpec]:
-        """Pools with nobody who stays to lease, and nothing to be leased when last looked at: an arrival is news."""
+        """Return the pools that have no worker to lease and no ready task: a task's arrival must wake them."""
         return [
             pool.spec
             for pool in self.pools.values()
@@ -214,60 +220,60 @@ class Reconciler:
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def next_turn_at(self) -> Monotonic | None:
-        """When the next pool is due; None when there is none."""
+        """Return when the next pool is due; None without pools."""
         return min((pool.due_at for pool in self.pools.values()), default=None)
 
     def turns(self) -> bool:
-        """A turn of every pool that is due, or was asked something; False when one of them failed.
+        """Run a turn of every pool that is due or whose overrides changed; return False when one failed.
 
-        First all of them look and wish, then they act: pools of one host share its room by what each of them wants.
-        Those of higher priority come first: where pools share tasks, what one does counts for the next.
+        All of them decide first, then all act, because pools share the host by what each of them wants. Pools of higher
+        priority go first: where pools share tasks, one pool's action counts for the next.
         """
-        self._morgue.bury(())
-        self._suspect()
-        for name, orders in self._conditions.overrides.changed().items():
-            log.info(events.POOL_OVERRIDDEN, pool=name, orders=orders.to_json())
+        self._post_mortems.handle(())
+        self._queue_suspected()
+        for name, overrides in self._conditions.overrides.changed().items():
+            log.info(events.POOL_OVERRIDDEN, pool=name, overrides=overrides.to_json())
             self.arrived(name)
-        for trouble in self._conditions.troubles():
-            log.warning(events.STATE_DISCARDED, error=trouble)
+        for error in self._conditions.take_errors():
+            log.warning(events.STATE_DISCARDED, error=error)
         now = self._clock.monotonic()
-        due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_place_of)
-        self._turn.look_ahead(due)
-        looked = [pool for pool in due if self._tried(pool, self._look)]
-        acted = [pool for pool in looked if self._tried(pool, self._turn.settle)]
+        due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_turn_order)
+        self._turn.sample_ahead(due)
+        decided = [pool for pool in due if self._tried(pool, self._sample_and_decide)]
+        acted = [pool for pool in decided if self._tried(pool, self._turn.act)]
         for pool in acted:
-            if pool.trouble.recovers():
+            if pool.turn_errors.recovers():
                 log.info(events.TURN_RECOVERED, pool=pool.name)
         self._conditions.keep()
         return len(acted) == len(due)
 
-    def _tried(self, pool: Pool, step: Callable[[Pool], None]) -> bool:
+    def _tried(self, pool: Pool, operation: Callable[[Pool], None]) -> bool:
         try:
-            step(pool)
+            operation(pool)
         except Exception as error:
-            if pool.trouble.is_new(error):
+            if pool.turn_errors.is_new(error):
                 log.exception(events.TURN_FAILED, pool=pool.name)
             return False
         return True
 
-    def _look(self, pool: Pool) -> None:
-        """See what there is to do, and what the pool wishes."""
+    def _sample_and_decide(self, pool: Pool) -> None:
+        """Sample and decide, and set when the pool is due again."""
         now = self._clock.monotonic()
         pool.effective = None
-        # Moved on first: a turn that fails must not be tried again at once.
+        # Set first: a turn that fails must not be retried at once.
         pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
         self._measure(pool, now)
         if pool.spec is None:
             self._finish_pool(pool, why="its pool is not in the settings", now=now)
             self._end_overdue(pool, now=now)
             return
-        self._turn.look(pool, pool.spec)
+        self._turn.sample_and_decide(pool, pool.spec)
         pool.due_at = Monotonic(now + turn_seconds_after(pool.decision, pool.conditions, pool.spec))
         if pool.is_asleep:
             pool.due_at = Monotonic(now + max(pool.spec.turn_seconds, ASLEEP_SECONDS))
 
     def _measure(self, pool: Pool, now: Monotonic) -> None:
-        """Measure all workers now and then; more often while nobody knows what those of `pool` take."""
+        """Measure all workers at an interval; more often while the usage of `pool`'s workers is unknown."""
         is_news = pool.spec is not None and self._conditions.share.is_to_measure(pool.spec, pool.fleet)
         if now < self._measured_at + (UNTRIED_USAGE_SECONDS if is_news else USAGE_SECONDS):
             return
@@ -278,66 +284,77 @@ class Reconciler:
         memory = {worker: used.memory_bytes for worker, used in usage.items()}
         for each in self.pools.values():
             each.fleet = measured(each.fleet, memory)
-        self._conditions.share.measured([each.fleet for each in self.pools.values()], usage, now=now)
+        self._conditions.share.learn([each.fleet for each in self.pools.values()], usage, now=now)
 
     def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
             if worker.deadline_at is not None and now >= worker.deadline_at:
-                self._acts.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
+                self._executor.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- shutdown -------------------------------------------------------------------------------------------------
 
     def _finish_pool(self, pool: Pool, *, why: str, now: Monotonic) -> None:
-        """Have every worker of a pool without settings end when what it holds is done; to be repeated until then."""
+        """Let every worker of a removed pool finish and exit; repeat until none is left."""
         pool.fleet = without_external(pool.fleet)
         for worker in [w.worker for w in pool.fleet.workers.values() if w.deadline_at is None]:
-            if not self._acts.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
+            if not self._executor.finish(pool, WorkerRemoval(worker, why), grace_seconds=pool.grace_seconds, now=now):
                 break
 
     def drain_all(self, *, why: str) -> None:
-        """Ask every worker to finish within its grace; `end_overdue` ends those that do not."""
+        """Ask every worker to finish within its grace; `end_overdue` kills those that do not."""
         now = self._clock.monotonic()
         for pool in self.pools.values():
             grace = pool.spec.grace if pool.spec else pool.grace_seconds
             for w in pool.fleet.workers.values():
                 if w.deadline_at is None and not w.is_external:
-                    self._acts.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
+                    self._executor.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
     def drained_at(self) -> float | None:
-        """Since when no worker is to be on this host (see `Overrides.drained_at`)."""
+        """Return since when this host is drained (see `OverrideReader.drained_at`)."""
         return self._conditions.overrides.drained_at()
 
     def drain_host(self) -> None:
-        """Ask every worker to finish, and forget what was decided: here nobody is wanted."""
+        """Ask every worker to finish, and drop all decisions: this host is drained."""
         self.drain_all(why="this host is drained")
         for pool in self.pools.values():
             pool.decision = None
 
     def keep_usage(self) -> None:
-        """Keep now what was used of budgets, and what workers take."""
+        """Write budgets and workers' usage to disk now."""
         self._conditions.keep(at_once=True)
 
     def end_overdue(self) -> None:
-        """End the workers that were asked to finish and did not within their grace."""
+        """Kill workers that did not finish within their grace."""
         for pool in self.pools.values():
             self._end_overdue(pool, now=self._clock.monotonic())
 
     def kill_all(self, *, why: str) -> None:
-        """End every worker now."""
+        """Kill every worker now."""
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
-                self._acts.kill(pool, worker, why=why, now=self._clock.monotonic())
+                self._executor.kill(pool, worker, why=why, now=self._clock.monotonic())
 
 
-def _asked_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
-    """For how long it had been asked to finish when it ended, at most; None when it was not."""
+def _restored(name: str, learned: Mapping[str, object]) -> PolicyState:
+    """Return the pool's stored policy state; a new one, with a warning, when that can't be read."""
+    if name not in learned:
+        return PolicyState()
+    try:
+        return PolicyState.from_json(learned[name])
+    except ValueError as error:
+        log.warning(events.STATE_DISCARDED, pool=name, error=str(error))
+        return PolicyState()
+
+
+def _draining_seconds(ended: Exit, worker: Worker | None, spec: PoolSpec | None) -> float | None:
+    """Return how long before its end the worker was asked to finish, at most; None when it was not."""
     grace = spec.grace if spec else 0.0
     if worker is None or worker.deadline_at is None:
         return grace if ended.is_stopped else None
     return max(0.0, ended.at - worker.since) + (grace if worker.state == "killed" else 0.0)
 
 
-def _place_of(pool: Pool) -> tuple[int, str]:
+def _turn_order(pool: Pool) -> tuple[int, str]:
     return order_of(pool.spec) if pool.spec else (0, pool.name)
 
 

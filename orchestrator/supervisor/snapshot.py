@@ -1,6 +1,6 @@
-"""The supervisor's view of its fleet as plain values, for other commands, for people, and for the next supervisor.
+"""The supervisor's fleet as JSON: for other commands, for people, and for the next supervisor.
 
-`SnapshotWriter` writes it and what was learned to disk, neither often; how it is made and read again is pure.
+`SnapshotWriter` writes snapshots and learned state at a bounded rate; making and reading snapshots is pure.
 """
 
 import os
@@ -17,38 +17,42 @@ from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
 from orchestrator.samples import QueueSample
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.concerns import concern_of
-from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.pool import Pool, concern_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
 
 log = structlog.get_logger()
 
-SHOW_SECONDS: Final = 1.0
-SHOW_IDLE_SECONDS: Final = 10.0
+SNAPSHOT_SECONDS: Final = 1.0
+"""Interval between two snapshots of an active fleet; a changed worker is written at once."""
+IDLE_SNAPSHOT_SECONDS: Final = 10.0
+"""Interval between two snapshots of a fleet without workers and ready tasks."""
 LEARNED_SECONDS: Final = 60.0
-TELL_SECONDS: Final = 0.5
-TELL_NEWS_SECONDS: Final = 0.1
+"""Interval between two writes of the learned state: a crash loses at most this much of it."""
+VIEW_SECONDS: Final = 0.5
+"""Interval at which other threads get a new view of the fleet."""
+CHANGED_VIEW_SECONDS: Final = 0.1
+"""The same interval when the phase or a target changed."""
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
 
 
 class WallTime:
-    """Turns instants of the monotonic clock into seconds since the epoch, for one snapshot."""
+    """Converts between the monotonic clock and seconds since the epoch, for one snapshot."""
 
     def __init__(self, *, wall_seconds: float, monotonic: Monotonic) -> None:
         self._offset_seconds = wall_seconds - monotonic
 
     def of(self, at: Monotonic) -> float:
-        """Seconds since the epoch, to the tenth."""
+        """Return the instant in seconds since the epoch, rounded to 0.1 s."""
         return round(at + self._offset_seconds, 1)
 
-    def back(self, at: float) -> Monotonic:
-        """The other way: the instant of `at` seconds since the epoch."""
+    def instant_of(self, at: float) -> Monotonic:
+        """Return the monotonic instant of `at` seconds since the epoch."""
         return Monotonic(at - self._offset_seconds)
 
 
 def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
-    """`pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
+    """Return `pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
     known = list(pools)
     workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]
     workers.sort(key=lambda pair: (pair[0].spawned_at, pair[0].worker))
@@ -59,7 +63,7 @@ def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
 
 
 def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle | None:
-    """What a runtime is to know of one of the `workers` of a snapshot; None when that is not in it."""
+    """Return the handle of one of a snapshot's `workers`; None when it is incomplete."""
     match worker:
         case {
             "worker": str(name),
@@ -68,19 +72,19 @@ def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle |
             "spec_digest": str(digest),
             "spawned_at": int() | float() as spawned_at,
         }:
-            return WorkerHandle(name, pool, ref, digest, wall.back(spawned_at))
+            return WorkerHandle(name, pool, ref, digest, wall.instant_of(spawned_at))
         case _:
             return None
 
 
 def workers_in(snapshot: Mapping[str, object]) -> list[Mapping[str, object]]:
-    """The `workers` of a snapshot, as far as they can be read."""
+    """Return the readable `workers` of a snapshot."""
     workers = snapshot.get("workers")
     return [worker for worker in (workers if isinstance(workers, list) else ()) if isinstance(worker, Mapping)]
 
 
 def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | None:
-    """How the times of a snapshot of this boot become instants, whatever the wall clock was set to since.
+    """Return how to convert a snapshot's times to instants, independent of later changes of the wall clock.
 
     None for a snapshot of another boot.
     """
@@ -93,11 +97,11 @@ def wall_time_in(snapshot: Mapping[str, object], *, boot: str) -> WallTime | Non
 
 
 def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, RememberedWorker]:
-    """What the supervisor of a snapshot was about with its workers; those left alone are left out."""
+    """Return which workers the snapshot's supervisor had asked to finish or was replacing; others are left out."""
     memories = {}
     for worker in workers_in(snapshot):
         name, successor, ends_at = worker.get("worker"), worker.get("replaced_by"), worker.get("ends_at")
-        leaves_by = wall.back(ends_at) if isinstance(ends_at, int | float) else None
+        leaves_by = wall.instant_of(ends_at) if isinstance(ends_at, int | float) else None
         finishes = leaves_by is None and worker.get("state") == "draining"
         if isinstance(name, str) and (successor or leaves_by or finishes):
             memories[name] = RememberedWorker(successor if isinstance(successor, str) else None, leaves_by, finishes)
@@ -105,13 +109,13 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
 
 
 class SnapshotWriter:
-    """Writes the supervisor's snapshot and its learned state, each at a bounded rate."""
+    """Writes the supervisor's snapshot and learned state, each at a bounded rate."""
 
-    def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, pulse: Heartbeat) -> None:
+    def __init__(self, files: StateDir, *, clock: MonotonicClock, url: str, heartbeat: Heartbeat) -> None:
         self._files = files
-        self._pulse = pulse
-        self._tell_at = _AT_ONCE
-        self._told: tuple[object, ...] = ()
+        self._heartbeat = heartbeat
+        self._view_at = _AT_ONCE
+        self._viewed: tuple[object, ...] = ()
         self._clock = clock
         self._started_at = round(clock.wall_seconds(), 3)
         self._url = url
@@ -123,40 +127,44 @@ class SnapshotWriter:
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[Pool], *, phase: Phase) -> None:
-        """Show a change of phase, workers or orders at once, other changes once a second, an idle fleet less often.
+        """Write what is due: changes of phase, workers or overrides at once, all else at an interval.
 
-        A folder that can't be written to is told in the log; the fleet does not depend on it.
+        An error of writing is only logged; the fleet does not depend on it.
         """
         now = self._clock.monotonic()
         workers = {
             (w.worker, w.is_leaving, w.replaced_by, w.hung_at) for pool in pools for w in pool.fleet.workers.values()
         }
-        asked = [(pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools]
-        if now >= self._show_at or self._shown != (phase, workers, asked):
+        overridden = [
+            (pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools
+        ]
+        if now >= self._show_at or self._shown != (phase, workers, overridden):
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
-            self._show_at = Monotonic(now + (SHOW_IDLE_SECONDS if is_idle else SHOW_SECONDS))
-            self._shown = (phase, workers, asked)
+            self._show_at = Monotonic(now + (IDLE_SNAPSHOT_SECONDS if is_idle else SNAPSHOT_SECONDS))
+            self._shown = (phase, workers, overridden)
             self._show(pools, phase)
-        self._tell(pools, phase=phase, now=now)
+        self._update_view(pools, phase=phase, now=now)
         if now >= self._keep_at:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
             self.keep_learned(pools)
 
-    def _tell(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
-        """Other threads are told a change of phase or of a target almost at once, all else twice a second."""
-        told = (phase, *[pool.decision and pool.decision.target for pool in pools])
-        if now >= self._tell_at or (told != self._told and now >= self._tell_at - TELL_SECONDS + TELL_NEWS_SECONDS):
-            self._tell_at = Monotonic(now + TELL_SECONDS)
-            self._told = told
-            self._pulse.show(view_of(pools, phase=phase, started_at=self._pulse.started_at))
+    def _update_view(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
+        """Give other threads a new view: soon after the phase or a target changed, else at an interval."""
+        viewed = (phase, *[pool.decision and pool.decision.target for pool in pools])
+        if now >= self._view_at or (
+            viewed != self._viewed and now >= self._view_at - VIEW_SECONDS + CHANGED_VIEW_SECONDS
+        ):
+            self._view_at = Monotonic(now + VIEW_SECONDS)
+            self._viewed = viewed
+            self._heartbeat.show(view_of(pools, phase=phase, started_at=self._heartbeat.started_at))
 
     def keep_learned(self, pools: Collection[Pool]) -> None:
-        """Keep now what was learned of each pool."""
+        """Write the learned state of each pool now."""
         learned = {pool.name: pool.state.to_json() for pool in pools if pool.spec}
         self._write(lambda: self._files.write_learned(learned))
 
     def learned(self) -> Mapping[str, object]:
-        """What an earlier supervisor learned; nothing, with a warning, when that can't be read."""
+        """Return what an earlier supervisor learned; nothing, with a warning, when that can't be read."""
         try:
             return self._files.read_learned()
         except ValueError as error:
@@ -164,18 +172,18 @@ class SnapshotWriter:
             return {}
 
     def roster(self) -> list[WorkerHandle]:
-        """The workers that an earlier supervisor showed last, each as its runtime knew it."""
+        """Return the workers of the last snapshot, each as its runtime knew it."""
         shown = self._files.read_snapshot() or {}
         wall = self._time_of(shown)
         return [handle for worker in workers_in(shown) if (handle := handle_in(worker, wall=wall))]
 
     def memories(self) -> Mapping[str, RememberedWorker]:
-        """What it was about with each of them."""
+        """Return what the earlier supervisor was doing with its workers."""
         shown = self._files.read_snapshot() or {}
         return memories_in(shown, wall=self._time_of(shown))
 
     def _time_of(self, shown: Mapping[str, object]) -> WallTime:
-        """How a snapshot tells time. Within a boot its own monotonic clock counts: the other one may have been set."""
+        """Return the snapshot's clock: the monotonic one within a boot, as the wall clock may have been set."""
         found = wall_time_in(shown, boot=self._boot)
         return found or WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
 
@@ -217,11 +225,11 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
-        "suspects": len(pool.suspects),
+        "suspects": len(pool.suspected),
         "is_stale": pool.is_stale,
         "sample": _sample(pool.sample, wall) if pool.sample else None,
         "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,
-        "waited": pool.tally.waits.recent(pool.sample.at).record() if pool.sample else None,
+        "waited": pool.counters.waits.recent(pool.sample.at).record() if pool.sample else None,
         "concern": concern.record() if concern else None,
         "failed_starts": crash.failures,
         "next_start_at": wall.of(crash.retry_at) if crash.failures else None,

@@ -1,7 +1,7 @@
-"""What a supervisor shows to threads that answer for it: its newest view of the fleet, and whether its turns finish.
+"""The fleet's newest view, for other threads, and whether the supervisor's turns still finish.
 
-A view is one immutable value, made now and then. One thread writes, any may read: each attribute of `Heartbeat` is
-replaced as a whole, so nobody waits for anybody.
+A view is one immutable value. One thread writes and any may read: each attribute of `Heartbeat` is replaced as a
+whole, so no lock is needed.
 """
 
 from bisect import bisect_left
@@ -15,23 +15,23 @@ from orchestrator.fleet.workers import State
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.lease_waits import Recent
-from orchestrator.supervisor.concerns import Concern, concern_of
-from orchestrator.supervisor.pool import Pool, PoolCounters
+from orchestrator.supervisor.pool import Concern, Pool, PoolCounters, concern_of
 
 Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
 
 WORKER_STATES: Final[tuple[State, ...]] = get_args(State)
 
 LIVE_SECONDS: Final = 60.0
-"""A supervisor that has not finished its turns for so long hangs: its numbers are not to be acted on any more."""
+"""A supervisor that has finished no turns for this long hangs; its numbers must not be acted on."""
 DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+"""Upper bounds of the histogram's buckets, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """One pool of the settings. `spec` has the bounds of the moment; `states` counts workers; `tally` is a copy.
+    """A pool of the settings. `spec` has the bounds of the moment, `states` counts workers, `counters` is a copy.
 
-    `alive` are those that count towards its size; `suspects` are tasks that wait for workers of their own.
+    `alive` counts the workers that count towards its size; `suspected` counts the tasks that wait for solo workers.
     """
 
     spec: PoolSpec
@@ -39,28 +39,28 @@ class PoolView:
     alive: int
     memory_bytes: int
     failed_starts: int
-    suspects: int
+    suspected: int
     sample: QueueSample | None
     decision: Decision | None
-    tally: PoolCounters
+    counters: PoolCounters
     concern: Concern | None
 
     @property
     def desired(self) -> int | None:
-        """How many workers it should have; None before the first decision. A dry run asks nobody for anything."""
+        """The number of workers it should have; None before the first decision. A dry run keeps what is there."""
         if self.decision is None:
             return None
         return self.decision.current if self.spec.dry_run else self.decision.target
 
     @property
     def oldest_seconds(self) -> float:
-        """How long the oldest ready task had waited when last looked at; 0 when there was none."""
+        """The age of the oldest ready task at the last sample; 0 when there was none."""
         return self.sample.oldest_seconds if self.sample else 0.0
 
     @property
     def waited(self) -> Recent:
-        """How long leases waited that began within the last hour."""
-        return self.tally.waits.recent(self.sample.at) if self.sample else Recent()
+        """The waits of leases that began within the last hour."""
+        return self.counters.waits.recent(self.sample.at) if self.sample else Recent()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class FleetView:
 
 
 def view_of(pools: Iterable[Pool], *, phase: Phase, started_at: Monotonic) -> FleetView:
-    """What there is to tell now; pools that are no longer in the settings are left out."""
+    """Return a view of these pools, without those that have left the settings."""
     return FleetView(phase, started_at, {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None})
 
 
@@ -89,31 +89,31 @@ def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
         alive=len(pool.fleet.alive),
         memory_bytes=memory_bytes,
         failed_starts=pool.fleet.failed_starts(spec),
-        suspects=len(pool.suspects),
+        suspected=len(pool.suspected),
         sample=pool.sample,
         decision=pool.decision,
-        tally=pool.tally.copy(),
+        counters=pool.counters.copy(),
         concern=concern_of(pool),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class TurnDurations:
-    """How long rounds of turns took: `counts` per bucket of `DURATION_BUCKETS`, and beyond them; `failed` of them."""
+    """Durations of rounds of turns: `counts` per bucket of `DURATION_BUCKETS` and beyond; `failed` of them failed."""
 
     counts: tuple[int, ...] = (0,) * (len(DURATION_BUCKETS) + 1)
     seconds: float = 0.0
     failed: int = 0
 
     def after(self, seconds: float, *, failed: int) -> "TurnDurations":
-        """One round more."""
+        """Return the durations with one round more."""
         place = bisect_left(DURATION_BUCKETS, seconds)
         counts = (*self.counts[:place], self.counts[place] + 1, *self.counts[place + 1 :])
         return TurnDurations(counts, self.seconds + seconds, self.failed + failed)
 
 
 class Heartbeat:
-    """Beats with every pass of the supervisor that went well."""
+    """The supervisor's sign of life, renewed by every pass that succeeded."""
 
     def __init__(self, *, now: Monotonic) -> None:
         self.started_at = now
@@ -122,17 +122,17 @@ class Heartbeat:
         self.passed_at = now
 
     def show(self, view: FleetView) -> None:
-        """From now on others see this."""
+        """Publish a view to other threads."""
         self.view = view
 
-    def took(self, seconds: float, *, is_well: bool) -> None:
-        """A round of turns ended after so long."""
+    def record_round(self, seconds: float, *, is_well: bool) -> None:
+        """Record the duration of a round of turns."""
         self.rounds = self.rounds.after(seconds, failed=not is_well)
 
-    def passed(self, *, now: Monotonic) -> None:
-        """Everything that was due is done."""
+    def beat(self, *, now: Monotonic) -> None:
+        """Record that everything that was due is done."""
         self.passed_at = now
 
     def is_live(self, *, now: Monotonic) -> bool:
-        """Whether its turns finish."""
+        """Return whether the supervisor's turns still finish."""
         return self.view.phase != "stopped" and now - self.passed_at <= LIVE_SECONDS

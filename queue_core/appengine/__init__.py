@@ -1,1 +1,1 @@
-"""App Engine's own client libraries over a queue of Towline."""
+"""App Engine's own client library on a Towline server."""

@@ -1,7 +1,7 @@
-"""App Engine's `google.appengine.api.taskqueue` on a Towline server, from any program and any thread.
+"""`connect_appengine`: use App Engine's `google.appengine.api.taskqueue` with a Towline server.
 
-A web application inside `google.appengine.api.wrap_wsgi_app` needs environment variables only; everything else needs
-one call of `connect_appengine`. `doc/appengine-python.md` has the whole story.
+A web application inside `google.appengine.api.wrap_wsgi_app` only needs environment variables; any other program calls
+`connect_appengine` once. See `doc/appengine-python.md`.
 """
 
 import os
@@ -15,11 +15,11 @@ from queue_core.validation import check_choice
 
 DEFAULT_URL = "http://127.0.0.1:7878"
 DEFAULT_TICKET = "towline"
-"""Any text will do for a server without tokens; none at all will not do for the SDK."""
+"""A placeholder for servers without tokens, as the SDK requires a ticket."""
 PACKAGE = "appengine-python-standard"
 
 _last_address: tuple[str, str] | None = None
-"""Host and port that were put into the environment here."""
+"""The host and port last put into the environment by `connect_appengine`."""
 
 
 def connect_appengine(
@@ -27,22 +27,20 @@ def connect_appengine(
 ) -> None:
     """Send calls of the App Engine SDK in this process to a Towline server.
 
-    Works in every thread, those that run already included, and on every release of Python that the SDK runs on: it
-    registers a stub of its own instead of patching threads. Call it again to change the server.
+    It works in all threads, including running ones, on every Python that the SDK supports, as it registers its own stub
+    instead of patching threads. Call it again to change the server.
 
-    In a process that has an API host for the other services (App Engine itself, `API_HOST`, a stub that was registered)
-    only the calls of `taskqueue` are taken, and the environment stays as it is. Where there is none, every service is
-    taken, and the environment is set too (`API_HOST`, `API_PORT`, the ticket), so that `wrap_wsgi_app`, called before
-    or after, finds the same server.
+    In a process with an API host for other services (App Engine itself, `API_HOST`, a registered stub) only calls of
+    `taskqueue` are redirected, and the environment is unchanged. Otherwise calls of every service are redirected, and
+    the environment is set too (`API_HOST`, `API_PORT`, the ticket), so that `wrap_wsgi_app` uses the same server.
 
     Args:
-        url: `http://host:port` or `https://host:port`; `TOWLINE_URL` by default, else `http://127.0.0.1:7878`. Of
-            several, joined by commas, the first.
-        ticket: a secret of the server's tokens, which App Engine's protocol carries as its ticket; `TOWLINE_TOKEN` by
-            default. Anything where the server has no tokens.
-        services: `taskqueue` alone or `all`, whatever the process has.
+        url: `http://host:port` or `https://host:port`; `TOWLINE_URL` by default, else `http://127.0.0.1:7878`. The
+            first of several joined by commas.
+        ticket: one of the server's tokens, sent as the ticket of App Engine's protocol; `TOWLINE_TOKEN` by default.
+        services: redirect `taskqueue` only or `all`, regardless of other API hosts.
 
-    Raises `AppImportError` when the SDK is not installed, `InvalidSettingError` for a URL that it can't use.
+    Raises `AppImportError` when the SDK is not installed, `InvalidSettingError` for a URL that the SDK can't use.
     """
     if services is not None:
         check_choice("services", services, ("taskqueue", "all"))
@@ -72,8 +70,7 @@ def connect_appengine(
 
 
 def names_other_host(environment: Mapping[str, str], url: str) -> bool:
-    """Whether the environment is one of App Engine, or names an API host that is neither this server nor one that
-    `connect_appengine` has named before."""
+    """Return whether the environment is App Engine's, or has an API host that `connect_appengine` did not set."""
     if "GAE_ENV" in environment:
         return True
     named = environment.get("API_HOST"), environment.get("API_PORT")
@@ -86,14 +83,14 @@ def _address(url: str) -> tuple[str, str]:
 
 
 def set_environment(environment: MutableMapping[str, str], url: str, ticket: str) -> None:
-    """What the SDK's own stub reads; it speaks plain HTTP, whatever the scheme."""
-    global _last_address  # noqa: PLW0603 - as the environment is, of the process
+    """Set the variables that the SDK's own stub reads; it uses plain HTTP, whatever the scheme."""
+    global _last_address  # noqa: PLW0603 - per process, as the environment is
     _last_address = environment["API_HOST"], environment["API_PORT"] = _address(url)
     environment["HTTP_X_APPENGINE_API_TICKET"] = ticket
 
 
 def _server_url(given: str) -> str:
-    """The first server in it. Raises `InvalidSettingError`."""
+    """Return the first server of a URL. Raises `InvalidSettingError`."""
     url = given.split(",", maxsplit=1)[0].strip().rstrip("/")
     try:
         parts = urlsplit(url)
@@ -103,6 +100,6 @@ def _server_url(given: str) -> str:
     if not is_usable:
         raise InvalidSettingError(
             f"the App Engine SDK needs a server's http:// or https:// URL: {url.split('@')[-1][:100]!r}; "
-            "`towline serve --listen 127.0.0.1:7878` makes one"
+            "run `towline serve --listen 127.0.0.1:7878`"
         )
     return url

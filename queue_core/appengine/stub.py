@@ -1,7 +1,7 @@
-"""The object that App Engine's SDK sends its calls through. Imported by `connect_appengine` only: it needs the SDK.
+"""The stub that App Engine's SDK sends its calls through. Only `connect_appengine` imports it, as it needs the SDK.
 
-The SDK's own stub wants a flag set in every thread, and patches the start of threads to have it set, which newer
-releases of Python do not notice. This one asks for no flag; how it waits, and which exceptions it raises, is the SDK's.
+The SDK's own stub needs a flag in every thread and patches thread start to set it, which fails on newer Python. This
+stub needs no flag; waiting and exceptions are the SDK's.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +15,10 @@ from google.appengine.runtime import default_api_stub
 from queue_core.process import forking
 
 CALLS_AT_ONCE = 100
+"""Concurrent calls, and so threads and connections."""
 DEFAULT_DEADLINE_SECONDS = 60.0
 EXTRA_SECONDS = 1.0
-"""After the deadline, as the SDK's own stub: the server may be about to say that it was too late."""
-
+"""Added to the deadline, as in the SDK's own stub, so that the server can still report a late call."""
 
 OTHER_SERVICES = (
     "app_identity_service",
@@ -33,18 +33,18 @@ OTHER_SERVICES = (
     "urlfetch",
     "user",
 )
-"""Services of the SDK that an application has a host for, if it has one."""
+"""Other services of the SDK; a stub for one of them means that the process has another API host."""
 
 
 class ProtoMessage(Protocol):
     """A protocol buffer."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - Google's name
-        """Its bytes."""
+        """Return the serialized message."""
 
 
 class TowlineRpc(default_api_stub.DefaultApiRPC):  # type: ignore[misc]
-    """One call, with the stub's ticket whatever the thread."""
+    """One call, with the stub's ticket, from any thread."""
 
     stub: "TowlineStub"
     request: ProtoMessage
@@ -69,14 +69,14 @@ class TowlineRpc(default_api_stub.DefaultApiRPC):  # type: ignore[misc]
 
 
 class TowlineStub:
-    """All calls of a process. A fork gets connections and threads of its own."""
+    """The stub for all calls of a process. The child of a fork gets its own connections and threads."""
 
     def __init__(self) -> None:
         self.renew_after_fork()
         forking.renew_after_forks(self)
 
     def set_server(self, url: str, ticket: str, *, worker: str) -> None:
-        """Where calls go from now on, and as whose."""
+        """Set the server, the ticket and the worker's name for later calls."""
         self.url = url
         self.ticket = ticket
         self.headers = {
@@ -86,20 +86,20 @@ class TowlineStub:
         }
         if worker:
             self.headers["X-Towline-Worker"] = worker
-        if ticket.isascii() and ticket.isprintable():  # known by its head, before a large body is read
+        if ticket.isascii() and ticket.isprintable():  # lets the server authorize before it reads a large body
             self.headers["Authorization"] = f"Bearer {ticket}"
 
     def renew_after_fork(self) -> None:
-        """Begin anew with no connection and no thread."""
+        """Drop all connections and threads."""
         self.thread_pool = ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="towline-appengine")
         self.http = urllib3.PoolManager(maxsize=CALLS_AT_ONCE)
 
     def CreateRPC(self) -> TowlineRpc:  # noqa: N802 - Google's name
-        """A call that is yet to be made."""
+        """Return a new call."""
         return TowlineRpc(stub=self)
 
     def MakeSyncCall(self, service: str, call: str, request: ProtoMessage, response: ProtoMessage) -> None:  # noqa: N802
-        """A call, made and waited for."""
+        """Make a call and wait for it."""
         rpc = self.CreateRPC()
         rpc.MakeCall(service, call, request, response)
         rpc.Wait()
@@ -107,14 +107,13 @@ class TowlineStub:
 
 
 def has_other_host() -> bool:
-    """Whether anything but this module is registered for a service beside the task queue."""
+    """Return whether another stub is registered for a service other than the task queue."""
     stubs = (apiproxy_stub_map.apiproxy.GetStub(service) for service in OTHER_SERVICES)
     return any(stub is not None and not isinstance(stub, TowlineStub) for stub in stubs)
 
 
 def register(url: str, ticket: str, *, worker: str, services: Literal["taskqueue", "all"]) -> None:
-    """Take the SDK's calls from now on: those of the task queue whatever else is registered, and with `all` those of
-    every service that has no stub of its own."""
+    """Redirect the SDK's task queue calls and, with `all`, calls of every service without its own stub."""
     stubs = apiproxy_stub_map.apiproxy
     known = stubs.GetStub("taskqueue")
     stub = known if isinstance(known, TowlineStub) else TowlineStub()

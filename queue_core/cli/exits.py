@@ -1,4 +1,4 @@
-"""The exit codes of every command, and what each means; numbers from sysexits.h where it has one."""
+"""The exit codes of all commands and their meanings; the numbers are those of sysexits.h where it has one."""
 
 from typing import Final
 
@@ -19,15 +19,15 @@ INTERRUPTED: Final = 130
 MEANINGS: Final = (
     (OK, "done"),
     (NEGATIVE, "done, and the answer is no: a problem was found, nothing was leased, ..."),
-    (USAGE, "the command line can't be understood"),
-    (BAD_DATA, "what was given is out of range: a name, a payload, a lease time"),
-    (NO_INPUT, "a file is missing, or the thing named does not exist"),
+    (USAGE, "the command line is wrong"),
+    (BAD_DATA, "a value is out of range: a name, a payload, a lease time"),
+    (NO_INPUT, "a file is missing, or the named queue or task does not exist"),
     (UNAVAILABLE, "the server or the store does not answer, is full, or is not a queue"),
-    (INTERNAL, "a mistake in Towline: please report it"),
-    (CANT_CREATE, "a file or a socket can't be made, or is there already"),
-    (OUTPUT_CUT, "stdout was cut; a change in hand was finished, and what was done is told on stderr"),
-    (TRY_AGAIN, "not now: a lease is lost, or another holds the lead"),
+    (INTERNAL, "a bug in Towline: please report it"),
+    (CANT_CREATE, "a file or a socket can't be created, or exists already"),
+    (OUTPUT_CUT, "stdout was cut; the change in progress was finished, and stderr says what was done"),
+    (TRY_AGAIN, "not now: a lease is lost, or another supervisor leads"),
     (NO_PERMISSION, "not allowed: a token's role, or a file's mode"),
-    (BAD_CONFIG, "the settings are wrong; every mistake is listed"),
+    (BAD_CONFIG, "the settings are wrong; every error is listed"),
     (INTERRUPTED, "interrupted"),
 )

@@ -1,4 +1,4 @@
-"""Failures as a person meets them: what, where, what next, and an exit code; and the table from errors to those."""
+"""Failures of commands: a message, a place, what to do next, and an exit code; and the table from errors to these."""
 
 import errno
 import json
@@ -12,12 +12,12 @@ import click
 
 from queue_core import errors
 from queue_core.cli import exits
-from queue_core.cli.kept_output import OutputCutError, kept_output
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.cli.cut_output import OutputCutError, guarded_output
+from queue_core.process.terminal import clean, clean_json, clean_lines
 
 
 class CommandError(Exception):
-    """What went wrong (one line or many), where, what to do next, and the exit code that says so."""
+    """A failure of a command: the message (one line or more), where it happened, what to do next, and an exit code."""
 
     def __init__(self, what: str | Sequence[str], *, code: int, where: str = "", fix: str = "") -> None:
         self.lines = (what,) if isinstance(what, str) else tuple(what)
@@ -27,21 +27,21 @@ class CommandError(Exception):
         self.code = code
 
 
-# From the most special class to the most general: the first that fits.
+# The first matching class counts: special classes come before general ones.
 _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
-    (errors.QueueMovedError, exits.NO_INPUT, "give the URL of the store where it is now"),
-    (errors.UnknownQueueError, exits.NO_INPUT, "`towline queues` lists those there are"),
+    (errors.QueueMovedError, exits.NO_INPUT, "give the URL of the store it is in now"),
+    (errors.UnknownQueueError, exits.NO_INPUT, "`towline queues` lists all queues"),
     (errors.MoveRefusedError, exits.NEGATIVE, ""),
     (errors.LeaseLostError, exits.TRY_AGAIN, "lease again: the task has moved on"),
     (errors.WorkerRetiredError, exits.TRY_AGAIN, "lease under another worker's name"),
     (errors.UnauthenticatedError, exits.NO_PERMISSION, "set TOWLINE_TOKEN, or give --token-file"),
-    (errors.PermissionDeniedError, exits.NO_PERMISSION, "use a token of a role that may"),
+    (errors.PermissionDeniedError, exits.NO_PERMISSION, "use a token of a role that is allowed to"),
     (errors.StoreReadOnlyError, exits.NO_PERMISSION, "make the file and its folder writable for this user"),
     (errors.StoreFullError, exits.UNAVAILABLE, "free disk space, then try again; nothing was lost"),
     (errors.StoreVersionError, exits.UNAVAILABLE, "upgrade this program"),
-    (errors.StoreCorruptError, exits.UNAVAILABLE, "`towline doctor` tells more; give another --store"),
-    (errors.StoreUnavailableError, exits.UNAVAILABLE, "`towline doctor` tells more; is `towline up` running?"),
-    (errors.StoreError, exits.UNAVAILABLE, "`towline doctor` tells more"),
+    (errors.StoreCorruptError, exits.UNAVAILABLE, "run `towline doctor`; or give another --store"),
+    (errors.StoreUnavailableError, exits.UNAVAILABLE, "run `towline doctor`; is `towline up` running?"),
+    (errors.StoreError, exits.UNAVAILABLE, "run `towline doctor`"),
     (errors.InvalidSettingError, exits.BAD_CONFIG, ""),
     (errors.InvalidRequestError, exits.BAD_DATA, ""),
 )
@@ -57,12 +57,12 @@ _OF_ERRNO: Final[dict[int, tuple[int, str]]] = {
     errno.EDQUOT: (exits.UNAVAILABLE, "free disk space of this user, then try again"),
     errno.EROFS: (exits.NO_PERMISSION, "the file system is read-only: choose another folder"),
     errno.ENOSPC: (exits.UNAVAILABLE, "free disk space, then try again"),
-    errno.EADDRINUSE: (exits.CANT_CREATE, "stop what listens there, or choose another with --listen"),
+    errno.EADDRINUSE: (exits.CANT_CREATE, "stop the program that uses it, or choose another with --listen"),
 }
 
 
 def failure_of(error: Exception, *, where: str = "") -> CommandError | None:
-    """The failure that an expected error is; None for one that nobody expected."""
+    """Return the failure of an expected error; None for an unexpected one, which is a bug."""
     if isinstance(error, CommandError):
         return error
     if type(error).__name__ in {"AppError", "AppImportError"}:
@@ -79,40 +79,40 @@ def failure_of(error: Exception, *, where: str = "") -> CommandError | None:
 
 
 def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
-    """Run a command line to its exit code; whatever goes wrong is told on stderr, never as a traceback."""
+    """Run a command line and return its exit code; failures are printed on stderr, never as a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        with kept_output("stop"):  # of help and the like; a command has its own
+        with guarded_output("stop"):  # for help and the like; each command has its own
             outcome = command.main(args=given, prog_name="towline", standalone_mode=False)
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except click.UsageError as error:
-        _tell_usage(error, given)
+        _print_usage_error(error, given)
         return exits.USAGE
     except (click.Abort, KeyboardInterrupt):
         return exits.INTERRUPTED
     except OutputCutError as cut:
-        return _cut(cut, given)
+        return _cut_output_code(cut, given)
     except click.ClickException as error:
-        tell(CommandError(error.format_message(), code=exits.USAGE), given)
+        print_failure(CommandError(error.format_message(), code=exits.USAGE), given)
         return exits.USAGE
-    except Exception as error:  # noqa: BLE001  the top: whatever it is, it is told here
-        return _unexpected(error, given)
+    except Exception as error:  # noqa: BLE001  the top: every error is printed here
+        return _unexpected_error_code(error, given)
     return outcome if isinstance(outcome, int) else exits.OK
 
 
-def _cut(cut: OutputCutError, arguments: Sequence[str]) -> int:
-    """The exit code of a command whose stdout was cut; nobody who read enough of what is only shown is bothered."""
-    if cut.is_reader_gone and not cut.is_told:
+def _cut_output_code(cut: OutputCutError, arguments: Sequence[str]) -> int:
+    """Return the exit code of a command whose stdout was cut: 0 if it only shows and its reader has read enough."""
+    if cut.is_reader_gone and not cut.is_reported:
         return exits.OK
-    if not cut.is_told or "--json" in arguments:
-        told = f"stdout was cut: {cut.reason}"
-        tell(CommandError(told, code=exits.OUTPUT_CUT, where="stdout"), arguments)
+    if not cut.is_reported or "--json" in arguments:
+        message = f"stdout was cut: {cut.reason}"
+        print_failure(CommandError(message, code=exits.OUTPUT_CUT, where="stdout"), arguments)
     return exits.OUTPUT_CUT
 
 
-def tell(failure: CommandError, arguments: Sequence[str]) -> None:
-    """Write a failure to stderr: for people, or as one JSON object when `--json` was asked for."""
+def print_failure(failure: CommandError, arguments: Sequence[str]) -> None:
+    """Print a failure on stderr: for people, or as one JSON object if `--json` is among the arguments."""
     if "--json" in arguments:
         record = {"error": "\n".join(failure.lines), "where": failure.where, "next": failure.fix, "code": failure.code}
         click.echo(clean_json(json.dumps(record)), err=True)
@@ -128,25 +128,27 @@ def tell(failure: CommandError, arguments: Sequence[str]) -> None:
 
 
 def _indented(text: str) -> str:
-    """Harmless, and without a line that looks like one of ours."""
+    """Escape what a terminal would obey, and indent further lines so that they don't look like ours."""
     return clean_lines(text).replace("\n", "\n       ")
 
 
-def _unexpected(error: Exception, arguments: Sequence[str]) -> int:
+def _unexpected_error_code(error: Exception, arguments: Sequence[str]) -> int:
     if "--debug" in arguments:
         traceback.print_exception(error)
     failure = failure_of(error) or CommandError(
         f"{type(error).__name__}: {error}",
         code=exits.INTERNAL,
-        fix="this is a mistake in Towline; run it again with --debug and report what it prints",
+        fix="this is a bug in Towline: run the command again with --debug, and report what it prints",
     )
-    tell(failure, arguments)
+    print_failure(failure, arguments)
     return failure.code
 
 
-def _tell_usage(error: click.UsageError, arguments: Sequence[str]) -> None:
+def _print_usage_error(error: click.UsageError, arguments: Sequence[str]) -> None:
     path = error.ctx.command_path if error.ctx else "towline"
-    tell(CommandError(error.format_message(), code=exits.USAGE, fix=f"`{path} --help` shows what it takes"), arguments)
+    print_failure(
+        CommandError(error.format_message(), code=exits.USAGE, fix=f"`{path} --help` shows what it takes"), arguments
+    )
 
 
 def _colour() -> bool | None:

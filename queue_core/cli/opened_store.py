@@ -1,4 +1,4 @@
-"""The store that a command opens itself, never through a server: for what no server tells."""
+"""Open the store of a command directly, never through a server: for operations that a server does not offer."""
 
 import os
 from collections.abc import Iterator
@@ -23,16 +23,16 @@ _FIX: Final = "give --store, or -f with the settings file that has it"
 
 
 def store_options(function: Function) -> Function:
-    """`--store`, `-f`, `--json`."""
+    """Add the options `--store`, `-f` and `--json`."""
     function = json_option(file_option(function))
     return click.option("--store", help="The store  [default: TOWLINE_STORE, or that of the settings file]")(function)
 
 
 @contextmanager
 def opened_store(url: str, *, origin: str, must: Existing, durability: str = "strict") -> Iterator[Store]:
-    """Open a store by its URL; errors tell where it is, and `origin`, what named it."""
+    """Open a store by its URL; errors are raised as `CommandError` with its place and `origin`, what named it."""
     _check(url, origin=origin, must=must)
-    shown = f"{origin}"
+    shown = origin
     try:
         store = open_store(url, durability="relaxed" if durability == "relaxed" else "strict")
         try:
@@ -47,7 +47,7 @@ def opened_store(url: str, *, origin: str, must: Existing, durability: str = "st
 
 
 def store_named(store: str | None, file: Path | None) -> tuple[str, str, str]:
-    """The store that the options mean: its URL, its durability, and what named it. Raises `CommandError`."""
+    """Return the URL of the options' store, its durability, and what named it. Raises `CommandError`."""
     if store:
         return store, "strict", "--store"
     if file is None and os.environ.get("TOWLINE_STORE"):
@@ -64,10 +64,10 @@ def store_named(store: str | None, file: Path | None) -> tuple[str, str, str]:
 def _check(url: str, *, origin: str, must: Existing) -> None:
     if url.startswith(SERVER_SCHEMES):
         raise CommandError(
-            "a server tells neither held names nor fences: this needs the store itself",
+            "a server does not offer held names and moves: this needs the store itself",
             code=exits.USAGE,
             where=origin,
-            fix="give the URL of the store that the server uses; the server may go on meanwhile",
+            fix="give the URL of the store that the server uses; the server may keep running",
         )
     if url == "memory:":
         raise CommandError("a memory: store would be empty: it lives in one process", code=exits.USAGE, where=origin)

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the values they are read into."""
+"""Options that several commands share, and their value types."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,19 +20,19 @@ else:
 
 
 class DurationType(_FloatParam):
-    """Seconds, written as in the file: 500ms, 30s, 5m; a bare number is seconds."""
+    """A duration in seconds, written as in the settings file: 500ms, 30s, 5m; a bare number is seconds."""
 
     name = "duration"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See `parse_seconds`; a negative number comes through, for the verb to refuse with its limit."""
+        """See `parse_seconds`; negative numbers pass, and the verb refuses them with its limit."""
         if isinstance(value, int | float):
             return float(value)
         try:
             return float(str(value))
         except ValueError:
             pass
-        from queue_core.config.units import parse_seconds  # brings pydantic, which a worker's start can do without
+        from queue_core.config.units import parse_seconds  # imports pydantic, which a worker's start does not need
 
         try:
             return parse_seconds(str(value))
@@ -41,7 +41,7 @@ class DurationType(_FloatParam):
 
 
 class SizeType(_IntParam):
-    """Bytes, written as in the file: 64KiB, 1MB; a bare number is bytes."""
+    """A size in bytes, written as in the settings file: 64KiB, 1MB; a bare number is bytes."""
 
     name = "size"
 
@@ -62,15 +62,15 @@ _FILE_ARGUMENT: Final = f"{__name__}.file"
 
 
 def json_option(function: Function) -> Function:
-    """`--json`, `--debug`: what every command takes."""
-    function = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when it fails.")(
+    """Add `--json` and `--debug`, which every command has."""
+    function = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback after a failure.")(
         function
     )
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(function)
 
 
 def file_option(function: Function) -> Function:
-    """`-f, --file`: the settings file."""
+    """Add `-f, --file`: the settings file."""
     return _file_option(function, None)
 
 
@@ -86,7 +86,7 @@ def _file_option(function: Function, callback: Callable[..., Path | None] | None
 
 
 def file_argument(function: Function) -> Function:
-    """`FILE` or `-f, --file`: the settings file, for commands that are about it."""
+    """Add `FILE` and `-f, --file`: the settings file, for commands that are about it."""
 
     def given(context: click.Context, _parameter: click.Parameter, value: Path | None) -> None:
         context.meta[_FILE_ARGUMENT] = value
@@ -99,7 +99,7 @@ def file_argument(function: Function) -> Function:
             raise click.UsageError(f"the settings file is given twice: {argument} and --file {value}; leave one out")
         return argument
 
-    # Eager, so that it is known whatever the order they were typed in.
+    # Eager, so that the argument is processed before the option, whatever their order.
     argument = click.argument(
         "path", type=_FILE, required=False, metavar="[FILE]", expose_value=False, is_eager=True, callback=given
     )
@@ -107,7 +107,7 @@ def file_argument(function: Function) -> Function:
 
 
 def target_options(function: Function) -> Function:
-    """Where the queues are: `--url`, `--store`, `--token-file`, `-f`; and `--json`."""
+    """Add the options of `find_target`: `--url`, `--store`, `--token-file`, `-f`; and `--json`."""
     function = json_option(file_option(function))
     function = click.option(
         "--token-file",
@@ -121,36 +121,36 @@ def target_options(function: Function) -> Function:
 
 
 def setting_options(function: Function) -> Function:
-    """Settings of the file that a flag may change."""
-    for name, takes, told in (
-        ("--log", click.Path(dir_okay=False), "File for the lifecycle log, a JSON object a line."),
-        ("--lifecycle", click.Choice(["task", "batch", "off"]), "How finely changes are logged."),
+    """Add the options that override the settings file."""
+    for name, takes, text in (
+        ("--log", click.Path(dir_okay=False), "File for the lifecycle log, one JSON object per line."),
+        ("--lifecycle", click.Choice(["task", "batch", "off"]), "Log changes per task, per batch, or not."),
         ("--listen", None, "host:port, or unix:/path  [default: 127.0.0.1:7878]"),
-        ("--durability", click.Choice(["strict", "relaxed"]), "What an add that returned survives."),
-        ("--store", None, "Where tasks are kept  [default: sqlite:///towline.db]"),
+        ("--durability", click.Choice(["strict", "relaxed"]), "Added tasks survive a power cut, or only a crash."),
+        ("--store", None, "URL of the store  [default: sqlite:///towline.db]"),
     ):
-        function = click.option(name, type=takes, help=told)(function)
+        function = click.option(name, type=takes, help=text)(function)
     return function
 
 
 def log_options(function: Function) -> Function:
-    """`--log-level`."""
+    """Add `--log-level`."""
     levels = click.Choice(["debug", "info", "warning", "error"])
-    return click.option("--log-level", type=levels, default="info", show_default=True, help="What stderr tells.")(
-        function
-    )
+    return click.option(
+        "--log-level", type=levels, default="info", show_default=True, help="Least level logged on stderr."
+    )(function)
 
 
 def tag_options(function: Function) -> Function:
-    """Which tasks: `--tag` (again for more), `--untagged`."""
+    """Add `--tag` and `--untagged`, which select tasks."""
     function = click.option("--untagged", is_flag=True, help="Only tasks without a tag.")(function)
-    return click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only this tag; again for more.")(function)
+    return click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only this tag; may be repeated.")(function)
 
 
 def tag_filter(tags: Sequence[str], *, untagged: bool, grouped: bool = False) -> TagFilter:
-    """The filter that the options describe. Raises `click.UsageError` for a contradiction."""
+    """Return the filter of these options. Raises `click.UsageError` for a contradiction."""
     if untagged and (tags or grouped):
-        raise click.UsageError("--untagged goes with neither --tag nor --group")
+        raise click.UsageError("--untagged can't be combined with --tag or --group")
     if grouped:
         return TagFilter.oldest(*tags)
     if untagged:

@@ -1,20 +1,20 @@
-"""What commands print: JSON for programs, aligned columns for people; colour on a terminal only."""
+"""The output of commands: JSON for programs, tables for people, progress on stderr; colour on a terminal only."""
 
 import json
 import os
 import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Final, Literal, Protocol
 
 import click
 
-from queue_core.clock import MICROSECONDS, Instant
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.clock import MICROSECONDS, Instant, SystemClock
+from queue_core.process.terminal import clean, clean_json, clean_lines
 
-Format = Literal["text", "json"]
 Align = Literal["left", "right"]
 
 
@@ -27,24 +27,24 @@ class Column:
 
 
 def columns(*titles: str) -> list[Column]:
-    """Columns by their titles; one that begins with `>` is aligned to the right."""
+    """Return columns by their titles; one that begins with `>` is aligned to the right."""
     return [Column(title.removeprefix(">"), "right" if title.startswith(">") else "left") for title in titles]
 
 
 def print_json(value: object) -> None:
-    """One JSON value on one line."""
+    """Print a JSON value on one line."""
     click.echo(clean_json(json.dumps(value, ensure_ascii=False, default=str)))
 
 
 def echo(line: str = "", *, mark: str = "", err: bool = False, color: bool | None = None) -> None:
-    """One line, with nothing in it that a terminal would obey; `mark` is ours, and may be coloured."""
+    """Print one line, with all control characters escaped but those of `mark`, which may be coloured."""
     click.echo(mark + clean(line), err=err, color=color)
 
 
 def print_table(heads: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """Rows under their heads; `empty` is said when there are none, on stderr, so that a pipe gets nothing."""
+    """Print rows under their heads; if there are none, `empty` on stderr, so that a pipe gets nothing."""
     if not rows:
-        say(empty)
+        print_info(empty)
         return
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(head.title), *(len(row[index]) for row in cells)) for index, head in enumerate(heads)]
@@ -53,25 +53,25 @@ def print_table(heads: Sequence[Column], rows: Sequence[Sequence[object]], *, em
         echo(_line(row, heads, widths))
 
 
-def say(text: str) -> None:
-    """A remark for people, on stderr: what a pipe reads stays clean."""
+def print_info(text: str) -> None:
+    """Print a line for people on stderr, so that a pipe does not get it."""
     click.echo(clean_lines(text), err=True)
 
 
 def wants_colour() -> bool:
-    """Whether stdout is a terminal that wants colour."""
+    """Whether stdout is a terminal and the user has not switched colours off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def shown_instant(instant: Instant | int | None) -> str:
-    """An instant as ISO 8601 in UTC, to the millisecond; nothing for none."""
+    """Format an instant as ISO 8601 in UTC, to the millisecond; "" for None or 0."""
     if not instant:
         return ""
     return datetime.fromtimestamp(instant / MICROSECONDS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def shown_seconds(seconds: float | None) -> str:
-    """A duration, short: 0.004 is "4ms", 75 is "1m15s"."""
+    """Format a duration: 0.004 is "4ms", 75 is "1m15s"; "" for None."""
     if seconds is None:
         return ""
     if seconds < 1:
@@ -84,7 +84,7 @@ def shown_seconds(seconds: float | None) -> str:
 
 
 def payload_fields(payload: bytes) -> Mapping[str, str]:
-    """A payload for JSON: as text when it is, else base64 under a name that says so."""
+    """Return a payload as a JSON field: `payload` if it is text, else `payload_base64`."""
     try:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:
@@ -92,7 +92,7 @@ def payload_fields(payload: bytes) -> Mapping[str, str]:
 
 
 def shown_payload(payload: bytes, *, characters: int = 60) -> str:
-    """The beginning of a payload on one line; bytes that are no text are escaped."""
+    """Format the beginning of a payload on one line; bytes that are not text are escaped."""
     text = payload.decode(errors="backslashreplace").replace("\n", "\\n")
     text = "".join(character if character.isprintable() else "." for character in text)
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
@@ -112,3 +112,58 @@ def _line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) 
         for cell, head, width in zip(cells, heads, widths, strict=True)
     )
     return "  ".join(parts).rstrip()
+
+
+LINE_SECONDS: Final = 5.0
+"""Seconds between two lines of progress."""
+
+
+class ProgressBar(Protocol):
+    """A display of progress."""
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Show that `what` is at `done` of `total`; 0: the total is not known."""
+
+
+@contextmanager
+def progress(unit: str, *, quiet: bool) -> Iterator[ProgressBar]:
+    """Show progress while the block runs, unless `quiet`."""
+    if quiet:
+        yield lambda _what, _done, _total: None
+    elif sys.stderr.isatty():
+        with _bar(unit) as bar:
+            yield bar
+    else:
+        yield ProgressLines(unit)
+
+
+class ProgressLines:
+    """Progress as a line every `LINE_SECONDS`, for logs."""
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._clock = SystemClock()
+        self.printed_at = self._clock.monotonic()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = self._clock.monotonic()
+        if now - self.printed_at >= LINE_SECONDS:
+            self.printed_at = now
+            print_info(f"{what}: {done:,}{f' of {total:,}' if total else ''} {self._unit}")
+
+
+@contextmanager
+def _bar(unit: str) -> Iterator[ProgressBar]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
+        bars: dict[str, TaskID] = {}
+
+        def update(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                bars[what] = shown.add_task(what, total=None)
+            shown.update(bars[what], completed=done, total=total or None)
+
+        yield update

@@ -1,4 +1,4 @@
-"""Which queues a command means, a server's or a store's: flags, environment, settings file, defaults, in that order."""
+"""Find the queues a command works on, a server's or a store's: by flags, environment, settings file, defaults."""
 
 import os
 import socket
@@ -21,13 +21,14 @@ from queue_core.task import QueueSpec
 DEFAULT_FILE: Final = "towline.yaml"
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
 PROBE_SECONDS: Final = 0.5
+"""Timeout of a connection that only finds out whether a server is there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the queues are. `origin` says what decided it; `specs` are made when a store is opened by this process.
+    """The server or store of a command. `origin` says what named it; `specs` are the queues to create in a store.
 
-    `url` may have a password in it: people are told `shown`.
+    `url` may contain a password: print `shown`.
     """
 
     url: str = field(repr=False)
@@ -38,16 +39,16 @@ class Target:
 
     @property
     def shown(self) -> str:
-        """The URL for people."""
+        """The URL without its password."""
         return masked(self.url)
 
     @property
     def is_server(self) -> bool:
-        """Whether a server is to be asked; else the store is opened by this process."""
+        """Whether the command calls a server; otherwise this process opens the store."""
         return self.url.startswith(("http://", "https://", "unix:"))
 
 
-class Where(TypedDict):
+class TargetOptions(TypedDict):
     """The options of `target_options`."""
 
     url: str | None
@@ -57,37 +58,37 @@ class Where(TypedDict):
 
 
 @contextmanager
-def opened(*, makes_queues: bool = True, **where: Unpack[Where]) -> Iterator[tuple[Queues, Target]]:
-    """All queues of what the options mean; closed at the end, and errors told with the place they come from.
+def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iterator[tuple[Queues, Target]]:
+    """Open the target of the options; yield its queues. Errors are raised as `CommandError` with their place.
 
-    makes_queues: in a store that this process opens, the queues of the settings file are made.
+    makes_queues: create the queues of the settings file in a store that this process opens.
     """
     from queue_core.connect import open_queues
     from queue_core.http_api.caller import Retries
 
     target = find_target(**where)
     try:
-        patience = Retries(silences=1)  # somebody waits at a terminal
-        queues = open_queues(target.url, token=target.token, durability=target.durability, retries=patience)
+        retries = Retries(timeouts=1)  # a person waits at a terminal
+        queues = open_queues(target.url, token=target.token, durability=target.durability, retries=retries)
         try:
-            _ensure(queues, target.specs if makes_queues else ())
+            _create_missing(queues, target.specs if makes_queues else ())
             yield queues, target
         finally:
             queues.close()
     except QueueError as error:
-        raise _placed(error, target) from error
+        raise _with_place(error, target) from error
 
 
 @contextmanager
-def opened_queue(name: str, **where: Unpack[Where]) -> Iterator[Queue]:
-    """One queue of what the options mean. Raises `InvalidQueueNameError` before anything is opened."""
+def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
+    """Open one queue of the target of the options. Raises `InvalidQueueNameError` before anything is opened."""
     check_queue_name(name)
     with opened(**where) as (queues, _):
         yield queues.queue(name)
 
 
 def find_target(*, url: str | None, store: str | None, token_file: Path | None, file: Path | None) -> Target:
-    """The server or store that the options mean. Raises `CommandError` where there is none."""
+    """Return the target of the options. Raises `CommandError` where there is none."""
     if url and store:
         raise CommandError("--url and --store: give one of them", code=exits.USAGE)
     token = bearer_token(token_file)
@@ -102,7 +103,7 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
     path = file or (Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None)
     if path is not None:
         return _from_file(path, token)
-    if answers(DEFAULT_URL):
+    if is_listening(DEFAULT_URL):
         return Target(DEFAULT_URL, "default", token)
     raise CommandError(
         f"no queues found: no {DEFAULT_FILE} in {Path.cwd()}, and no server answers at {DEFAULT_URL}",
@@ -111,12 +112,12 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
     )
 
 
-def answers(url: str) -> bool:
-    """Whether something listens at a server's URL, or at one of several joined by commas."""
-    return any(_answers(one.strip()) for one in url.split(","))
+def is_listening(url: str) -> bool:
+    """Whether a program listens at a server's URL, or at one of several joined by commas."""
+    return any(_is_listening(one.strip()) for one in url.split(","))
 
 
-def _answers(url: str) -> bool:
+def _is_listening(url: str) -> bool:
     parts = urlsplit(url)
     try:
         if parts.scheme == "unix":
@@ -136,7 +137,7 @@ def _from_file(path: Path, token: str | None) -> Target:
 
     settings, directory = load_queue_file(path)
     server_url = settings.server.url(directory)
-    if answers(server_url):
+    if is_listening(server_url):
         return Target(server_url, f"{path} (server.listen)", token)
     if settings.store.url == "memory:":
         raise CommandError(
@@ -156,7 +157,7 @@ def _store(url: str, origin: str) -> Target:
 
 
 def _durability() -> Literal["strict", "relaxed"]:
-    """Of a store that no settings file describes."""
+    """Return the durability of a store that no settings file describes."""
     match os.environ.get("TOWLINE_DURABILITY") or "strict":
         case "strict":
             return "strict"
@@ -168,8 +169,8 @@ def _durability() -> Literal["strict", "relaxed"]:
             )
 
 
-def _ensure(queues: Queues, specs: tuple[QueueSpec, ...]) -> None:
-    """Queues that the file has and the store has not yet; those it has are left as `towline up` set them."""
+def _create_missing(queues: Queues, specs: tuple[QueueSpec, ...]) -> None:
+    """Create the queues that the store does not have yet; existing ones keep their settings."""
     if specs:
         known = {spec.name for spec in queues.queues()}
         for spec in specs:
@@ -177,7 +178,7 @@ def _ensure(queues: Queues, specs: tuple[QueueSpec, ...]) -> None:
                 queues.put_queue(spec)
 
 
-def _placed(error: QueueError, target: Target) -> CommandError:
+def _with_place(error: QueueError, target: Target) -> CommandError:
     failure = failure_of(error) or CommandError(str(error), code=exits.UNAVAILABLE)
     if not failure.where:
         failure.where = f"{target.shown} (from {target.origin})"

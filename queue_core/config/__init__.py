@@ -1,1 +1,1 @@
-"""The settings of stores, servers and queues, and how mistakes in them are described."""
+"""The settings of stores, servers and queues, and messages about problems in them."""

@@ -1,12 +1,17 @@
-"""Where something listens, as a settings file writes it: host:port, or unix:/path (as a client's URL: unix:///path)."""
+"""Listen addresses of a settings file: host:port or unix:/path for HTTP, and `server.grpc:` for gRPC."""
 
 import re
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, TypeGuard
 
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.config import JsonDict
+
+from queue_core.config.messages import SettingProblem
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7878"
 MAX_SOCKET_PATH_BYTES: Final = 100
+"""Longest path of a Unix socket; Linux allows 107 bytes."""
 _HOST: Final = re.compile(r"[^\s/@\[\]]+|\[[0-9a-fA-F:.]+\]")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -19,8 +24,8 @@ def _listen(value: object) -> object:
         if not path:
             raise ValueError(f"{value}: write the path of the socket, such as unix:/run/towline.sock")
         if len(path.encode()) > MAX_SOCKET_PATH_BYTES:
-            told = f"a socket's path must be at most {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter folder"
-            raise ValueError(f"{value}: {told}")
+            message = f"a socket's path must be at most {MAX_SOCKET_PATH_BYTES} bytes: choose a shorter folder"
+            raise ValueError(f"{value}: {message}")
         return f"unix:{path}"
     scheme, has_scheme, rest = value.partition("://")
     if has_scheme:
@@ -38,5 +43,78 @@ Listen = Annotated[str, BeforeValidator(_listen)]
 
 
 def is_private(listen: str) -> bool:
-    """True when only this machine can reach such a listener."""
+    """Return whether only this host can reach a listener at this address."""
     return listen.startswith("unix:") or listen.rpartition(":")[0].strip("[]") in _LOOPBACK
+
+
+DEFAULT_GRPC: Final = "127.0.0.1:7879"
+_ADDRESS: Final = re.compile(r"(?P<host>[^:/\s]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+
+
+def _is_address(value: object) -> TypeGuard[str]:
+    match = _ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    return match is not None and int(match["port"]) <= 65_535
+
+
+def _address(value: object) -> object:
+    if not _is_address(value):
+        raise ValueError(f"{value!r}: write host:port with a port in [0, 65535], such as {DEFAULT_GRPC}")
+    return value
+
+
+def _grpc(value: object) -> object:
+    """Accept an address alone in place of the settings."""
+    return {"listen": value} if isinstance(value, str) else value
+
+
+class GrpcSettings(BaseModel):
+    """A gRPC listener: plaintext for this host only, with a certificate for others too."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    listen: Annotated[str, BeforeValidator(_address)] = Field(description="host:port; port 0 takes a free one.")
+    certificate: str | None = Field(
+        default=None, min_length=1, description="A PEM file: the certificate, then its chain."
+    )
+    key: str | None = Field(default=None, min_length=1, description="A PEM file: the certificate's key.")
+
+    @property
+    def host(self) -> str:
+        """The host, without brackets."""
+        return self.listen.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """The port."""
+        return int(self.listen.rpartition(":")[2])
+
+
+Grpc = Annotated[GrpcSettings, BeforeValidator(_grpc)]
+
+
+def allow_address_text(schema: JsonDict) -> None:
+    """Allow an address as text in the JSON Schema."""
+    given = schema.pop("anyOf")
+    assert isinstance(given, list)
+    schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_GRPC]}, *given]
+
+
+def grpc_relations(server: Mapping[str, object]) -> list[SettingProblem]:
+    """Return problems between the settings of gRPC and the server's tokens."""
+    grpc = _grpc(server.get("grpc"))
+    if not isinstance(grpc, Mapping):
+        return []
+    here = ("server", "grpc")
+    pair = [name for name in ("certificate", "key") if grpc.get(name) is not None]
+    if len(pair) == 1:
+        return [SettingProblem((*here, pair[0]), "give certificate and key together")]
+    listen = grpc.get("listen")
+    if not _is_address(listen) or is_private(listen):
+        return []
+    if not pair:
+        why = "others could read what goes over the network: give certificate and key"
+        return [SettingProblem(here, f"{listen}: {why}, or listen on {DEFAULT_GRPC}")]
+    if not server.get("tokens"):
+        why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
+        return [SettingProblem(here, f"{listen}: {why}")]
+    return []

@@ -1,4 +1,4 @@
-"""Turns what pydantic says about a document into what its owner needs: what, the value, the limit, the fix."""
+"""Messages about invalid settings: pydantic's errors rewritten with the value, the limit and the fix."""
 
 import difflib
 import re
@@ -16,23 +16,23 @@ _HOME: Final = re.compile(r"(?:unix:)?~[\w.-]*(?:/|$)")
 
 @dataclass(frozen=True, slots=True)
 class SettingProblem:
-    """One thing wrong with a setting: where it stands in the document, and what to do about it."""
+    """A problem with one setting: its path in the document, and a message with a remedy."""
 
     path: tuple[str | int, ...]
     message: str
 
 
-def mistakes_of(
+def problems_of(
     error: ValidationError,
     *,
     model: type[BaseModel],
     prefix: tuple[str | int, ...] = (),
     leave_out: Collection[str] = (),
 ) -> list[SettingProblem]:
-    """Every mistake in `error`, its path under `prefix`.
+    """Return every problem in `error`, its path under `prefix`.
 
-    `model` is what was validated: its fields are what an unknown key is compared with. Mistakes whose pydantic
-    type is in `leave_out` are passed over.
+    `model` is the validated model; unknown keys are compared with its fields. Problems whose pydantic type is in
+    `leave_out` are skipped.
     """
     return [
         SettingProblem((*prefix, *_place(details)), _message(details, model))
@@ -41,12 +41,12 @@ def mistakes_of(
     ]
 
 
-def home_mistakes(
+def home_problems(
     value: object, *, path: tuple[str | int, ...] = (), leave_out: Collection[str] = ()
 ) -> list[SettingProblem]:
-    """Return a mistake for each path that begins with `~`, which only a shell turns into a folder.
+    """Return a problem for each path that begins with `~`, which only a shell expands.
 
-    Values under a key of `leave_out` are for others to read.
+    Values under a key of `leave_out` are skipped.
     """
     if isinstance(value, str):
         if not _HOME.match(value):
@@ -57,17 +57,17 @@ def home_mistakes(
         inner = [(str(key), item) for key, item in value.items() if key not in leave_out]
     elif isinstance(value, list):
         inner = enumerate(value)
-    return [one for key, item in inner for one in home_mistakes(item, path=(*path, key), leave_out=leave_out)]
+    return [one for key, item in inner for one in home_problems(item, path=(*path, key), leave_out=leave_out)]
 
 
 def did_you_mean(word: str, known: Collection[str]) -> str:
-    """`", did you mean 'slo'?"` when a known word is close to `word`; else nothing."""
+    """Return `", did you mean 'slo'?"` when a known word is close to `word`, else ""."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f", did you mean '{close[0]}'?" if close else ""
 
 
 def _place(details: ErrorDetails) -> tuple[str | int, ...]:
-    # pydantic marks a mistake in a mapping's key with this extra step.
+    # pydantic marks an error in a mapping's key with this extra part.
     return tuple(part for part in details["loc"] if part != "[key]")
 
 
@@ -78,25 +78,25 @@ def _message(details: ErrorDetails, model: type[BaseModel]) -> str:
         return f"unknown setting{did_you_mean(str(loc[-1]), _keys(owner) if owner else ())}"
     field = _field_at(model, loc)
     if details["type"] == "missing":
-        return f"is required{_what_it_is(field)}"
+        return f"is required{_described(field)}"
     context: Mapping[str, object] = details.get("ctx", {})
     if details["type"] == "string_pattern_mismatch" and field is not None and field.examples:
         return f"must look like {field.examples[0]} ({context['pattern']}): {_shown(details['input'])}"
-    if details["type"] == "value_error":  # a sentence of our own, which has the value already
+    if details["type"] == "value_error":  # our own message, which includes the value
         return str(context["error"])
-    say = _SAY.get(details["type"])
-    if say is None:
+    template = _TEMPLATES.get(details["type"])
+    if template is None:
         return f"{details['msg']}: {_shown(details['input'])}"
     write = _writer_of(field)
-    return say({key: write(value) for key, value in context.items()}, write(details["input"]))
+    return template({key: write(value) for key, value in context.items()}, write(details["input"]))
 
 
-def _what_it_is(field: FieldInfo | None) -> str:
+def _described(field: FieldInfo | None) -> str:
     return f": {field.description.rstrip('.')}" if field and field.description else ""
 
 
 def _writer_of(field: FieldInfo | None) -> Callable[[object], str]:
-    """How a value of the field is shown: as its own type writes it in a file ("30s"), where that is defined."""
+    """Return how to show a value of the field: as its type writes it in a file ("30s"), where defined."""
     annotated = [*field.metadata, *_metadata_inside(field.annotation)] if field else []
     for item in annotated:
         if isinstance(item, PlainSerializer):
@@ -119,9 +119,9 @@ def _field_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> FieldInfo |
 
 
 def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """The model that holds the field at the end of `loc`, when every step on the way leads to a model.
+    """Return the model that holds the field at the end of `loc`, or None if the path leaves the models.
 
-    A step into a mapping or a list of models (a name, a position) stays with what they hold.
+    A key of a mapping or an index of a list of models leads to the model of its items.
     """
     inside: type[BaseModel] | None = None
     for part in loc:
@@ -140,12 +140,12 @@ def _model_at(model: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMo
 
 
 def _named(model: type[BaseModel], key: str | int) -> FieldInfo | None:
-    """The field that a document calls so."""
+    """Return the field of this name or alias."""
     return next((f for name, f in model.model_fields.items() if key == (f.alias or name)), None)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    """What a document may write: a field may have another name there."""
+    """Return the keys that a document may use: the fields' aliases or names."""
     return [field.alias or name for name, field in model.model_fields.items()]
 
 
@@ -165,8 +165,8 @@ def _must(phrase: str) -> Callable[[Mapping[str, object], str], str]:
     return lambda context, shown: f"{phrase.format_map(context)}: {shown}"
 
 
-# By pydantic's name for the mistake.
-_SAY: Final[Mapping[str, Callable[[Mapping[str, object], str], str]]] = {
+# Message templates by pydantic's error type.
+_TEMPLATES: Final[Mapping[str, Callable[[Mapping[str, object], str], str]]] = {
     "int_type": _must("must be a whole number"),
     "int_from_float": _must("must be a whole number"),
     "int_parsing": _must("must be a whole number"),

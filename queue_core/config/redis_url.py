@@ -1,4 +1,4 @@
-"""What a Redis URL says: which servers, how to enter, and what the operator vouches for. Pure."""
+"""Redis URLs, parsed: servers, login, sharding, and the operator's assurances. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,11 +47,11 @@ class RedisUrl:
     """A parsed URL.
 
     Args:
-        addresses: the server; some nodes of the cluster; or the sentinels.
-        service: what the sentinels call the primary.
-        tls_files: `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`, as far as given.
-        assumes_durable: the operator vouches for what a server that hides its settings does not show.
-        spread: the number of shards of queues that are to be spread once they are created.
+        addresses: the server, some nodes of the cluster, or the sentinels.
+        service: the sentinels' name of the primary.
+        tls_files: those given of `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`.
+        assumes_durable: the operator asserts that a server which hides its settings is durable.
+        shards: the number of shards per queue, applied when the queue is created.
         shown: the URL without secrets, for logs and errors.
     """
 
@@ -64,17 +64,17 @@ class RedisUrl:
     tls_files: tuple[tuple[str, str], ...] = ()
     service: str = ""
     assumes_durable: bool = False
-    spread: tuple[tuple[str, int], ...] = ()
+    shards: tuple[tuple[str, int], ...] = ()
     shown: str = ""
 
 
 def is_redis_url(url: str) -> bool:
-    """Whether the scheme is one of ours."""
+    """Return whether the URL has a Redis scheme."""
     return url.partition(":")[0] in _KINDS
 
 
 def parse_url(url: str) -> RedisUrl:
-    """Take a URL apart. Raises `InvalidSettingError`, which shows the forms and never a password."""
+    """Parse a URL. Raises `InvalidSettingError`, which shows the valid forms and never a password."""
     scheme, separator, _ = url.partition("://")
     kind = _KINDS.get(scheme)
     shown = without_secrets(url)
@@ -83,7 +83,7 @@ def parse_url(url: str) -> RedisUrl:
     try:
         parts = urlsplit(url)
     except ValueError:
-        _refuse(shown, "out of form")
+        _refuse(shown, "malformed")
     if parts.fragment:
         _refuse(shown, "'#' must be written %23")
     login, _, hosts = parts.netloc.rpartition("@")
@@ -100,13 +100,13 @@ def parse_url(url: str) -> RedisUrl:
         tuple((name, options[name]) for name in _TLS_FILES if name in options),
         service,
         options.get("assume_durable") == "true",
-        _spread(options.get("spread", ""), shown),
+        _shards(options.get("spread", ""), shown),
         shown,
     )
 
 
 def without_secrets(url: str) -> str:
-    """The URL without user and password."""
+    """Return the URL without user and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url.rpartition("@")[2]
 
@@ -118,7 +118,7 @@ def _options(query: str, shown: str, *, is_tls: bool, is_socket: bool) -> dict[s
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
-        _refuse(shown, "its ?options are out of form")
+        _refuse(shown, "its ?options are malformed")
     options: dict[str, str] = {}
     for name, value in pairs:
         if name not in known:
@@ -131,19 +131,19 @@ def _options(query: str, shown: str, *, is_tls: bool, is_socket: bool) -> dict[s
     return options
 
 
-def _spread(text: str, shown: str) -> tuple[tuple[str, int], ...]:
-    """`thumbs:8,mails:4`: the number of shards of each queue."""
-    wanted: dict[str, int] = {}
+def _shards(text: str, shown: str) -> tuple[tuple[str, int], ...]:
+    """Parse `thumbs:8,mails:4`, the number of shards of each queue."""
+    shards: dict[str, int] = {}
     for part in text.split(",") if text else ():
         queue, _, size = part.partition(":")
-        if not queue or queue in wanted or not (size.isascii() and size.isdigit() and 2 <= int(size) <= MAX_SHARDS):
+        if not queue or queue in shards or not (size.isascii() and size.isdigit() and 2 <= int(size) <= MAX_SHARDS):
             _refuse(shown, f"spread is a list of queues with 2 to {MAX_SHARDS} shards each, thumbs:8,mails:4: {part!r}")
-        wanted[queue] = int(size)
-    return tuple(wanted.items())
+        shards[queue] = int(size)
+    return tuple(shards.items())
 
 
 def _path(kind: str, path: str, options: Mapping[str, str], shown: str) -> tuple[str, int]:
-    """The sentinels' name of the primary, and the database."""
+    """Return the sentinels' name of the primary, and the database."""
     if kind == "socket":
         if len(path) < 2:
             _refuse(shown, "a socket needs its path")

@@ -1,6 +1,6 @@
-"""The queue's half of the settings file as frozen models: store, server, queues; and what overrides what.
+"""The queue's half of the settings file as frozen models (store, server, queues), and overrides of its settings.
 
-Text and environment are handed in; the half that concerns pools is passed over here.
+Reads neither files nor the environment; the settings of pools are skipped here.
 """
 
 import re
@@ -12,10 +12,16 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from queue_core.config.grpc import Grpc, grpc_relations, or_an_address
-from queue_core.config.listen import DEFAULT_LISTEN, Listen, is_private
-from queue_core.config.messages import SettingProblem, did_you_mean, home_mistakes, mistakes_of
-from queue_core.config.store import DEFAULT_STORE, ENVIRONMENT_NAME, Store, StoreSettings, or_a_url, store_relations
+from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
+from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
+from queue_core.config.store import (
+    DEFAULT_STORE,
+    ENVIRONMENT_NAME,
+    Store,
+    StoreSettings,
+    allow_url_text,
+    store_relations,
+)
 from queue_core.config.units import Bytes, Seconds, format_seconds, parse_seconds
 from queue_core.config.yaml_document import Document, DocumentError, Place
 from queue_core.limits import (
@@ -38,13 +44,13 @@ Count = Annotated[int, Field(strict=True)]
 
 
 class SettingsModel(BaseModel):
-    """A group of settings: frozen, and a key nobody knows is a mistake."""
+    """A group of settings: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RetrySettings(SettingsModel):
-    """How long a task rests after a failed lease."""
+    """The back-off after a failed lease."""
 
     min: Seconds = Field(default=1.0, ge=0, le=MAX_ETA_SECONDS, description="After the first failure.")
     max: Seconds = Field(default=300.0, ge=0, le=MAX_ETA_SECONDS, description="The most, doubling on the way.")
@@ -68,10 +74,10 @@ Emails = Annotated[tuple[Annotated[str, BeforeValidator(_email)], ...], Field(ma
 
 
 class AclSettings(SettingsModel):
-    """Who may do what through a front door that knows its callers by email; nobody named: whoever has a token."""
+    """Permissions in the APIs that identify callers by email; both empty: any caller with a token."""
 
-    users: Emails = Field(default=(), description="Who may list, get, lease, delete and update tasks.")
-    writers: Emails = Field(default=(), description="Who may insert tasks.")
+    users: Emails = Field(default=(), description="Callers that may list, get, lease, delete and update tasks.")
+    writers: Emails = Field(default=(), description="Callers that may insert tasks.")
 
 
 class QueueSettings(SettingsModel):
@@ -91,7 +97,7 @@ class QueueSettings(SettingsModel):
     )
     retry: RetrySettings = Field(default=RetrySettings(), description="Back-off after a failed lease.")
     on_exhausted: Literal["dead", "delete"] = Field(
-        default="dead", description="What becomes of a task at max_leases: kept as dead, or deleted."
+        default="dead", description="A task at max_leases is kept as dead, or deleted."
     )
     name_retention: Seconds = Field(
         default=NAME_RETENTION_SECONDS,
@@ -103,9 +109,11 @@ class QueueSettings(SettingsModel):
         default=None,
         ge=1,
         le=MAX_LEASE_CALLS_PER_SECOND,
-        description="Lease calls that the front doors of App Engine and Cloud Tasks grant; App Engine's are 10.",
+        description="Limit on lease calls through App Engine's and Cloud Tasks' APIs; App Engine has 10.",
     )
-    acl: AclSettings = Field(default=AclSettings(), description="Who may use the front doors that know their callers.")
+    acl: AclSettings = Field(
+        default=AclSettings(), description="Permissions in the APIs that identify callers by email."
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
@@ -114,7 +122,7 @@ class QueueSettings(SettingsModel):
         return self
 
     def spec(self, name: str) -> QueueSpec:
-        """The same as the queue's own value."""
+        """Return these settings as a `QueueSpec`."""
         return QueueSpec(
             name,
             lease_seconds=self.lease,
@@ -131,15 +139,15 @@ class QueueSettings(SettingsModel):
 
 
 class TokenSettings(SettingsModel):
-    """A bearer token the server accepts, and what its bearer may do. The token itself is never in the file."""
+    """A bearer token that the server accepts, and its role. The token itself is never in the file."""
 
-    role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What its bearer may do.")
+    role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What the bearer of the token may do.")
     email: str | None = Field(
         default=None,
         max_length=320,
         pattern=r"^[^@\s]+@[^@\s]+$",
         examples=["worker@example.com"],
-        description="Who bears it, for queues that have an acl (user_emails, writer_emails).",
+        description="The bearer's email, for queues that have an acl.",
     )
     token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
     token_env: str | None = Field(
@@ -151,21 +159,21 @@ class TokenSettings(SettingsModel):
 
 
 class ServerSettings(SettingsModel):
-    """Where the HTTP API listens, and whom it answers."""
+    """The HTTP API: its address and its tokens."""
 
     listen: Listen = Field(default=DEFAULT_LISTEN, description="host:port, or unix:/path/to/socket.")
-    tokens: tuple[TokenSettings, ...] = Field(default=(), description="Asked for when any is given.")
+    tokens: tuple[TokenSettings, ...] = Field(default=(), description="Required from clients when any is given.")
     grpc: Grpc | None = Field(
-        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=or_an_address
+        default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=allow_address_text
     )
 
     @property
     def is_private(self) -> bool:
-        """True when only this machine can reach it."""
+        """Whether only this host can reach the server."""
         return is_private(self.listen)
 
     def url(self, directory: Path) -> str:
-        """What a client on this machine is to be told; a relative socket path is seen from `directory`."""
+        """Return the URL for clients on this host; a relative socket path is resolved from `directory`."""
         if self.listen.startswith("unix:"):
             return f"unix://{(directory / self.listen.removeprefix('unix:')).absolute()}"
         host, _, port = self.listen.rpartition(":")
@@ -177,7 +185,7 @@ class QueueFile(SettingsModel):
     """The settings file without its pools."""
 
     store: Store = Field(
-        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=or_a_url
+        default=StoreSettings(url=DEFAULT_STORE), description="Where tasks are kept.", json_schema_extra=allow_url_text
     )
     durability: Literal["strict", "relaxed"] = Field(
         default="strict",
@@ -185,25 +193,25 @@ class QueueFile(SettingsModel):
     )
     server: ServerSettings = Field(default=ServerSettings())
     lifecycle: Literal["task", "batch", "off"] = Field(
-        default="task", description="The log of changes: an event per task, per call, or none."
+        default="task", description="The lifecycle log: an event per task, per call, or none."
     )
     log: str | None = Field(default=None, min_length=1, description="A file for the log, besides standard error.")
     total_storage_limit: Bytes | None = Field(
         default=None,
         ge=0,
         le=MAX_STORAGE_BYTES,
-        description="What the payloads of all tasks may come to; left out: as it was set, at first without a limit.",
+        description="Limit on the payload bytes of all tasks; left out: unchanged, at first no limit.",
     )
     queues: dict[str, QueueSettings] = Field(default_factory=dict, description="Queues by name.")
 
     def specs(self) -> list[QueueSpec]:
-        """Every queue as its own value."""
+        """Return all queues."""
         return [settings.spec(name) for name, settings in self.queues.items()]
 
 
 @dataclass(frozen=True, slots=True)
 class Override:
-    """A setting given outside the file: by an environment variable or a flag, which is its `origin`."""
+    """A setting given outside the file: by an environment variable or a flag, named by `origin`."""
 
     path: tuple[str, ...]
     value: str
@@ -217,24 +225,24 @@ OVERRIDABLE: Final[Mapping[tuple[str, ...], str]] = {
     ("lifecycle",): "LIFECYCLE",
     ("log",): "LOG",
 }
-"""Settings an environment variable may set: `TOWLINE_` and this."""
+"""Settings that an environment variable can override: `TOWLINE_` and this suffix."""
 
 
 def environment_overrides(environ: Mapping[str, str]) -> list[Override]:
-    """The settings that `TOWLINE_...` variables give."""
+    """Return the overrides given by `TOWLINE_...` variables."""
     names = {path: f"TOWLINE_{name}" for path, name in OVERRIDABLE.items()}
     return [Override(path, environ[name], name) for path, name in names.items() if environ.get(name)]
 
 
 def refuse_empty(document: Document) -> None:
-    """Raise `DocumentError` for a document without settings, such as a file that a program is about to write."""
+    """Raise `DocumentError` for a document without settings, such as a half-written file."""
     if document.data is None:
         found = "nothing is set here (comments set nothing): give queues and pools, or {} for all defaults"
         raise DocumentError((document.line_at(Place(1, 1), found),))
 
 
 def overlay(data: object, overrides: Sequence[Override]) -> object:
-    """`data` with the overrides on top, the last one winning; what is no mapping is left for validation to refuse."""
+    """Return `data` with the overrides applied, the last one winning; anything but a mapping is left to validation."""
     if data is None:
         data = {}
     if not isinstance(data, Mapping):
@@ -253,25 +261,27 @@ def _with(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
 _QUEUE_YAML_KEYS: Final = frozenset({"queue", "resume_paused_queues", "application"})
 _OF_APP_ENGINE: Final = (
     "this looks like App Engine's {}, not like a settings file: `towline queues apply FILE` makes the queues of a "
-    "server or a store what it says, `towline init --from FILE` writes a settings file with them"
+    "server or a store as it says, `towline init --from FILE` writes a settings file with them"
 )
 
 
-def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[QueueFile | None, list[SettingProblem]]:
-    """The models of a document, or what is wrong with it. Keys in `also` belong to somebody else."""
+def parse_queue_file(
+    data: object, *, other_keys: Collection[str] = ()
+) -> tuple[QueueFile | None, list[SettingProblem]]:
+    """Return the model of a document, or None and its problems. Keys in `other_keys` are skipped."""
     if data is None:
         data = {}
     if isinstance(data, str) and data.startswith("<"):
         return None, [SettingProblem((), _OF_APP_ENGINE.format("queue.xml"))]
     if not isinstance(data, Mapping):
         return None, [SettingProblem((), "must be a mapping of settings, such as `store: sqlite:///towline.db`")]
-    known = [*QueueFile.model_fields, *also]
+    known = [*QueueFile.model_fields, *other_keys]
     foreign: Collection[str] = ()
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     if isinstance(data.get("queue", ""), list | None):
         foreign = _QUEUE_YAML_KEYS
-        mistakes.append(SettingProblem(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
-    mistakes += [
+        problems.append(SettingProblem(("queue",), _OF_APP_ENGINE.format("queue.yaml")))
+    problems += [
         SettingProblem((key,), f"unknown setting{did_you_mean(key, known)}")
         for key in data
         if key not in known and key not in foreign
@@ -280,36 +290,36 @@ def parse_queue_file(data: object, *, also: Collection[str] = ()) -> tuple[Queue
     queues = mine.get("queues")
     if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
         mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
-    relations = _relations(mine) + home_mistakes({key: mine[key] for key in mine if key != "queues"})
+    relations = _relations(mine) + home_problems({key: mine[key] for key in mine if key != "queues"})
     try:
-        return QueueFile.model_validate(mine), mistakes + relations
+        return QueueFile.model_validate(mine), problems + relations
     except ValidationError as error:
-        fields = mistakes_of(error, model=QueueFile, leave_out={_CONTRADICTION})
-        told = {mistake.path for mistake in fields}
-        return None, mistakes + fields + [mistake for mistake in relations if mistake.path not in told]
+        fields = problems_of(error, model=QueueFile, leave_out={_CONTRADICTION})
+        reported = {problem.path for problem in fields}
+        return None, problems + fields + [problem for problem in relations if problem.path not in reported]
 
 
 def document_error(
-    document: Document, mistakes: Sequence[SettingProblem], overrides: Sequence[Override]
+    document: Document, problems: Sequence[SettingProblem], overrides: Sequence[Override]
 ) -> DocumentError:
-    """Every mistake with its place: a line of the file, or the variable or flag that gave the value.
+    """Return an error with all problems and the duplicate keys of a document.
 
-    Those of `mistakes`, and the keys that the document gives twice.
+    Each is prefixed with its place in the file, or with the variable or flag that gave the value.
     """
     origins = {override.path: override.origin for override in overrides}
 
-    def line(mistake: SettingProblem) -> str:
-        origin = origins.get(tuple(map(str, mistake.path)))
-        return f"{origin}: {mistake.message}" if origin else document.line_about(mistake.path, mistake.message)
+    def line(problem: SettingProblem) -> str:
+        origin = origins.get(tuple(map(str, problem.path)))
+        return f"{origin}: {problem.message}" if origin else document.line_about(problem.path, problem.message)
 
-    told = [(document.place(mistake.path), line(mistake)) for mistake in mistakes]
-    told += [(flaw.place, document.line_at(flaw.place, flaw.message)) for flaw in document.repeats]
-    ordered = sorted(told, key=lambda one: one[0])
+    lines = [(document.place(problem.path), line(problem)) for problem in problems]
+    lines += [(flaw.place, document.line_at(flaw.place, flaw.message)) for flaw in document.repeats]
+    ordered = sorted(lines, key=lambda one: one[0])
     return DocumentError(tuple(dict.fromkeys(text for _, text in ordered)))
 
 
 def absolute_store(url: str, directory: Path) -> str:
-    """A relative `sqlite:///file.db` as seen from `directory`; any other URL as it is."""
+    """Resolve a relative `sqlite:///file.db` from `directory`; return any other URL unchanged."""
     prefix = "sqlite:///"
     if not url.startswith(prefix) or url.removeprefix(prefix).startswith("/"):
         return url
@@ -317,22 +327,22 @@ def absolute_store(url: str, directory: Path) -> str:
 
 
 def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
-    """What pydantic compares only when every field is right by itself."""
-    mistakes: list[SettingProblem] = []
+    """Return problems between fields, which pydantic only checks when every field is valid by itself."""
+    problems: list[SettingProblem] = []
     queues = data.get("queues")
     for name, settings in queues.items() if isinstance(queues, Mapping) else ():
         path = ("queues", str(name))
         if not _QUEUE_NAME.fullmatch(str(name)):
             limit = f"1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-'"
-            mistakes.append(SettingProblem(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
+            problems.append(SettingProblem(path, f"a queue's name must be {limit}: it has {len(str(name))} characters"))
         if isinstance(settings, Mapping):
-            mistakes += _out_of_order(settings, path, QueueSettings, low="lease", high="max_lease")
+            problems += _out_of_order(settings, path, QueueSettings, low="lease", high="max_lease")
             retry = settings.get("retry")
             if isinstance(retry, Mapping):
-                mistakes += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
+                problems += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
     store, server = data.get("store"), data.get("server")
-    mistakes += store_relations(store) if isinstance(store, Mapping) else []
-    return mistakes + (_server_relations(server) if isinstance(server, Mapping) else [])
+    problems += store_relations(store) if isinstance(store, Mapping) else []
+    return problems + (_server_relations(server) if isinstance(server, Mapping) else [])
 
 
 def _out_of_order(
@@ -343,7 +353,7 @@ def _out_of_order(
         try:
             seconds[key] = parse_seconds(settings.get(key, model.model_fields[key].default))
         except ValueError:
-            return []  # told by the field itself
+            return []  # reported for the field itself
     if seconds[low] <= seconds[high]:
         return []
     where, other = (low, high) if low in settings else (high, low)
@@ -354,13 +364,13 @@ def _out_of_order(
 
 
 def _server_relations(server: Mapping[str, object]) -> list[SettingProblem]:
-    mistakes: list[SettingProblem] = []
+    problems: list[SettingProblem] = []
     tokens = server.get("tokens", ())
     for index, token in enumerate(tokens if isinstance(tokens, Sequence) else ()):
         if isinstance(token, Mapping) and ("token_file" in token) == ("token_env" in token):
-            mistakes.append(SettingProblem(("server", "tokens", index), "give either token_file or token_env"))
+            problems.append(SettingProblem(("server", "tokens", index), "give either token_file or token_env"))
     listen = server.get("listen")
     if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
         why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
-        mistakes.append(SettingProblem(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
-    return mistakes + grpc_relations(server)
+        problems.append(SettingProblem(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
+    return problems + grpc_relations(server)

@@ -1,4 +1,4 @@
-"""The `store:` of a settings file: a URL, or a URL and the place of its password, which is never in the file."""
+"""The `store:` of a settings file: a URL, or a URL and where to read its password, which is never in the file."""
 
 from collections.abc import Mapping
 from typing import Annotated, Final
@@ -18,15 +18,15 @@ _STORE_FORMS: Final = f"{DEFAULT_STORE}, postgresql://user@host/database, redis:
 def _store_url(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{value!r}: write a store's URL, such as {DEFAULT_STORE}")  # noqa: TRY004
-    scheme, told = scheme_of(value), masked(value)
+    scheme, shown = scheme_of(value), masked(value)
     if scheme not in SCHEMES:
-        raise ValueError(f"{told}: there is no store {scheme!r}{did_you_mean(scheme, SCHEMES)}; write {_STORE_FORMS}")
+        raise ValueError(f"{shown}: there is no store {scheme!r}{did_you_mean(scheme, SCHEMES)}; write {_STORE_FORMS}")
     if scheme == "memory" and value != "memory:":
-        raise ValueError(f"{told}: write memory:, with nothing after it")
+        raise ValueError(f"{shown}: write memory:, with nothing after it")
     if scheme == "sqlite" and (flaw := sqlite_flaw(value)):
-        raise ValueError(f"{told}: {flaw}")
+        raise ValueError(f"{shown}: {flaw}")
     if is_shared(value) and "://" not in value:
-        raise ValueError(f"{told}: write {scheme}://host, with two slashes")
+        raise ValueError(f"{shown}: write {scheme}://host, with two slashes")
     if scheme.startswith("redis"):
         _check_redis(value)
     return value
@@ -42,12 +42,12 @@ def _check_redis(url: str) -> None:
 
 
 def _store(value: object) -> object:
-    """A URL alone is all of the settings."""
+    """Accept a URL alone in place of the settings."""
     return value if isinstance(value, Mapping | BaseModel) else {"url": _store_url(value)}
 
 
 class StoreSettings(BaseModel):
-    """Where tasks are kept: a URL, and for a store that several hosts share, where its password is found."""
+    """The store: a URL and, for a store that several hosts share, the source of its password."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -62,7 +62,7 @@ class StoreSettings(BaseModel):
 
     @model_serializer
     def _shown(self) -> str | dict[str, str]:
-        """As the file has it, with a password hidden."""
+        """Serialize as in the file, with a password hidden."""
         given = {"password_file": self.password_file, "password_env": self.password_env}
         places = {name: place for name, place in given.items() if place is not None}
         return {"url": masked(self.url), **places} if places else masked(self.url)
@@ -71,14 +71,14 @@ class StoreSettings(BaseModel):
 Store = Annotated[StoreSettings, BeforeValidator(_store)]
 
 
-def or_a_url(schema: JsonDict) -> None:
-    """For the JSON Schema: a text will do."""
+def allow_url_text(schema: JsonDict) -> None:
+    """Allow a URL as text in the JSON Schema."""
     whole: JsonDict = {"$ref": schema.pop("$ref")}
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_STORE, "postgresql://user@host/database"]}, whole]
 
 
 def store_relations(store: Mapping[str, object]) -> list[SettingProblem]:
-    """What its members ask of each other."""
+    """Return problems between the settings of the store."""
     url = store.get("url")
     places = [name for name in ("password_file", "password_env") if store.get(name) is not None]
     if len(places) == 2:

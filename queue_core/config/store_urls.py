@@ -1,4 +1,4 @@
-"""URLs of stores and servers as text: what they may look like, without their secrets, with one. Pure; no driver."""
+"""URLs of stores and servers as text: their schemes, and hiding or inserting a password. Pure; no driver."""
 
 import re
 from typing import Final
@@ -36,17 +36,17 @@ def sqlite_flaw(url: str) -> str:
 
 
 def scheme_of(url: str) -> str:
-    """What comes before the first colon."""
+    """Return the part before the first colon."""
     return url.partition(":")[0]
 
 
 def is_shared(url: str) -> bool:
-    """Whether several hosts may share the store of this URL."""
+    """Return whether several hosts may share the store of this URL."""
     return scheme_of(url) in SHARED_SCHEMES
 
 
 def masked(url: str) -> str:
-    """The URL for people: `postgresql://user:***@host/db`. Rather hides too much of one that is out of form."""
+    """Return the URL without secrets: `postgresql://user:***@host/db`. Hides too much rather than too little."""
     head, separator, rest = url.partition("://")
     if not separator:
         head, rest = "", url
@@ -57,12 +57,12 @@ def masked(url: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether there is a secret in it."""
+    """Return whether the URL has a secret."""
     return masked(url) != url
 
 
 def with_password(url: str, password: str) -> str:
-    """The URL with a password, whatever characters that has."""
+    """Return the URL with a password, quoted as needed."""
     head, separator, rest = url.partition("://")
     authority, slash, path = rest.partition("/")
     user, _, hosts = authority.rpartition("@")

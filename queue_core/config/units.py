@@ -30,9 +30,9 @@ _WRITE_A_FRACTION: Final = "write a fraction such as 0.5% or 0.005"
 
 
 def parse_seconds(value: object) -> float:
-    """Seconds from "500ms", "30s", "1m30s", "2h", "7d", or from a number of seconds.
+    """Return the seconds of "500ms", "30s", "1m30s", "2h", "7d", or from a number of seconds.
 
-    Raises `ValueError` for anything else, for a truth value, and for a negative or endless number.
+    Raises `ValueError` for anything else, including booleans, and for a negative or infinite number.
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
@@ -43,9 +43,9 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_bytes(value: object) -> int:
-    """Bytes from "64KiB", "512MiB" (powers of 1024), "1GB" (powers of 1000), or a whole number of bytes.
+    """Return the bytes of "64KiB", "512MiB" (powers of 1024), "1GB" (powers of 1000), or a whole number of bytes.
 
-    Raises `ValueError` for anything else, for a truth value, and for a negative or broken number of bytes.
+    Raises `ValueError` for anything else, including booleans, and for a negative or fractional number of bytes.
     """
     if isinstance(value, str):
         match = _SIZE.fullmatch(value)
@@ -60,7 +60,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_fraction(value: object) -> float:
-    """A fraction in [0, 1] from "0.5%" or 0.005. Raises `ValueError` for anything else."""
+    """Return a fraction in [0, 1] from "0.5%" or 0.005. Raises `ValueError` for anything else."""
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value)
         if match is None:
@@ -74,7 +74,7 @@ def parse_fraction(value: object) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """The shortest exact way to write `seconds`, to the millisecond: 90 is "1m30s", 0.5 is "500ms"."""
+    """Return the shortest way to write `seconds`, exact to the millisecond: 90 is "1m30s", 0.5 is "500ms"."""
     milliseconds = round(seconds * 1_000)
     if milliseconds == 0:
         return "0s"
@@ -87,7 +87,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bytes(count: int) -> str:
-    """The shortest exact way to write `count` bytes in powers of 1024: 536870912 is "512MiB"."""
+    """Return the shortest exact way to write `count` bytes in powers of 1024: 536870912 is "512MiB"."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if count and count % _BYTES_PER[unit] == 0:
             return f"{count // _BYTES_PER[unit]}{unit}"
@@ -95,7 +95,7 @@ def format_bytes(count: int) -> str:
 
 
 def format_fraction(fraction: float) -> str:
-    """A fraction as a percentage: 0.005 is "0.5%"."""
+    """Return a fraction as a percentage: 0.005 is "0.5%"."""
     return f"{fraction * 100:.10g}%"
 
 

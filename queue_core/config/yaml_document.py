@@ -1,6 +1,6 @@
-"""Text of a settings file to plain values, and back to line and column: YAML 1.2's scalars, every mistake at once.
+"""Parses YAML 1.2 text to plain values with their lines and columns, and reports all errors at once.
 
-Reads no file, and knows no setting. What a value means is for others to say; where it stands is told here.
+Reads no file and knows no setting.
 """
 
 import re
@@ -12,10 +12,10 @@ import yaml
 
 MAX_TEXT_BYTES: Final = 256 << 10
 MAX_VALUES: Final = 20_000
-"""Values in one document, an alias counted for all it stands for."""
+"""Limit on the values of one document; an alias counts as all the values it expands to."""
 MAX_DEPTH: Final = 40
 MAX_DIGITS: Final = 300
-"""A longer number is beyond what a float can be, or can't be shown in an error."""
+"""Limit on the digits of a number: a longer one exceeds a float, or is too long to show in an error."""
 
 Path = tuple[str | int, ...]
 """The keys and list positions that lead to a value."""
@@ -24,7 +24,7 @@ _TOO_MANY: Final = f"keys and values are more than {MAX_VALUES} here: is this th
 _TAG: Final = "tag:yaml.org,2002:"
 _PLAIN_TAGS: Final = frozenset({f"{_TAG}{kind}" for kind in ("null", "bool", "int", "float", "str")})
 _NUMBERS: Final = frozenset({f"{_TAG}int", f"{_TAG}float"})
-# YAML 1.2.2, section 10.3.2 (core schema): 12:30, yes and 010 are not what YAML 1.1 took them for.
+# YAML 1.2.2, section 10.3.2 (core schema): 12:30, yes and 010 differ from YAML 1.1.
 _CORE_SCALARS: Final = (
     ("null", re.compile(r"~|null|Null|NULL|"), "~nN"),
     ("bool", re.compile(r"true|True|TRUE|false|False|FALSE"), "tTfF"),
@@ -50,14 +50,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Flaw:
-    """What is wrong with a text whatever its values mean, and where."""
+    """A syntactic error of a text, and its place."""
 
     place: Place
     message: str
 
 
 class DocumentError(Exception):
-    """A document that cannot be used; `lines` tells every mistake, each beginning with its place."""
+    """A document has errors: one of `lines` for each, beginning with its place."""
 
     def __init__(self, lines: tuple[str, ...]) -> None:
         super().__init__("\n".join(lines))
@@ -66,9 +66,9 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The values of a text called `name`; `places` tells where the key of each (or the list item) stands.
+    """The values of a text called `name`; `places` has the place of each key or list item.
 
-    `repeats`: keys that are given twice, where they were kept to be told with what else is wrong. `data` has the first.
+    `repeats`: duplicate keys, if they are to be reported with other problems; `data` has the first of each.
     """
 
     name: str
@@ -77,28 +77,28 @@ class Document:
     repeats: Sequence[Flaw] = ()
 
     def place(self, path: Path) -> Place:
-        """Where `path` stands, or the nearest thing above it that is written down."""
+        """Return the place of `path`, or of the nearest parent that is written in the text."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.places:
                 return self.places[path[:end]]
         return Place(1, 1)
 
     def line_about(self, path: Path, message: str) -> str:
-        """`towline.yaml:12:9: pools.resize.slo: ...`"""
+        """Return a line such as `towline.yaml:12:9: pools.resize.slo: ...`."""
         return self.line_at(self.place(path), f"{shown_path(path)}: {message}" if path else message)
 
     def line_at(self, place: Place, message: str) -> str:
-        """A message with its place in front."""
+        """Return a message after its place."""
         return line_at(self.name, place, message)
 
 
 def line_at(name: str, place: Place, message: str) -> str:
-    """`towline.yaml:12:9: ...`"""
+    """Return a line such as `towline.yaml:12:9: ...`."""
     return f"{name}:{place.line}:{place.column}: {message}"
 
 
 def shown_path(path: Path) -> str:
-    """`("server", "tokens", 0)` as `server.tokens[0]`."""
+    """Return a path as text: `("server", "tokens", 0)` is `server.tokens[0]`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f"{'.' if text else ''}{part}"
@@ -106,10 +106,10 @@ def shown_path(path: Path) -> str:
 
 
 def read_document(text: str, *, name: str, repeats: Literal["refused", "kept"] = "refused") -> Document:
-    """The values of `text`; nothing at all is `None`.
+    """Return the values of `text`; `None` for an empty text.
 
     Args:
-        repeats: keys that are given twice are refused, or kept in the document for whoever looks for other mistakes.
+        repeats: refuse duplicate keys, or keep them in `Document.repeats` to report them with other problems.
 
     Raises `DocumentError` for broken syntax (the first place), and for duplicate keys, tags of other types, aliases
     that expand too far and the like (all of them).
@@ -118,16 +118,16 @@ def read_document(text: str, *, name: str, repeats: Literal["refused", "kept"] =
     reading = _Reading()
     data = reading.value(root, ()) if root is not None else None
     if reading.flaws or (reading.repeats and repeats == "refused"):
-        told = sorted({*reading.flaws, *reading.repeats})
-        raise DocumentError(tuple(line_at(name, flaw.place, flaw.message) for flaw in told))
+        message = sorted({*reading.flaws, *reading.repeats})
+        raise DocumentError(tuple(line_at(name, flaw.place, flaw.message) for flaw in message))
     return Document(name, data, reading.places, tuple(dict.fromkeys(reading.repeats)))
 
 
 def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = "refused") -> yaml.Node | None:
-    """The nodes of `text`, nested at most 40 deep, for who must know how a value was written; `None` for no text.
+    """Return the nodes of `text`, which show how each value was written; `None` for an empty text.
 
-    Where anchors are refused there are at most `MAX_VALUES` nodes. Where they are allowed an alias is its anchor's own
-    node, and whoever walks the tree bounds the walk. Raises `DocumentError` for broken syntax.
+    Nested at most 40 deep. With anchors refused there are at most `MAX_VALUES` nodes. With anchors allowed an alias is
+    its anchor's node, and the caller must bound its walk. Raises `DocumentError` for broken syntax.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_TEXT_BYTES:
@@ -145,7 +145,7 @@ def read_tree(text: str, *, name: str, anchors: Literal["allowed", "refused"] = 
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's nodes, with YAML 1.2's idea of which plain scalars are more than text, and a bound on nesting."""
+    """PyYAML's composer with YAML 1.2's implicit types and a limit on nesting."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  PyYAML's own name
     depth = 0
@@ -157,8 +157,8 @@ class _Composer(yaml.SafeLoader):
         event = self.peek_event()  # type: ignore[no-untyped-call]
         self.left -= 1
         if self.aliasing == "refused" and (event.anchor or not self.left):
-            told = "anchors and aliases are not read here: write it out" if event.anchor else _TOO_MANY
-            raise yaml.composer.ComposerError(None, None, told, event.start_mark)
+            message = "anchors and aliases are not supported here: write it out" if event.anchor else _TOO_MANY
+            raise yaml.composer.ComposerError(None, None, message, event.start_mark)
         if self.depth > MAX_DEPTH:
             raise yaml.composer.ComposerError(None, None, f"nested deeper than {MAX_DEPTH} levels", event.start_mark)
         try:
@@ -185,8 +185,8 @@ class _Reading:
         if self._left == 0:
             return None
         self._left = 0 if len(path) > MAX_DEPTH else self._left - 1
-        if self._left == 0:  # told once: whatever follows is left unread
-            self._mistake(node, path[:4], f"aliases expand to more than {MAX_VALUES} values: use fewer, or none")
+        if self._left == 0:  # reported once; the rest is not read
+            self._report(node, path[:4], f"aliases expand to more than {MAX_VALUES} values: use fewer, or none")
             return None
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, path)
@@ -207,8 +207,8 @@ class _Reading:
             inner = (*path, key.value)
             if key.value in values:
                 first = self.places[inner]
-                told = f"is given twice; first in line {first.line}: keep one of them"
-                self.repeats.append(_flaw(key, inner, told))
+                message = f"is given twice; first in line {first.line}: keep one of them"
+                self.repeats.append(_flaw(key, inner, message))
                 continue
             self.places[inner] = place_of(key)
             values[key.value] = self.value(value, inner)
@@ -217,9 +217,9 @@ class _Reading:
     def _keys(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                self._mistake(key, path, "a key must be text, not a list or a mapping")
+                self._report(key, path, "a key must be text, not a list or a mapping")
             elif key.value == "<<" and key.style is None:
-                self._mistake(key, path, "merge keys (<<) are not part of YAML 1.2: write the settings out")
+                self._report(key, path, "merge keys (<<) are not part of YAML 1.2: write the settings out")
             else:
                 yield key, value
 
@@ -229,18 +229,18 @@ class _Reading:
             return None
         if len(node.value) > MAX_DIGITS and node.tag in _NUMBERS:
             shown = f"{node.value[:20]}..."
-            self._mistake(node, path, f"{shown!r} has {len(node.value)} digits: a number may have {MAX_DIGITS}")
+            self._report(node, path, f"{shown!r} has {len(node.value)} digits: a number may have {MAX_DIGITS}")
             return None
         try:
             return _SCALARS[node.tag.removeprefix(_TAG)](node.value)
         except (ValueError, KeyError):
-            self._mistake(node, path, f"{node.value[:60]!r} is not of the type its tag {_shown_tag(node)} says")
+            self._report(node, path, f"{node.value[:60]!r} is not a valid {_shown_tag(node)}")
             return None
 
     def _not_allowed(self, node: yaml.Node, path: Path) -> None:
-        self._mistake(node, path, f"a value of type {_shown_tag(node)} is not allowed: use text, lists and mappings")
+        self._report(node, path, f"a value of type {_shown_tag(node)} is not allowed: use text, lists and mappings")
 
-    def _mistake(self, node: yaml.Node, path: Path, message: str) -> None:
+    def _report(self, node: yaml.Node, path: Path, message: str) -> None:
         self.flaws.append(_flaw(node, path, message))
 
 
@@ -268,7 +268,7 @@ _SCALARS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 def place_of(node: yaml.Node) -> Place:
-    """Where a node begins."""
+    """Return the place where a node begins."""
     return Place(node.start_mark.line + 1, node.start_mark.column + 1)
 
 

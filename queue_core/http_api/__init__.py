@@ -1,1 +1,1 @@
-"""What server and client must agree on: how values and errors look on the wire, and how bytes travel."""
+"""The client's half of the HTTP API: connections, retries, and values and errors as JSON."""

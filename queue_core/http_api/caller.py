@@ -1,9 +1,8 @@
-"""One call to a server: sent again within bounds until its outcome is known; its problem raised as its error.
+"""Calls to a server: retried within limits until the outcome is known; a problem response raises its error.
 
-Sent again is anything that was not sent, or was refused because the store is away; `SAFE` verbs, which come to the same
-when done twice; and `KEYED` ones, which take effect once however often they are sent and through whichever server, as
-the store keeps the answer to each session's last call (see `server/idempotency.py`). A `ONCE` verb, once sent and not
-answered is never sent again. Where several servers are known, the next one is tried at once.
+A call is retried if it was not sent or the store was unavailable. If its response was lost, a `safe` call is retried,
+as it may run twice, and a `keyed` call, as the store applies it once: it keeps the answer to each session's last call
+(see `server/idempotency.py`). A `once` call is not. With several servers, the next one is tried at once.
 """
 
 import math
@@ -31,10 +30,10 @@ from queue_core.process import forking
 
 @dataclass(slots=True, eq=False)
 class KnownServer:
-    """One of them.
+    """One server.
 
     Args:
-        head: what follows a request's path.
+        head: the part of a request's head after the path.
     """
 
     url: str
@@ -43,7 +42,7 @@ class KnownServer:
 
 
 class Servers:
-    """The servers of one URL, or of several joined by commas; used from any number of threads."""
+    """The servers of one URL, or of several joined by commas. Thread-safe."""
 
     def __init__(self, url: str, *, token: str | None) -> None:
         """Raises `InvalidSettingError`."""
@@ -61,29 +60,29 @@ class Servers:
 
     @property
     def current(self) -> KnownServer:
-        """The one to ask."""
+        """The server to call."""
         return self._all[self._current]
 
-    def leave(self, server: KnownServer) -> None:
-        """It was no help: ask the next one from now on, unless somebody else has moved on already."""
+    def fail_over(self, server: KnownServer) -> None:
+        """Use the next server from now on, unless another thread has moved on from `server` already."""
         with self._lock:
             if self._all[self._current] is server:
                 self._current = (self._current + 1) % len(self._all)
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: ask each server anew over a connection of its own."""
+        """Open new connections in the child of a fork."""
         self._lock = Lock()
         for server in self._all:
             server.transport.renew_after_fork()
 
     def close(self) -> None:
-        """Close the connections; calls in other threads end."""
+        """Close the connections; calls in other threads fail."""
         for server in self._all:
             server.transport.close()
 
 
 def urls_of(url: str) -> list[str]:
-    """The URLs in a comma-separated list, in order and each once. Raises `InvalidSettingError` for an empty one."""
+    """Return the distinct URLs of a comma-separated list in order. Raises `InvalidSettingError` for an empty one."""
     urls = [one.strip() for one in url.split(",")]
     if not all(urls):
         raise InvalidSettingError(f"not a list of servers: {masked(url)!r}; write http://a:7878,http://b:7878")
@@ -96,25 +95,26 @@ Patience = Literal["short", "long"]
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """When to give up: after so many tries of every server. Pauses between them are drawn from [0, longest).
+    """The limits on retries. Pauses between tries are drawn from [0, longest).
 
     Args:
-        silences: tries that may end because the time for an answer was over; whoever waits at a terminal takes 1.
+        tries: tries per server.
+        timeouts: tries per server that may time out; use 1 where a person waits at a terminal.
     """
 
     tries: int = 6
     first_pause_seconds: float = 0.1
     longest_pause_seconds: float = 2.0
-    silences: int = 6
+    timeouts: int = 6
 
     def pause_seconds(self, attempt: int, *, draw: float) -> float:
-        """Before try `attempt` + 1, with full jitter; `draw` is from [0, 1)."""
+        """Return the pause before try `attempt` + 1, with full jitter; `draw` is from [0, 1)."""
         return draw * min(self.longest_pause_seconds, self.first_pause_seconds * 2.0**attempt)
 
 
 @dataclass(slots=True)
 class Session:
-    """Numbers the calls of one thread at a time; `sent_at`: when the present one was first sent."""
+    """A session numbers calls, one at a time; `sent_at`: when the present call was first sent."""
 
     name: str
     number: int = 0
@@ -127,7 +127,7 @@ class Session:
 
 
 class HttpCaller:
-    """Calls one server of those it knows; used from any number of threads."""
+    """Calls one of several servers. Thread-safe."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class HttpCaller:
     ) -> None:
         """Args:
         url: of a server, or of several joined by commas.
-        timeout_seconds: how long an answer may take, beside the time it was asked to wait.
+        timeout_seconds: how long a response may take, besides `wait_seconds`.
         """
         self.url = url
         self._servers = Servers(url, token=token)
@@ -156,18 +156,18 @@ class HttpCaller:
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: sockets and sessions are the parent's; a call number used by both is one call."""
+        """Drop the parent's sockets and sessions in the child of a fork, as call numbers must not be used by both."""
         self._sessions = deque()
         self._servers.renew_after_fork()
 
     def post(
         self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0, patience: Patience = "long"
     ) -> Json:
-        """POST; `wait_seconds` is how long the server was asked to wait. The answer's JSON."""
+        """POST a body and return the response's JSON; the server may wait for `wait_seconds`."""
         return self.call("POST", path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience)
 
     def get(self, path: str) -> Json:
-        """GET."""
+        """GET a path and return the response's JSON."""
         return self.call("GET", path, None, repeat="safe")
 
     def call(
@@ -180,10 +180,10 @@ class HttpCaller:
         wait_seconds: float = 0.0,
         patience: Patience = "long",
     ) -> Json:
-        """See `ask`; the answer's JSON. Raises the error that a problem tells of, too."""
-        return read(self.ask(method, path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience))
+        """Make a `request` and return the response's JSON. Also raises the error of a problem response."""
+        return read(self.request(method, path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience))
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -193,21 +193,21 @@ class HttpCaller:
         wait_seconds: float = 0.0,
         patience: Patience = "long",
     ) -> HttpResponse:
-        """Ask until there is an answer or no try is left.
+        """Send a request until there is a response or no try is left.
 
         Args:
-            patience: `short`: a store that is away is asked for once through each server, and no answer that was lost
-                late is asked for again: the caller tries again by itself.
+            patience: `short`, for callers that retry by themselves: try an unavailable store once through each server,
+                and don't retry after a timeout.
 
-        Raises `StoreUnavailableError` when there is no answer, and nothing was
-        changed; `OutcomeUnknownError` if the request may have had its effect.
+        Raises `StoreUnavailableError` when there is no response and nothing was changed, `OutcomeUnknownError` when the
+        request may have taken effect.
         """
         data = b"" if body is None else body_bytes(body)
         session = self._take_session() if repeat == "keyed" else None
         is_in_doubt = False
         ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
-        silences_left = self._retries.silences * len(self._servers)
+        timeouts_left = self._retries.timeouts * len(self._servers)
         for attempt in range(1, tries + 1):
             server = self._servers.current
             is_last = attempt == tries
@@ -216,48 +216,48 @@ class HttpCaller:
                 wait_seconds = max(0.0, ends_at - sent_at)
                 data = body_bytes({**body, "wait_seconds": wait_seconds})
             try:
-                answer = self._send(server, method, path, data, session, wait_seconds)
+                response = self._send(server, method, path, data, session, wait_seconds)
             except NotSentError as error:
-                self._servers.leave(server)
-                silences_left -= error.is_silence
-                if is_last or not silences_left or self._is_closed:
+                self._servers.fail_over(server)
+                timeouts_left -= error.is_timeout
+                if is_last or not timeouts_left or self._is_closed:
                     raise self._unreachable(error, is_in_doubt=is_in_doubt) from error
             except ResponseLostError as error:
-                self._servers.leave(server)
+                self._servers.fail_over(server)
                 is_in_doubt = True
-                _note_sent(session, sent_at)
-                silences_left -= error.is_silence if patience == "long" else error.is_silence * silences_left
-                if is_last or not silences_left or repeat == "once" or self._is_closed:
+                _record_sent(session, sent_at)
+                timeouts_left -= error.is_timeout if patience == "long" else error.is_timeout * timeouts_left
+                if is_last or not timeouts_left or repeat == "once" or self._is_closed:
                     raise self._unanswered(method, path, error) from error
             else:
-                if answer.status != 503:
-                    return self._settled(answer, session)
-                self._servers.leave(server)
-                is_unknown = isinstance(_problem(answer), OutcomeUnknownError)
+                if response.status != 503:
+                    return self._completed(response, session)
+                self._servers.fail_over(server)
+                is_unknown = isinstance(_problem(response), OutcomeUnknownError)
                 if is_unknown:
-                    _note_sent(session, sent_at)
+                    _record_sent(session, sent_at)
                 may_repeat = repeat != "once" and (is_unknown or patience == "long" or attempt < len(self._servers))
                 if is_last or not may_repeat:
                     if is_in_doubt and not is_unknown:
-                        _doubted(answer)
-                    return self._settled(answer, session)
+                        _raise_in_doubt(response)
+                    return self._completed(response, session)
                 is_in_doubt = is_in_doubt or is_unknown
             self._pause(attempt)
         raise AssertionError("the last try returns or raises")
 
-    def _settled(self, answer: HttpResponse, session: Session | None) -> HttpResponse:
-        """The session may number the next call: what became of this one is known, or never will be."""
+    def _completed(self, response: HttpResponse, session: Session | None) -> HttpResponse:
+        """Make the session available for the next call, as this one is over."""
         if session is not None:
             self._sessions.append(session)
-        return answer
+        return response
 
     def close(self) -> None:
-        """Close the connections; calls in other threads end."""
+        """Close the connections; calls in other threads fail."""
         self._is_closed = True
         self._servers.close()
 
     def _pause(self, attempt: int) -> None:
-        """Before the next round: the other servers are tried at once."""
+        """Pause before the next round of tries; within a round, the next server is tried at once."""
         rounds, others = divmod(attempt, len(self._servers))
         if not others:
             self._sleep(self._retries.pause_seconds(rounds - 1, draw=self._jitter()))
@@ -268,10 +268,10 @@ class HttpCaller:
         head = f"{method} {path}{server.head}"
         if method != "GET":
             head += f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
-        if session is not None:  # last: all before it is the same from call to call, which a server makes use of
+        if session is not None:  # last: the server's fast path relies on equal heads before it (ADR 6)
             head += f"idempotency-key: {session.key(now=self._clock.monotonic())}\r\n"
         request = head.encode("ascii") + b"\r\n" + data
-        return server.transport.ask(request, timeout_seconds=self._timeout_seconds + wait_seconds)
+        return server.transport.request(request, timeout_seconds=self._timeout_seconds + wait_seconds)
 
     def _take_session(self) -> Session:
         try:
@@ -283,51 +283,51 @@ class HttpCaller:
         return session
 
     def _unanswered(self, method: str, path: str, error: ResponseLostError) -> StoreUnavailableError:
-        told = f"{method} {path} was sent to {masked(self.url)} and not answered ({error})"
-        if method == "GET" and error.is_silence:
-            return StoreUnavailableError(f"{told}: is it a Towline server, and is it overloaded or stopped?")
-        return OutcomeUnknownError(f"{told}: it may have taken effect; look before repeating")
+        problem = f"{method} {path} was sent to {masked(self.url)} and not answered ({error})"
+        if method == "GET" and error.is_timeout:
+            return StoreUnavailableError(f"{problem}: is it a Towline server, and is it overloaded or stopped?")
+        return OutcomeUnknownError(f"{problem}: it may have taken effect; check before repeating")
 
     def _unreachable(self, error: NotSentError, *, is_in_doubt: bool) -> StoreUnavailableError:
         if is_in_doubt:
             return OutcomeUnknownError(
-                f"{masked(self.url)} went away ({error}) after it was sent a change: it may have taken effect; look "
-                "before repeating"
+                f"{masked(self.url)} became unreachable ({error}) after a change was sent: it may have taken effect; "
+                "check before repeating"
             )
         return StoreUnavailableError(
             f"can't reach {masked(self.url)}: {error}; is `towline serve` or `towline up` running?"
         )
 
 
-def _doubted(answer: HttpResponse) -> NoReturn:
-    """Nothing was done this time; before, it may have been."""
+def _raise_in_doubt(response: HttpResponse) -> NoReturn:
+    """Raise for a request that failed now but may have taken effect when it was sent before."""
     raise OutcomeUnknownError(
-        f"{_problem(answer)}; it was sent before and may have taken effect then: look before repeating"
+        f"{_problem(response)}; it was sent before and may have taken effect then: check before repeating"
     )
 
 
-def _note_sent(session: Session | None, sent_at: float) -> None:
-    """The call may have taken effect: from now on it is a repeat, as old as its first try."""
+def _record_sent(session: Session | None, sent_at: float) -> None:
+    """Mark a call that may have taken effect as a repeat, as old as its first try."""
     if session is not None and session.sent_at is None:
         session.sent_at = sent_at
 
 
 def quoted(name: str) -> str:
-    """A name as one segment of a path. Raises `InvalidRequestError` for text that is not UTF-8."""
+    """Return a name as one segment of a path. Raises `InvalidRequestError` for text that is not UTF-8."""
     check_text("name", name)
     return quote(name, safe="") or "%20"
 
 
-def read(answer: HttpResponse) -> Json:
-    """An answer's JSON. Raises the error that a problem tells of."""
-    if answer.status >= 400:
-        raise _problem(answer)
-    return cast("Json", from_json(answer.body))
+def read(response: HttpResponse) -> Json:
+    """Return a response's JSON. Raises the error of a problem response."""
+    if response.status >= 400:
+        raise _problem(response)
+    return cast("Json", from_json(response.body))
 
 
-def _problem(answer: HttpResponse) -> QueueError:
+def _problem(response: HttpResponse) -> QueueError:
     try:
-        problem = from_json(answer.body)
+        problem = from_json(response.body)
     except ValueError:
-        problem = {"detail": f"the answer {answer.status} is not JSON: is this a Towline server?"}
-    return error_of(problem if isinstance(problem, dict) else {}, status=answer.status)
+        problem = {"detail": f"the response {response.status} is not JSON: is this a Towline server?"}
+    return error_of(problem if isinstance(problem, dict) else {}, status=response.status)

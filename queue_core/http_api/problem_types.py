@@ -1,4 +1,4 @@
-"""What an error is called on the wire (`urn:towline:problem:lease-lost`), from class to name and back."""
+"""Problem types, the names of errors in HTTP responses (`urn:towline:problem:lease-lost`), to and from classes."""
 
 import re
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def problem_type(error: type[QueueError]) -> str:
-    """`LeaseLostError` is `urn:towline:problem:lease-lost`."""
+    """Return the problem type of an error class: `urn:towline:problem:lease-lost` for `LeaseLostError`."""
     return PREFIX + _WORD.sub("-", error.__name__.removesuffix("Error")).lower()
 
 
@@ -46,11 +46,11 @@ ERRORS: Mapping[str, type[QueueError]] = MappingProxyType(
         StoreError,
     )
 )
-"""Every error that crosses the wire, by its problem type."""
+"""The errors that a response may carry, by problem type."""
 
 
 def error_of(problem: Mapping[str, object], *, status: int) -> QueueError:
-    """The error that a problem document tells of; an unknown type is an error of its status' kind."""
+    """Return the error of a problem document; for an unknown type, one that fits its status."""
     detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     error = ERRORS.get(str(problem.get("type", "")))
     if error is LeaseLostError:

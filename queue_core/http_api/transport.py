@@ -1,6 +1,6 @@
-"""Bytes to and from a server: keep-alive connections, one write per request, and whether a failed one had been sent.
+"""HTTP connections to a server: keep-alive, one write per request, and whether a failed request had been sent.
 
-Knows HTTP, nothing of queues; retries nothing.
+Knows nothing of queues and never retries.
 """
 
 import select
@@ -16,19 +16,20 @@ import httptools
 from queue_core.clock import Clock, SystemClock
 from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 
 CONNECT_SECONDS = 2.0
-SILENCE_SECONDS = 4
-"""A peer whose machine has not said a word for so long, not even that it got ours, is given up: the link is cut."""
+"""How long a connect may take."""
+DEAD_PEER_SECONDS = 4
+"""The kernel ends a connection whose peer's host has acknowledged nothing for so long."""
 PROBE_AFTER_SECONDS = 2
-"""When nothing is to be said, its machine is asked whether it is there after so long, and every second from then."""
+"""Idle time before the first keep-alive probe; then one follows every second."""
 MAX_IDLE_CONNECTIONS = 128
 MAX_IDLE_SECONDS = 50.0
-"""A connection that was idle for longer is not used again: our servers close one after 75 s, and a request that meets
-the end of its connection may have to be told as of unknown outcome. Proxies that close after 60 s are common too."""
+"""A connection that was idle for longer is not reused: our servers close it after 75 s, many proxies after 60 s, and a
+request on a closing connection may end with an unknown outcome."""
 READ_BYTES = 64 << 10
-"""For twice as much the C library asks the kernel for memory of its own, and gives it back: three calls an answer."""
+"""At twice this size the C library maps and unmaps memory for each read: three system calls per response."""
 END_OF_HEAD = b"\r\n\r\n"
 LENGTH = b"\r\ncontent-length: "
 MAX_LENGTH_DIGITS = 10
@@ -40,25 +41,25 @@ _CLOCK = SystemClock()
 
 
 class NotSentError(Exception):
-    """The server was not reached: nothing of the request left this process."""
+    """The server was not reached; nothing of the request was sent."""
 
-    is_silence = False
+    is_timeout = False
 
 
 class ResponseLostError(Exception):
-    """The request was sent, and no whole answer came back: the server may have acted on it.
+    """The request was sent, but no complete response arrived: the server may have acted on it.
 
-    `is_silence`: because the time for it was over, and not because the connection ended.
+    `is_timeout`: the response timed out; else the connection ended.
     """
 
-    def __init__(self, detail: str, *, is_silence: bool = False) -> None:
+    def __init__(self, detail: str, *, is_timeout: bool = False) -> None:
         super().__init__(detail)
-        self.is_silence = is_silence
+        self.is_timeout = is_timeout
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where a server is."""
+    """The address of a server."""
 
     scheme: str
     host: str
@@ -67,7 +68,7 @@ class ServerAddress:
 
     @property
     def host_header(self) -> str:
-        """As the `Host` header has it."""
+        """The value of the `Host` header."""
         if self.scheme == "unix":
             return "localhost"
         name = f"[{self.host}]" if ":" in self.host else self.host
@@ -75,7 +76,7 @@ class ServerAddress:
 
 
 def parse_address(url: str) -> ServerAddress:
-    """The address in `http://host:port`, `https://host:port` or `unix:///path`. Raises `InvalidSettingError`."""
+    """Parse `http://host:port`, `https://host:port` or `unix:///path`. Raises `InvalidSettingError`."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -92,13 +93,13 @@ def parse_address(url: str) -> ServerAddress:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """Status and body."""
+    """The status and body of a response."""
 
     status: int
     body: bytes
 
 
-new_answer = builder(HttpResponse)
+new_response = fast_constructor(HttpResponse)
 
 
 class HttpClientConnection:
@@ -114,19 +115,19 @@ class HttpClientConnection:
         self._poller.register(self._socket.fileno(), CLOSED)
         self._timeout_seconds = -1.0
         self.idle_since = 0.0
-        """When its last answer was here, in monotonic seconds."""
+        """The arrival of its last response, in monotonic seconds."""
         self._known_head = b""
-        """The head of the last answer as far as the size of its body: a server that answers alike says the same, byte
-        for byte, until its date changes, and what comes of it need not be found out again."""
+        """The head of the last response up to its content length. Later responses begin with the same bytes until the
+        server's date changes, and then need no parsing."""
         self._parts: list[bytes] = []
         self._parser: httptools.HttpResponseParser | None = None
         self._is_complete = False
         self._is_reusable = False
 
-    def ask(self, request: bytes, *, timeout_seconds: float) -> tuple[HttpResponse, bool]:
-        """Send, and read the answer; the second value tells whether the connection can be used again.
+    def request(self, request: bytes, *, timeout_seconds: float) -> tuple[HttpResponse, bool]:
+        """Send a request; return the response and whether the connection can be reused.
 
-        Raises `ResponseLostError`; the connection is of no use then.
+        Raises `ResponseLostError`; the connection is unusable then.
         """
         if timeout_seconds != self._timeout_seconds:
             self._socket.settimeout(timeout_seconds)
@@ -136,17 +137,17 @@ class HttpClientConnection:
             data = self._socket.recv(READ_BYTES)
             body = body_after(self._known_head, data)
             if body is not None:
-                return new_answer(200, body), True
+                return new_response(200, body), True
             return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
         except OSError as error:
-            if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's says that the link is cut
-                raise ResponseLostError(f"no answer within {timeout_seconds:.1f} s", is_silence=True) from error
+            if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's has an errno
+                raise ResponseLostError(f"no response within {timeout_seconds:.1f} s", is_timeout=True) from error
             raise ResponseLostError(str(error)) from error
         except httptools.HttpParserError as error:
-            raise ResponseLostError(f"not an HTTP answer: {error}") from error
+            raise ResponseLostError(f"not an HTTP response: {error}") from error
 
     def _parse(self, first: bytes, *, timeout_seconds: float) -> HttpResponse:
-        """The answer that begins so; the rest is read, all of it within the time there is for an answer."""
+        """Parse a response that begins with `first`, and read the rest of it before the timeout."""
         until: float | None = None
         self._parts.clear()
         self._is_complete = False
@@ -164,48 +165,48 @@ class HttpClientConnection:
             self._socket.settimeout(self._timeout_seconds)
             data = self._socket.recv(READ_BYTES)
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
-        answer = HttpResponse(parser.get_status_code(), body)
-        self._known_head = known_head(answer, data) if data is first and self._is_reusable else b""
-        return answer
+        response = HttpResponse(parser.get_status_code(), body)
+        self._known_head = known_head(response, data) if data is first and self._is_reusable else b""
+        return response
 
     def on_body(self, body: bytes) -> None:
-        """Of the parser."""
+        """Receive a part of the body from the parser."""
         self._parts.append(body)
 
     def on_message_complete(self) -> None:
-        """Of the parser, which tells only here whether the connection stays."""
+        """Receive the end of a response from the parser, which knows only now whether the connection stays open."""
         self._is_complete = True
         self._is_reusable = self._parser is not None and self._parser.should_keep_alive()
 
     def is_stale(self) -> bool:
-        """Whether the server has closed it: nothing else is to be read from an idle connection."""
+        """Return whether the server has closed the idle connection: there is nothing else to read from one."""
         return bool(self._poller.poll(0))
 
     def abort(self) -> None:
-        """End what goes on in another thread."""
+        """Make a call in another thread fail."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            return  # it has ended by itself
+            return  # already closed
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.close()
 
 
-def known_head(answer: HttpResponse, data: bytes) -> bytes:
-    """What another answer begins with that is read as this one was; empty where that can't be told.
+def known_head(response: HttpResponse, data: bytes) -> bytes:
+    """Return the bytes that mark a later response as similar to this one; empty if it is unsuitable.
 
     Args:
-        data: the answer as it came, head and body.
+        data: the raw response, head and body.
     """
     head_bytes = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES) + len(END_OF_HEAD)
     known = data[: data.rfind(LENGTH, 0, head_bytes) + len(LENGTH)]
-    return known if answer.status == 200 and body_after(known, data) == answer.body else b""
+    return known if response.status == 200 and body_after(known, data) == response.body else b""
 
 
 def body_after(known: bytes, data: bytes) -> bytes | None:
-    """The body of an answer that begins as known, all of which is here; None for any other."""
+    """Return the body of a complete response that begins with `known`; None for any other."""
     if not known or not data.startswith(known):
         return None
     begin = data.find(END_OF_HEAD, len(known), len(known) + MAX_LENGTH_DIGITS + len(END_OF_HEAD))
@@ -216,7 +217,7 @@ def body_after(known: bytes, data: bytes) -> bytes | None:
 
 
 class Transport:
-    """Connections to one server, kept for the next call; used from any number of threads."""
+    """A pool of connections to one server. Thread-safe."""
 
     def __init__(self, address: ServerAddress, *, clock: Clock | None = None) -> None:
         self.address = address
@@ -226,25 +227,25 @@ class Transport:
         self._all: set[HttpClientConnection] = set()
         self._is_closed = False
 
-    def ask(self, request: bytes, *, timeout_seconds: float) -> HttpResponse:
+    def request(self, request: bytes, *, timeout_seconds: float) -> HttpResponse:
         """Send a request over an idle or a new connection. Raises `NotSentError`, `ResponseLostError`."""
         connection = self._take()
         try:
-            answer, is_reusable = connection.ask(request, timeout_seconds=timeout_seconds)
+            response, is_reusable = connection.request(request, timeout_seconds=timeout_seconds)
         except BaseException as error:
             self._drop(connection)
             if isinstance(error, ResponseLostError):
-                self._drop_idle()  # what ended this one has most likely ended them
+                self._drop_idle()  # the same failure has most likely ended them
             raise
         if is_reusable and len(self._idle) < MAX_IDLE_CONNECTIONS and not self._is_closed:
             connection.idle_since = self._clock.monotonic()
             self._idle.append(connection)
         else:
             self._drop(connection)
-        return answer
+        return response
 
     def close(self) -> None:
-        """Close all connections; calls under way in other threads end with `ResponseLostError`."""
+        """Close all connections; calls in other threads fail with `ResponseLostError`."""
         with self._lock:
             self._is_closed = True
             for connection in self._all:
@@ -252,7 +253,7 @@ class Transport:
         self._drop_idle()
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: close the copies of the parent's connections, of which nobody is told."""
+        """Close the copies of the parent's connections in the child of a fork, without a word to the server."""
         self._lock = Lock()
         self._idle = deque()
         connections, self._all = self._all, set()
@@ -302,7 +303,7 @@ def _connect(address: ServerAddress) -> socket.socket:
     plain = socket.create_connection((address.host, address.port), timeout=CONNECT_SECONDS)
     try:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        notice_silence(plain)
+        enable_keepalive(plain)
         if address.scheme == "http":
             return plain
         return ssl.create_default_context().wrap_socket(plain, server_hostname=address.host)
@@ -311,13 +312,13 @@ def _connect(address: ServerAddress) -> socket.socket:
         raise
 
 
-def notice_silence(connection: socket.socket) -> None:
-    """Have the kernel end a TCP connection whose link was cut, within `SILENCE_SECONDS`: nobody would tell us.
+def enable_keepalive(connection: socket.socket) -> None:
+    """Have the kernel end a TCP connection within `DEAD_PEER_SECONDS` after its peer's host became unreachable.
 
-    A listening socket hands this on to the connections it accepts.
+    A listening socket passes this on to the connections it accepts.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_AFTER_SECONDS)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, SILENCE_SECONDS - PROBE_AFTER_SECONDS)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_SECONDS * 1000)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, DEAD_PEER_SECONDS - PROBE_AFTER_SECONDS)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_SECONDS * 1000)

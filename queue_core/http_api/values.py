@@ -1,6 +1,6 @@
-"""The queue's values as plain JSON objects, and back. Payloads are base64; instants are microseconds. Pure.
+"""The queue's values as plain JSON objects, and back. Payloads are base64, instants microseconds. Pure.
 
-The server trusts nothing it reads (`server/schemas.py`); the client takes its server's word, and reads with `*_of`.
+The client reads with `*_of`, without checks, as it trusts its server; the server validates (`server/schemas.py`).
 """
 
 from binascii import a2b_base64, b2a_base64
@@ -13,20 +13,20 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.limits import check_text
-from queue_core.stats import FinishedLease, HeardWorker, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
 
 Json: TypeAlias = dict[str, object]
 
-V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, HeardWorker)
+V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
 
-new_lease = builder(Lease)
+new_lease = fast_constructor(Lease)
 _lease_fields = itemgetter(*(field.name for field in fields(Lease)))
-"""By place: names that come from JSON are compared letter by letter with those of the parameters, each with all."""
+"""Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
 StateName = Literal["ready", "delayed", "in_flight", "dead"]
 STATE_NAMES: dict[TaskState, StateName] = {
@@ -39,7 +39,7 @@ STATES = {name: state for state, name in STATE_NAMES.items()}
 
 
 def body_bytes(body: Json) -> bytes:
-    """A request's body. Raises `InvalidRequestError` for text that is not UTF-8, before anything is sent."""
+    """Return a request's body. Raises `InvalidRequestError` for text that is not UTF-8."""
     try:
         return to_json(body)
     except PydanticSerializationError:
@@ -49,7 +49,7 @@ def body_bytes(body: Json) -> bytes:
 
 
 def _texts(what: str, value: object) -> Iterator[tuple[str, str]]:
-    """All texts in a value, each with the name of the member it is in."""
+    """Yield all texts in a value, each with the name of its member."""
     if isinstance(value, str):
         yield what, value
     elif isinstance(value, dict):
@@ -61,22 +61,22 @@ def _texts(what: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def flat_json(value: object) -> Json:
-    """A value whose fields are all plain, by its field names."""
+    """Return a value of plain fields as JSON, by field name."""
     return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
 
 
 def flat_of(kind: type[V], json: object) -> V:
-    """The value that `flat_json` wrote."""
+    """Return the value that `flat_json` wrote."""
     return kind(**cast("Json", json))  # type: ignore[arg-type]
 
 
 def many_of(kind: type[V], json: object) -> list[V]:
-    """Several of one kind."""
+    """Return a list of values that `flat_json` wrote."""
     return [kind(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
 
 
 def payload_json(payload: bytes) -> str:
-    """Standard base64, without line breaks."""
+    """Return a payload as standard base64, without line breaks."""
     return b2a_base64(payload, newline=False).decode("ascii")
 
 
@@ -84,7 +84,7 @@ def payload_json(payload: bytes) -> str:
 
 
 def tags_json(tags: TagFilter) -> Json:
-    """Nothing for any tag; a kind and its tags otherwise. Raises `InvalidRequestError` for what is no filter."""
+    """Return a tag filter as JSON; {} for any tag. Raises `InvalidRequestError` unless it is a valid filter."""
     check_filter(tags)
     if tags.kind == "any":
         return {}
@@ -95,7 +95,7 @@ def tags_json(tags: TagFilter) -> Json:
 
 
 def new_task_json(task: NewTask) -> Json:
-    """Only what is set. Raises `InvalidRequestError` for a value of another type than the field's."""
+    """Return a new task as JSON, without unset fields. Raises `InvalidRequestError` for a value of the wrong type."""
     check_types(task)
     json: Json = {"payload": b2a_base64(task.payload, newline=False).decode("ascii")}
     if task.name is not None:
@@ -114,19 +114,19 @@ def new_task_json(task: NewTask) -> Json:
 
 
 def deletion_json(deletion: Deletion) -> Json:
-    """A token, and `then` when there is any."""
+    """Return a deletion as JSON."""
     if not deletion.then:
         return {"token": deletion.token}
     return {"token": deletion.token, "then": [new_task_json(task) for task in deletion.then]}
 
 
 def added_of(json: object) -> list[Added]:
-    """The outcomes of an add, in order."""
+    """Return the outcomes of an add, in order."""
     return [Added(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
 
 
 def leases_of(json: object) -> list[Lease]:
-    """The leases that were granted."""
+    """Return the granted leases."""
     leases = cast("list[Json]", json)
     for lease in leases:
         lease["payload"] = a2b_base64(cast("str", lease["payload"]))
@@ -134,7 +134,7 @@ def leases_of(json: object) -> list[Lease]:
 
 
 def task_of(json: object) -> StoredTask:
-    """The task a page shows."""
+    """Return a task of a page."""
     shown = cast("Json", json)
     named, name, state, payload = (shown.pop(key) for key in ("named", "name", "state", "payload"))
     return StoredTask(
@@ -146,7 +146,7 @@ def task_of(json: object) -> StoredTask:
 
 
 def page_of(json: Json) -> Page:
-    """A page of tasks."""
+    """Return a page of tasks."""
     tasks = cast("list[object]", json["tasks"])
     return Page(tuple(task_of(task) for task in tasks), cast("int | None", json["next_after"]))
 
@@ -155,28 +155,28 @@ def page_of(json: Json) -> Page:
 
 
 def tag_stats_of(json: object) -> list[TagStats]:
-    """The counts of some tags."""
+    """Return the counts of some tags."""
     return [
         TagStats(cast("str | None", item["tag"]), flat_of(QueueStats, item["stats"]))
         for item in cast("list[Json]", json)
     ]
 
 
-def look_json(look: ObservationQuery) -> Json:
-    """What an observation is to be of."""
+def query_json(query: ObservationQuery) -> Json:
+    """Return the parameters of an observation as JSON."""
     return {
-        "queue": look.queue,
-        **tags_json(look.tags),
-        "after": look.after,
-        "workers": list(look.workers),
-        "ahead_seconds": look.ahead_seconds,
+        "queue": query.queue,
+        **tags_json(query.tags),
+        "after": query.after,
+        "workers": list(query.workers),
+        "ahead_seconds": query.ahead_seconds,
     }
 
 
 def observation_of(json: Json) -> Observation:
-    """All that a scaling decision needs."""
+    """Return an observation."""
     samples = cast("Json", json["samples"])
-    heard = json.get("heard")  # a server of before does not tell
+    heard = json.get("heard")  # absent from older servers
     return Observation(
         Instant(cast("int", json["now"])),
         flat_of(QueueStats, json["stats"]),
@@ -188,22 +188,22 @@ def observation_of(json: Json) -> Observation:
         ),
         tuple(many_of(LiveLease, json["live"])),
         cast("dict[str, Instant]", json["seen"]),
-        None if heard is None else tuple(many_of(HeardWorker, heard)),
+        None if heard is None else tuple(many_of(WorkerActivity, heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
     )
 
 
 def queues_of(json: object) -> list[QueueSpec]:
-    """Queues as `flat_json` wrote them; a server of before has none of the settings that are new."""
+    """Return queues as `flat_json` wrote them; an older server omits newer settings."""
     return [queue_of(item) for item in cast("list[Json]", json)]
 
 
 def queue_of(json: Json) -> QueueSpec:
-    """One queue."""
+    """Return one queue."""
     emails = {name: tuple(cast("list[str]", json.get(name, ()))) for name in ("user_emails", "writer_emails")}
     return QueueSpec(**{**json, **emails})  # type: ignore[arg-type]
 
 
 def settings_json(spec: QueueSpec) -> Json:
-    """A queue's settings without its name and its present state: the body of a PUT."""
+    """Return a queue's settings without its name and state: the body of a PUT."""
     return {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused", "moved_to")}

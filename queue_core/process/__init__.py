@@ -1,1 +1,1 @@
-"""What every process of Towline needs whatever it does: logs, forks, its standard streams, its service manager."""
+"""The process: logs, forks, standard streams, init and the service manager."""

@@ -1,8 +1,8 @@
-"""Renew in the child of a fork all that a process can't share with its parent. The one place that hooks into forks.
+"""Renews, in the child of a fork, what can't be shared with the parent: sockets, sessions, threads and locks.
 
-A child inherits copies: sockets and sessions that the parent goes on using, locks whose holders are threads that it
-has not. Each client and each store registers here, weakly; in the child it lets go of what is the parent's without a
-word to anybody, and connects anew when it is next used. Hooks open nothing: many a child only wants to `exec`.
+A child inherits sockets that the parent still uses, and locks held by threads that it doesn't have. Clients and stores
+register here, by weak reference; in the child they close their copies silently and reconnect at the next use. Fork
+hooks open nothing, as many children only `exec`.
 """
 
 import os
@@ -15,35 +15,36 @@ from weakref import ref
 from queue_core.clock import SystemClock
 
 PAUSE_SECONDS = 5.0
-"""How long a fork waits for calls that hold a library's locks. Those last milliseconds, but for a check of a store."""
-FEWEST_TO_PRUNE = 64
+"""How long a fork waits for calls that hold a library's locks: milliseconds, except for a store's check."""
+MIN_PRUNE_SIZE = 64
+"""Registrations below this number are not pruned of dead references."""
 
 
 class Renewable(Protocol):
-    """Holds sockets, sessions, threads or locks."""
+    """An object with sockets, sessions, threads or locks."""
 
     def renew_after_fork(self) -> None:
-        """In the child, where no other thread is: replace locks, close descriptors without a word to the other end."""
+        """Replace locks and close descriptors silently, in the child, where no other thread runs."""
 
 
 @runtime_checkable
 class Pausable(Renewable, Protocol):
-    """Has a library beneath whose locks must be free at the fork, as nobody can free them in the child."""
+    """An object that uses a library whose locks must be free at the fork, as the child can't release them."""
 
     def pause_for_fork(self, seconds: float) -> None:
-        """Return when no thread is in the library and none comes in; give up after so many seconds."""
+        """Keep threads out of the library, and wait up to `seconds` until none is in it."""
 
     def resume_after_fork(self) -> None:
-        """In the parent, or after a fork that failed: let them in again."""
+        """Let threads into the library again, in the parent or after a failed fork."""
 
 
 class _Forks:
-    """All that is registered, and the fork under way."""
+    """The registered objects and the state of a fork."""
 
     def __init__(self) -> None:
         self._registering = Lock()
         self._known: list[ref[Renewable]] = []
-        self._prune_at = FEWEST_TO_PRUNE
+        self._prune_at = MIN_PRUNE_SIZE
         self._forking = RLock()
         self._depth = 0
         self._paused: list[Pausable] = []
@@ -53,11 +54,11 @@ class _Forks:
         with self._registering:
             if len(self._known) >= self._prune_at:
                 self._known = [each for each in self._known if each() is not None]
-                self._prune_at = max(FEWEST_TO_PRUNE, 2 * len(self._known))
+                self._prune_at = max(MIN_PRUNE_SIZE, 2 * len(self._known))
             self._known.append(ref(holder))
 
     def before(self) -> None:
-        """One fork at a time; one from a signal handler while this waits finds all paused that is."""
+        """Pause all pausable objects. A nested fork, from a signal handler, relies on the outer one's pauses."""
         self._forking.acquire()
         self._depth += 1
         if self._depth > 1:
@@ -84,7 +85,7 @@ class _Forks:
         self._forking = RLock()
         self._depth = 0
         self._paused = []
-        with ExitStack() as each:  # one that fails keeps none from being renewed
+        with ExitStack() as each:  # a failure must not keep the others from being renewed
             for holder in self._living():
                 each.callback(holder.renew_after_fork)
 
@@ -100,5 +101,5 @@ os.register_at_fork(before=_FORKS.before, after_in_parent=_FORKS.after_in_parent
 
 
 def renew_after_forks(holder: Renewable) -> None:
-    """Have `holder` renewed in every child that is forked from now on, while somebody else keeps it."""
+    """Renew `holder` in every child forked from now on, as long as it is referenced elsewhere."""
     _FORKS.register(holder)

@@ -1,8 +1,8 @@
-"""As the first process of a container: the work is done by a child; we pass signals on and collect whoever ends.
+"""An init for containers: as process 1, it forwards signals to a child that does the work, and reaps orphans.
 
-The kernel gives the first process every orphan to collect, and keeps from it each signal that it does not handle. A
-program that starts others can't collect orphans itself without taking the ends of its own children from whoever waits
-for them. Run as a script as well, so it imports as little as it can.
+The kernel makes process 1 the parent of all orphans, and drops signals that it does not handle. A program that starts
+workers can't reap orphans itself without also reaping its workers before their waiters do. This file also runs as a
+script, so it imports little.
 """
 
 import os
@@ -18,55 +18,55 @@ _FAULTS = {
     signal.SIGTRAP,
     signal.SIGSYS,
 }
-_OF_THE_TERMINAL = {signal.SIGTTIN, signal.SIGTTOU}
-WAITED_FOR = signal.valid_signals() - _FAULTS - _OF_THE_TERMINAL - {signal.SIGKILL, signal.SIGSTOP}
-_SIGNALLED = 128
+_TERMINAL_SIGNALS = {signal.SIGTTIN, signal.SIGTTOU}
+FORWARDED = signal.valid_signals() - _FAULTS - _TERMINAL_SIGNALS - {signal.SIGKILL, signal.SIGSTOP}
+_SIGNAL_EXIT_CODE = 128
 
 
-def stay_first() -> None:
-    """Go on in a child when this is the first process of its namespace; else no effect.
+def run_as_init() -> None:
+    """Continue in a child if this is process 1; otherwise do nothing.
 
-    To be called before any thread is started. The first process itself becomes a small program that ends with the
-    child, by its exit code, or by 128 and the signal that ended it.
+    Call it before any thread starts. Process 1 becomes a small program that exits when the child does, with its exit
+    code, or 128 plus the signal that ended it.
     """
     if os.getpid() != 1:
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     child = os.fork()
     if child:
-        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child)])  # noqa: S606  it is ourselves
-    os.environ.pop("WATCHDOG_PID", None)  # it named us as we were
-    _take_the_terminal()
+        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(child)])  # noqa: S606  this very file
+    os.environ.pop("WATCHDOG_PID", None)  # it names process 1
+    _take_terminal()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _take_the_terminal() -> None:
-    """A group of our own, or a key pressed there would reach us twice: from the terminal and passed on."""
+def _take_terminal() -> None:
+    """Make the child the terminal's foreground group, so that it gets Ctrl-C once, not also forwarded."""
     os.setpgid(0, 0)
     before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     try:
         if os.isatty(0):
             os.tcsetpgrp(0, os.getpid())
     except OSError:
-        return  # a terminal that is not ours to take
+        return  # another session's terminal
     finally:
         signal.signal(signal.SIGTTOU, before)
 
 
 def watch(child: int) -> int:
-    """Pass signals on to the child and collect everybody until it ends; the exit code to end with."""
+    """Forward signals to the child and reap processes until the child ends; return the exit code."""
     while True:
-        number = signal.sigwaitinfo(WAITED_FOR).si_signo
+        number = signal.sigwaitinfo(FORWARDED).si_signo
         if number != signal.SIGCHLD:
-            os.kill(child, number)  # it is there until we have collected it
+            os.kill(child, number)  # it exists until it is reaped
             continue
-        code = _collect(child)
+        code = _reap(child)
         if code is not None:
             return code
 
 
-def _collect(child: int) -> int | None:
-    """Collect all that have ended: one signal may stand for many ends. The exit code, when the child is among them."""
+def _reap(child: int) -> int | None:
+    """Reap all ended processes, as one SIGCHLD may stand for several; return the child's exit code if it ended."""
     code = None
     while True:
         try:
@@ -77,7 +77,7 @@ def _collect(child: int) -> int | None:
             return code
         if pid == child:
             ended = os.waitstatus_to_exitcode(status)
-            code = ended if ended >= 0 else _SIGNALLED - ended
+            code = ended if ended >= 0 else _SIGNAL_EXIT_CODE - ended
 
 
 if __name__ == "__main__":

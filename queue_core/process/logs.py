@@ -1,6 +1,6 @@
-"""Sets up logging once per process, and keeps the lifecycle log: lines that go out as bytes and never stop the work.
+"""Logging of a process, and the lifecycle log file. A log that can't be written costs lines, never work.
 
-Only a command calls `configure`; libraries just log.
+Only commands call `configure`; libraries just log.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Lock
 from typing import BinaryIO, Final, Literal
 
-# Without rich, structlog starts in half the time, and it starts in every worker: it would only colour tracebacks.
+# Without rich, which would only colour tracebacks, structlog imports in half the time, in every worker.
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
 import structlog  # noqa: E402
 
@@ -28,15 +28,15 @@ from queue_core.clock import Clock, SystemClock  # noqa: E402
 from queue_core.errors import InvalidSettingError  # noqa: E402
 from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
 from queue_core.process import forking  # noqa: E402
-from queue_core.process.terminal_text import clean  # noqa: E402
+from queue_core.process.terminal import clean  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
 
 LIBRARY_LOGGED: Final = "library.logged"
 _LIBRARIES: Final = ("asyncio", "uvicorn")
-"""Of the server's loop and connections; their warnings are for an operator."""
-TOLD_SECONDS: Final = 60.0
-"""Between two lines on stderr about lines of the lifecycle log that were lost."""
+"""Standard-library loggers of the server's loop and connections, whose warnings are logged too."""
+LOSS_LOG_SECONDS: Final = 60.0
+"""Shortest time between two warnings about lost lines of the lifecycle log."""
 
 log = structlog.get_logger()
 
@@ -47,8 +47,8 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
     """Log to stderr: coloured lines on a terminal, else a JSON object a line.
 
     Args:
-        level: what is quieter is left out.
-        shape: `auto` asks whether stderr is a terminal.
+        level: the lowest level that is logged.
+        shape: `auto` is text on a terminal, else JSON.
     """
     is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
     before: list[structlog.typing.Processor] = [
@@ -65,7 +65,7 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
     structlog.configure(
         processors=before + last,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        # Past the buffer: what a closed stderr did not take must not fail the process at its very end.
+        # Unbuffered: a rest that a closed stderr did not take would make the process fail at its exit.
         logger_factory=_LineLoggers(getattr(sys.stderr.buffer, "raw", sys.stderr.buffer)),
         cache_logger_on_first_use=True,
     )
@@ -76,7 +76,7 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
 
 
 class _LibraryHandler(logging.Handler):
-    """Logs what a library logs by the standard library's way, which would print it as bare text."""
+    """Logs records of the standard library's `logging` through structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
@@ -92,8 +92,8 @@ class _LibraryHandler(logging.Handler):
 
 
 @contextlib.contextmanager
-def beside_answers() -> Iterator[None]:
-    """Warnings to stderr for the length of a command: its stdout is for answers."""
+def warnings_to_stderr() -> Iterator[None]:
+    """Log only warnings, to stderr, during a command whose stdout is its result."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["warning"]),
@@ -106,15 +106,13 @@ def beside_answers() -> Iterator[None]:
 
 
 class LifecycleFile:
-    """An `EventLog` in a file, a JSON object a line. A full disk costs lines, never a task.
+    """An `EventLog` in a file, one JSON object per line. A full disk costs lines, never a task.
 
-    Lines that are lost are counted, and told on stderr once a minute. A file that was moved away (as logrotate does) is
-    made anew.
+    Lost lines are counted and logged at most once a minute. A file that was moved away (by logrotate) is created again.
     """
 
     def __init__(self, path: Path, *, lifecycle: Lifecycle, clock: Clock | None = None) -> None:
-        """Raises `OSError` when the file can't be opened, `InvalidSettingError` when it is none: at the start that is a
-        mistake, later it is bad luck."""
+        """Raises `OSError` when the file can't be opened, `InvalidSettingError` when it is no file."""
         self.lifecycle: Lifecycle = lifecycle
         self.dropped_total = 0
         self._path = path
@@ -123,11 +121,11 @@ class LifecycleFile:
         forking.renew_after_forks(self)
         self._clock = clock or SystemClock()
         self._is_torn = False
-        self._told_at: float | None = None
-        self._told_total = 0
+        self._warned_at: float | None = None
+        self._warned_total = 0
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork, whose lines go to the same file, each whole."""
+        """Replace the lock in the child of a fork, which appends whole lines to the same file."""
         self._lock = Lock()
 
     def record(self, events: Sequence[QueueEvent]) -> None:
@@ -145,27 +143,27 @@ class LifecycleFile:
                 reason = getattr(error, "strerror", None) or str(error)
             if written == len(lines):
                 self._is_torn = False
-                if self._told_at is not None:
-                    self._tell_recovered()
+                if self._warned_at is not None:
+                    self._log_recovered()
             else:
                 self._is_torn = self._is_torn or bool(written)
                 self.dropped_total += len(events)
-                self._tell_lost(reason)
+                self._log_lost(reason)
 
     def close(self) -> None:
-        """Close the file; later events are let go."""
+        """Close the file; later events are dropped."""
         with self._lock, contextlib.suppress(OSError):
             self._file.close()
 
-    def _tell_lost(self, reason: str) -> None:
+    def _log_lost(self, reason: str) -> None:
         now = self._clock.monotonic()
-        if self._told_at is None or now - self._told_at >= TOLD_SECONDS:
-            lost, self._told_at, self._told_total = self.dropped_total - self._told_total, now, self.dropped_total
+        if self._warned_at is None or now - self._warned_at >= LOSS_LOG_SECONDS:
+            lost, self._warned_at, self._warned_total = self.dropped_total - self._warned_total, now, self.dropped_total
             log.warning(LOG_LINES_LOST, path=str(self._path), lines=lost, total=self.dropped_total, error=reason)
 
-    def _tell_recovered(self) -> None:
+    def _log_recovered(self) -> None:
         log.info(LOG_RECOVERED, path=str(self._path), lost=self.dropped_total)
-        self._told_at, self._told_total = None, self.dropped_total
+        self._warned_at, self._warned_total = None, self.dropped_total
 
     def _reopen_if_moved(self) -> None:
         try:
@@ -181,8 +179,7 @@ class LifecycleFile:
 
 
 def _opened(path: Path) -> FileIO:
-    """The file, to append to it. Nobody is waited for: a FIFO without a reader would take for ever, and one whose
-    reader is slow loses lines."""
+    """Open the file for appending. Never blocks: a FIFO needs a reader, and loses lines if the reader is slow."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -197,13 +194,13 @@ def _opened(path: Path) -> FileIO:
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise
-        raise InvalidSettingError(f"log: {path} is a FIFO that nobody reads: start its reader first") from error
+        raise InvalidSettingError(f"log: {path} is a FIFO without a reader: start its reader first") from error
     return FileIO(descriptor, "ab")
 
 
 def _line(event: QueueEvent) -> bytes:
-    told = {name: value for name in _EVENT_FIELDS if (value := getattr(event, name)) is not None}
-    return json.dumps(told, separators=(",", ":")).encode() + b"\n"
+    given = {name: value for name in _EVENT_FIELDS if (value := getattr(event, name)) is not None}
+    return json.dumps(given, separators=(",", ":")).encode() + b"\n"
 
 
 _EVENT_FIELDS: Final = tuple(field.name for field in fields(QueueEvent))
@@ -214,23 +211,23 @@ def _dumps(value: object, **_settings: object) -> bytes:
 
 
 def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Time, level and event first: what a reader looks for."""
+    """Put time, level and event first."""
     return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
 
 
 def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """On a terminal the time of day is enough."""
+    """Shorten the timestamp to the time of day, for a terminal."""
     event["timestamp"] = str(event["timestamp"])[11:23]
     return event
 
 
 def _clean_values(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A terminal obeys what strangers sent, unless it is written out; in JSON it is."""
+    """Escape control characters in values, which a terminal would obey; JSON escapes them itself."""
     return {name: clean(value) if isinstance(value, str) else value for name, value in event.items()}
 
 
 class _LineLoggers:
-    """A structlog factory of loggers that share one stream."""
+    """A structlog logger factory whose loggers share one stream."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._logger = _LineLogger(stream)
@@ -240,7 +237,7 @@ class _LineLoggers:
 
 
 class _LineLogger:
-    """Writes whole lines; when nobody takes them (a closed pipe, a full disk) it lets them go."""
+    """Writes whole lines; drops them when the stream fails (a closed pipe, a full disk)."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -248,11 +245,11 @@ class _LineLogger:
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork."""
+        """Replace the lock in the child of a fork."""
         self._lock = Lock()
 
     def msg(self, message: str | bytes) -> None:
-        """Write one line, now."""
+        """Write one line at once."""
         line = (message if isinstance(message, bytes) else message.encode("utf-8", "backslashreplace")) + b"\n"
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._stream.write(line)

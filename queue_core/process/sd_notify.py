@@ -1,4 +1,4 @@
-"""Tells a service manager how we are: ready, alive, stopping. Silent where none listens. See sd_notify(3)."""
+"""Reports the state of the process to systemd: ready, alive, stopping. Does nothing without it. See sd_notify(3)."""
 
 import os
 import socket
@@ -9,21 +9,21 @@ STATUS_CHARS: Final = 200
 
 
 class ServiceManager:
-    """The socket named by NOTIFY_SOCKET, if any."""
+    """The service manager at NOTIFY_SOCKET, if set."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._address = environment.get("NOTIFY_SOCKET", "")
         self._status = ""
         self.watchdog_seconds = _watchdog_seconds(environment) if self.listens else None
-        """How often to say WATCHDOG=1: half of what the manager allows; None when it does not ask for it."""
+        """Interval for WATCHDOG=1: half the manager's limit; None when it has no watchdog."""
 
     @property
     def listens(self) -> bool:
-        """Whether there is a manager to tell."""
+        """Whether there is a service manager."""
         return self._address.startswith(("/", "@"))
 
-    def tell(self, *states: str) -> None:
-        """Send states such as `READY=1` as one message; a manager that is gone is no concern of ours."""
+    def notify(self, *states: str) -> None:
+        """Send states such as `READY=1` as one message; ignore a manager that is gone."""
         if not self.listens:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
@@ -35,32 +35,32 @@ class ServiceManager:
             return
 
     def ready(self, status: str = "") -> None:
-        """We are up, or done with a reload."""
+        """Report that the process has started or finished a reload."""
         self._status = status
-        self.tell("READY=1", f"MAINPID={os.getpid()}", *_status(status))
+        self.notify("READY=1", f"MAINPID={os.getpid()}", *_status(status))
 
     def reloading(self, *, monotonic_seconds: float) -> None:
-        """A reload begins; `ready` ends it."""
-        self.tell("RELOADING=1", f"MONOTONIC_USEC={round(monotonic_seconds * 1_000_000)}")
+        """Report that a reload begins; `ready` ends it."""
+        self.notify("RELOADING=1", f"MONOTONIC_USEC={round(monotonic_seconds * 1_000_000)}")
 
     def status(self, text: str) -> None:
-        """One line for people, told when it is another one than before."""
+        """Report a one-line status text if it changed."""
         if text != self._status:
             self._status = text
-            self.tell(*_status(text))
+            self.notify(*_status(text))
 
     def alive(self) -> None:
-        """Feed the watchdog."""
-        self.tell("WATCHDOG=1")
+        """Reset the watchdog."""
+        self.notify("WATCHDOG=1")
 
     def stopping(self, status: str = "") -> None:
-        """The end begins."""
+        """Report that the process is stopping."""
         self._status = status
-        self.tell("STOPPING=1", *_status(status))
+        self.notify("STOPPING=1", *_status(status))
 
     def needs_longer(self, *, seconds: float) -> None:
-        """What goes on now, a start or a stop, is not stuck: it may take at least this much longer."""
-        self.tell(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
+        """Extend the timeout of the present start or stop by at least this time."""
+        self.notify(f"EXTEND_TIMEOUT_USEC={round(seconds * 1_000_000)}")
 
 
 def _status(text: str) -> list[str]:
@@ -68,7 +68,7 @@ def _status(text: str) -> list[str]:
 
 
 def _watchdog_seconds(environment: Mapping[str, str]) -> float | None:
-    allowed, whose = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if whose.isdecimal() and int(whose) != os.getpid():
+    allowed, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+    if pid.isdecimal() and int(pid) != os.getpid():
         return None
     return int(allowed) / 2_000_000 if allowed.isdecimal() and int(allowed) else None

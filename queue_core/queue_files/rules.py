@@ -168,7 +168,7 @@ def _shown(text: str) -> str:
 
 MAX_RATE_PER_SECOND: Final = 500  # gcloud
 MAX_BUCKET_SIZE: Final = 500  # gcloud
-MAX_TOLD: Final = 100
+MAX_REPORTED: Final = 100
 """Mistakes that are told one by one."""
 
 Value: TypeAlias = str | float
@@ -219,28 +219,28 @@ _NOT_NEGATIVE: Final[Mapping[str, str]] = {
 }
 
 
-def entries_of(root: Node, *, also: Sequence[tuple[Place, str]], name: str, spelling: Spelling) -> QueueFileEntries:
+def entries_of(root: Node, *, problems: Sequence[tuple[Place, str]], name: str, spelling: Spelling) -> QueueFileEntries:
     """The queues of the file called `name`.
 
     Raises `DocumentError` with all that is wrong: a line per mistake, in the file's order, those of `also` among them.
     """
-    rules = _Rules(spelling, list(also))
+    rules = _Rules(spelling, list(problems))
     entries = rules.entries(root)
-    if rules.mistakes:
-        raise DocumentError(mistake_lines(rules.mistakes, name=name))
+    if rules.problems:
+        raise DocumentError(problem_lines(rules.problems, name=name))
     return entries
 
 
-def mistake_lines(mistakes: Sequence[tuple[Place, str]], *, name: str) -> tuple[str, ...]:
+def problem_lines(problems: Sequence[tuple[Place, str]], *, name: str) -> tuple[str, ...]:
     """`queue.yaml:3:5: ...` for each, in the file's order; for those after the hundredth, how many they are."""
-    ordered = sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake[0])
+    ordered = sorted(dict.fromkeys(problems), key=lambda problem: problem[0])
     lines = [line_at(name, place, message) for place, message in ordered]
     more = (
-        f"{lines[MAX_TOLD].split(' ')[0]} and {len(lines) - MAX_TOLD} more mistakes from here"
-        if lines[MAX_TOLD:]
+        f"{lines[MAX_REPORTED].split(' ')[0]} and {len(lines) - MAX_REPORTED} more mistakes from here"
+        if lines[MAX_REPORTED:]
         else ""
     )
-    return (*lines[:MAX_TOLD], more) if more else tuple(lines)
+    return (*lines[:MAX_REPORTED], more) if more else tuple(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +265,8 @@ class _Settings:
 class _Rules:
     """One reading of a tree; every method that finds something wrong notes it and goes on."""
 
-    def __init__(self, spelling: Spelling, mistakes: list[tuple[Place, str]]) -> None:
-        self.mistakes = mistakes
+    def __init__(self, spelling: Spelling, problems: list[tuple[Place, str]]) -> None:
+        self.problems = problems
         self._spelling = spelling
         self._names: dict[str, Place] = {}
 
@@ -300,11 +300,11 @@ class _Rules:
     def _name(self, queue: _Settings) -> str:
         """The name, or "" after a mistake."""
         if not queue.has("name"):
-            self._note(queue.place, queue.path, "a queue must have a name")
+            self._report(queue.place, queue.path, "a queue must have a name")
         name = str(queue.values.get("name", ""))
         if name in self._names:
-            told = f"there are two queues '{name}', the first in line {self._names[name].line}: keep one of them"
-            self._note_at(queue, "name", told)
+            message = f"there are two queues '{name}', the first in line {self._names[name].line}: keep one of them"
+            self._report_at(queue, "name", message)
         elif name:
             self._names[name] = queue.members["name"].place
         return name
@@ -320,7 +320,7 @@ class _Rules:
         for key, emails in found.items():
             if len(emails) > MAX_EMAILS:
                 word = shown_key(key, self._spelling)
-                self._note_at(queue, "acl", f"at most {MAX_EMAILS} of {word} in one queue: {len(emails)}")
+                self._report_at(queue, "acl", f"at most {MAX_EMAILS} of {word} in one queue: {len(emails)}")
         return tuple(found["user_email"]), tuple(found["writer_email"])
 
     def _retry(self, queue: _Settings) -> _Settings | None:
@@ -331,7 +331,7 @@ class _Rules:
         for key, phrase in _NOT_NEGATIVE.items() if retry else ():
             number = retry.number(key) if retry else None
             if retry and number is not None and number < 0:
-                self._note_at(retry, key, f"{phrase}: {number:g}")
+                self._report_at(retry, key, f"{phrase}: {number:g}")
         return retry
 
     def _check_pull(self, queue: _Settings, retry: _Settings | None) -> int | None:
@@ -339,41 +339,41 @@ class _Rules:
         for settings in (queue, retry) if retry else (queue,):
             for key, phrase in _PULL_FORBIDS.items():
                 if settings.has(key):
-                    self._note_at(settings, key, f"{phrase}: leave it out")
+                    self._report_at(settings, key, f"{phrase}: leave it out")
         limit = retry.number("task_retry_limit") if retry else None
         if retry is None or limit is None:
             return None
         if limit == 0:
-            told = "a pull queue's limit is how often a task is leased before it is deleted, so 0 would lease none"
-            self._note_at(retry, "task_retry_limit", f"{told}: write 1 or more, or leave it out for no limit")
+            message = "a pull queue's limit is how often a task is leased before it is deleted, so 0 would lease none"
+            self._report_at(retry, "task_retry_limit", f"{message}: write 1 or more, or leave it out for no limit")
         if limit > MAX_LEASES:
-            self._note_at(retry, "task_retry_limit", f"must be at most {MAX_LEASES}, or left out for no limit: {limit}")
+            self._report_at(retry, "task_retry_limit", f"must be at most {MAX_LEASES}, or left out: {limit}")
         return int(limit)
 
     def _check_push(self, queue: _Settings, retry: _Settings | None) -> None:
         if not queue.has("rate"):
             fix = "write a rate such as 5/s; or, for a pull queue, the mode"
-            self._note(queue.place, queue.path, f"Refill rate must be specified for push-based queue: {fix}")
+            self._report(queue.place, queue.path, f"Refill rate must be specified for push-based queue: {fix}")
         rate = queue.number("rate") or 0
         if rate > MAX_RATE_PER_SECOND:
-            told = f"Refill rate must not exceed {MAX_RATE_PER_SECOND} per second (is {rate:g})"
-            self._note_at(queue, "rate", told)
+            message = f"Refill rate must not exceed {MAX_RATE_PER_SECOND} per second (is {rate:g})"
+            self._report_at(queue, "rate", message)
         size = queue.number("bucket_size") or 0
         if size < 0:
-            self._note_at(queue, "bucket_size", f"must be 0 or more, or the queue rate is invalid: {size}")
+            self._report_at(queue, "bucket_size", f"must be 0 or more, or the queue rate is invalid: {size}")
         if size > MAX_BUCKET_SIZE:
-            self._note_at(queue, "bucket_size", f"Maximum bucket size is {MAX_BUCKET_SIZE}: {size}")
+            self._report_at(queue, "bucket_size", f"Maximum bucket size is {MAX_BUCKET_SIZE}: {size}")
         if self._spelling == "xml" and "acl" in queue.members:
-            self._note_at(queue, "acl", "is not defined for push queues: leave it out, or write <mode>pull</mode>")
+            self._report_at(queue, "acl", "is not defined for push queues: leave it out, or write <mode>pull</mode>")
         if retry is None:
             return
         age = retry.number("task_age_limit")
         if age is not None and age < 1:
-            self._note_at(retry, "task_age_limit", f"Task age limit must be greater than zero: {age:g} s")
+            self._report_at(retry, "task_age_limit", f"Task age limit must be greater than zero: {age:g} s")
         low, high = retry.number("min_backoff_seconds"), retry.number("max_backoff_seconds")
         if low is not None and high is not None and low > high:
-            told = f"Min backoff sec must not be greater than max backoff sec: {low:g} > {high:g}"
-            self._note_at(retry, "min_backoff_seconds", told)
+            message = f"Min backoff sec must not be greater than max backoff sec: {low:g} > {high:g}"
+            self._report_at(retry, "min_backoff_seconds", message)
 
     # -- the tree -------------------------------------------------------------------------------------------------
 
@@ -381,7 +381,7 @@ class _Rules:
         if not isinstance(node, Group):
             if not isinstance(node, UnreadableItem):
                 known = ", ".join(shown_key(key, self._spelling) for key in readers)
-                self._note(node.place, path, f"must be a mapping of settings ({known})")
+                self._report(node.place, path, f"must be a mapping of settings ({known})")
             return None
         members: dict[str, MappingItem] = {}
         values: dict[str, Value] = {}
@@ -390,10 +390,10 @@ class _Rules:
             if member.key not in readers:
                 known_keys = [shown_key(key, self._spelling) for key in readers]
                 meant = did_you_mean(shown_key(member.key, self._spelling), known_keys)
-                self._note(member.place, inner[:200], f"unknown setting{meant}")
+                self._report(member.place, inner[:200], f"unknown setting{meant}")
             elif member.key in members:
                 first = members[member.key].place
-                self._note(member.place, inner, f"is given twice; first in line {first.line}: keep one of them")
+                self._report(member.place, inner, f"is given twice; first in line {first.line}: keep one of them")
             else:
                 members[member.key] = member
                 reader = readers[member.key]
@@ -406,12 +406,12 @@ class _Rules:
         if isinstance(node, EmptyItem | UnreadableItem):
             return None
         if not isinstance(node, Text):
-            self._note(node.place, path, "must be one value, not a list or a mapping")
+            self._report(node.place, path, "must be one value, not a list or a mapping")
             return None
         try:
             return reader(node)
         except ValueError as error:
-            self._note(node.place, path, str(error))
+            self._report(node.place, path, str(error))
             return None
 
     def _items(self, settings: _Settings, key: str) -> Sequence[Node]:
@@ -421,14 +421,14 @@ class _Rules:
         if isinstance(value, Items):
             return value.items
         if not isinstance(value, UnreadableItem):
-            self._note(value.place, self._path(settings.path, key), "must be a list, each item after a '- '")
+            self._report(value.place, self._path(settings.path, key), "must be a list, each item after a '- '")
         return ()
 
     def _path(self, path: str, key: str) -> str:
         return f"{path}{'.' if path else ''}{shown_key(key, self._spelling)}"
 
-    def _note_at(self, settings: _Settings, key: str, message: str) -> None:
-        self._note(settings.members[key].place, self._path(settings.path, key), message)
+    def _report_at(self, settings: _Settings, key: str, message: str) -> None:
+        self._report(settings.members[key].place, self._path(settings.path, key), message)
 
-    def _note(self, place: Place, path: str, message: str) -> None:
-        self.mistakes.append((place, f"{path}: {message}" if path else message))
+    def _report(self, place: Place, path: str, message: str) -> None:
+        self.problems.append((place, f"{path}: {message}" if path else message))

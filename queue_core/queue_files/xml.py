@@ -12,7 +12,7 @@ from defusedxml.expatreader import create_parser
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, MAX_VALUES, DocumentError, Place, line_at
 from queue_core.queue_files.entries import Group, Items, MappingItem, Node, QueueFileEntries, Text
-from queue_core.queue_files.rules import entries_of, mistake_lines
+from queue_core.queue_files.rules import entries_of, problem_lines
 
 ROOT: Final = "queue-entries"
 _GROUPS: Final = frozenset({ROOT, "queue", "retry_parameters", "acl"})
@@ -28,8 +28,8 @@ def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
     mistake, `queue.xml:12:9: queue[2].rate: ...`: the first place of broken syntax, or everything else that is wrong.
     """
     if len(data) > MAX_TEXT_BYTES:
-        told = f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {len(data)}; is this the right file?"
-        raise DocumentError((told,))
+        message = f"{name}:1:1: must be at most {MAX_TEXT_BYTES} bytes: {len(data)}; is this the right file?"
+        raise DocumentError((message,))
     parser = create_parser(forbid_dtd=True)
     parser.setFeature(feature_namespaces, 1)
     reading = _Reading(parser)
@@ -42,13 +42,13 @@ def read_queue_xml(data: bytes, *, name: str = "queue.xml") -> QueueFileEntries:
         raise DocumentError((f"{name}:{line}:{column}: not a queue.xml: {error.getMessage()}",)) from None
     except DefusedXmlException:
         place = reading.place()
-        told = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
-        raise DocumentError((line_at(name, place, told),)) from None
+        message = "a document type (<!DOCTYPE ...>) is not read, as entities can hide anything in it: remove it"
+        raise DocumentError((line_at(name, place, message),)) from None
     except (ValueError, LookupError) as error:
         raise DocumentError((f"{name}:1:1: the encoding can't be read ({error}): save the file as UTF-8",)) from None
     if reading.root is None:  # another root: told, and left out
-        raise DocumentError(mistake_lines(reading.mistakes, name=name))
-    return entries_of(reading.root, also=reading.mistakes, name=name, spelling="xml")
+        raise DocumentError(problem_lines(reading.problems, name=name))
+    return entries_of(reading.root, problems=reading.problems, name=name, spelling="xml")
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class _Reading(ContentHandler):
         super().__init__()
         self._parser = parser
         self.root: Node | None = None
-        self.mistakes: list[tuple[Place, str]] = []
+        self.problems: list[tuple[Place, str]] = []
         self._open: list[_Open] = []
         self._skipping = 0
         self._left = MAX_VALUES
@@ -94,7 +94,7 @@ class _Reading(ContentHandler):
             return
         for uri, attribute in attrs.getNames():
             if uri not in _SCHEMA_ATTRIBUTES:
-                self.mistakes.append((inner.place, f"<{tag}>: unknown attribute {attribute[:60]!r}: take it away"))
+                self.problems.append((inner.place, f"<{tag}>: unknown attribute {attribute[:60]!r}: take it away"))
         self._open.append(inner)
 
     def characters(self, content: str) -> None:
@@ -102,7 +102,7 @@ class _Reading(ContentHandler):
         if self._open and not self._skipping:
             inner = self._open[-1]
             if inner.key in _GROUPS and content.strip():
-                self.mistakes.append((self.place(), f"text has no place here: {content.strip()[:60]!r}"))
+                self.problems.append((self.place(), f"text has no place here: {content.strip()[:60]!r}"))
             inner.text.append(content)
 
     def endElementNS(self, name: tuple[str | None, str], qname: str | None) -> None:  # noqa: ARG002, N802
@@ -120,12 +120,12 @@ class _Reading(ContentHandler):
         if not self._open:
             if tag == ROOT:
                 return True
-            told = f"<{tag[:60]}>: the outermost element must be <{ROOT}>{did_you_mean(tag, [ROOT])}"
+            message = f"<{tag[:60]}>: the outermost element must be <{ROOT}>{did_you_mean(tag, [ROOT])}"
         elif self._open[-1].key not in _GROUPS or len(self._open) >= _DEPTH:
-            told = f"<{tag[:60]}>: no element may stand here"
+            message = f"<{tag[:60]}>: no element may stand here"
         else:
             return True
-        self.mistakes.append((inner.place, told))
+        self.problems.append((inner.place, message))
         return False
 
 

@@ -34,20 +34,20 @@ def read_queue_yaml(text: str, *, name: str = "queue.yaml") -> QueueFileEntries:
         raise DocumentError((f"{name}:1:1: the file is empty; `queue:` with nothing under it means no queues",))
     walk = _Walk()
     tree = walk.node(root)
-    return entries_of(tree, also=walk.mistakes, name=name, spelling="yaml")
+    return entries_of(tree, problems=walk.problems, name=name, spelling="yaml")
 
 
 class _Walk:
     """One walk over YAML's nodes; as App Engine takes no anchors, each node is met once."""
 
     def __init__(self) -> None:
-        self.mistakes: list[tuple[Place, str]] = []
+        self.problems: list[tuple[Place, str]] = []
 
     def node(self, node: yaml.Node) -> Node:
         place = place_of(node)
         if not _is_plain_value(node):
-            told = node.tag.replace(_STANDARD_TAG, "!!")[:60]
-            self.mistakes.append((place, f"a value of type {told!a} is not allowed: use text, lists and mappings"))
+            message = node.tag.replace(_STANDARD_TAG, "!!")[:60]
+            self.problems.append((place, f"a value of type {message!a} is not allowed: use text, lists and mappings"))
             return UnreadableItem(place)
         if isinstance(node, yaml.ScalarNode):
             if node.style is None and node.value in _NULLS and node.tag != f"{_STANDARD_TAG}str":
@@ -65,7 +65,7 @@ class _Walk:
             if isinstance(key, yaml.ScalarNode):
                 members.append(MappingItem(key.value, place_of(key), self.node(value)))
             else:
-                self.mistakes.append((place_of(key), "a key must be text, not a list or a mapping"))
+                self.problems.append((place_of(key), "a key must be text, not a list or a mapping"))
         return members
 
 

@@ -1,4 +1,5 @@
-"""The ASGI application: the hot verbs by the shortest way, everything else as Starlette routes over the table."""
+"""The ASGI application: the fast path for add, lease, exchange, renew and delete; Starlette routes for all other
+endpoints."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -19,13 +20,15 @@ from queue_core.server import appengine, events, schemas
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
-from queue_core.server.extensions import NOTHING_ELSE, Extensions
+from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
+    IDEMPOTENCY_HEADER,
     FastEndpoint,
     FastRequest,
     FastVerbs,
-    ReplyCallback,
+    Reply,
+    check_every_key,
     check_json,
     new_reply,
     reply_of,
@@ -33,9 +36,7 @@ from queue_core.server.fast_path import (
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
-from queue_core.server.idempotency import HEADER
-from queue_core.server.json_keys import check_every_key
-from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, look_at_all
+from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
@@ -47,12 +48,12 @@ _PREFIX = "/v1/queues/"
 
 
 class ServerApp:
-    """One server's application."""
+    """The ASGI application of one server."""
 
-    def __init__(self, core: ServerState, connections: Connections, *, also: Extensions = NOTHING_ELSE) -> None:
+    def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._quiet = Starlette(routes=_routes(core, also), exception_handlers={HTTPException: refuse})
+        self._router = Starlette(routes=_routes(core, extensions), exception_handlers={HTTPException: route_error})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -66,32 +67,32 @@ class ServerApp:
             path: str = scope["path"]
             queue, _, verb = path[len(_PREFIX) :].partition("/") if path.startswith(_PREFIX) else ("", "", "")
             if verb in FastVerbs.VERBS:
-                await _serve_hot(self.core, self.core.hot, verb, queue, scope, receive, send)
+                await _serve_fast(self.core, self.core.fast_verbs, verb, queue, scope, receive, send)
                 return
             if path == appengine.PATH:
-                await _serve_hot(self.core, self.core.appengine, "", "", scope, receive, send)
+                await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
-        await self._quiet(scope, receive, send)
+        await self._router(scope, receive, send)
 
 
-async def _serve_hot(
-    core: ServerState, door: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
+async def _serve_fast(
+    core: ServerState, endpoint: FastEndpoint, verb: str, queue: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """The hot verbs for every ASGI server; uvicorn with `protocol.HotProtocol` seldom comes here."""
-    reply: asyncio.Future[ReplyCallback] = asyncio.get_running_loop().create_future()
+    """Serve the fast path on any ASGI server; uvicorn with `http/fast_protocol.py` seldom comes here."""
+    reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
     headers = scope["headers"]
-    held_bytes = 0
+    reserved_bytes = 0
     try:
-        held_bytes = door.admit(verb, headers, body_length(headers))
+        reserved_bytes = endpoint.admit(verb, headers, body_length(headers))
         body = await read_body(headers, receive, limit=core.options.max_body_bytes)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - the top of a request
-        await _send(door.refuse(error), send)
+        await _send(endpoint.refuse(error), send)
         return
     finally:
-        door.let_go(held_bytes)
-    call = door.start(
+        endpoint.free(reserved_bytes)
+    call = endpoint.start(
         FastRequest(verb, queue, scope["headers"], body, scope.get("client"), reply.set_result, lambda: False)
     )
     if call is not None and not reply.done():
@@ -99,13 +100,13 @@ async def _serve_hot(
         waited: set[asyncio.Future[Any]] = {reply, hung_up}
         await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         if not reply.done():
-            core.hot.hang_up(call)
+            core.fast_verbs.cancel(call)
             return
         hung_up.cancel()
     await _send(await reply, send)
 
 
-async def _send(reply: ReplyCallback, send: Send) -> None:
+async def _send(reply: Reply, send: Send) -> None:
     headers = [
         (b"content-type", reply.media_type),
         (b"content-length", b"%d" % len(reply.body)),
@@ -115,17 +116,17 @@ async def _send(reply: ReplyCallback, send: Send) -> None:
     await send({"type": "http.response.body", "body": reply.body})
 
 
-def _routes(core: ServerState, also: Extensions) -> Sequence[BaseRoute]:
+def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
-        # A worker's name may have a "/" in it, which comes unquoted.
+        # The name of a worker may contain an unquoted "/".
         routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    for look_up in also.look_ups:
-        routes.extend(look_up.routes(core.gate))
-    routes.append(Route("/openapi.json", _openapi(core, also), methods=["GET"]))
-    routes.append(Route("/metrics", _metrics(core, also), methods=["GET"]))
+    for route in extensions.routes:
+        routes.extend(route.starlette_routes(core.authorizer))
+    routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
+    routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
     routes.extend(taskqueue.routes(core))
     return routes
@@ -136,7 +137,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
         method = "GET" if request.method == "HEAD" else request.method
         endpoint = here[method]
         try:
-            call = await _let_in(core, endpoint, request)
+            call = await _read_call(core, endpoint, request)
             if call.one("follow") is not None and endpoint.path == "/v1/events":
                 return _follow(core, call)
             assert endpoint.handler is not None
@@ -149,12 +150,12 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
     return view
 
 
-async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
+async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
     if endpoint.permission is None:
-        core.gate.check_place(headers)
+        core.authorizer.check_host_and_origin(headers)
     else:
-        core.gate.check(headers, endpoint.permission)
+        core.authorizer.check(headers, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
@@ -162,28 +163,28 @@ async def _let_in(core: ServerState, endpoint: Endpoint, request: HttpRequest) -
         body = endpoint.takes.model_validate_json(data)
         check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return EndpointCall(path, request.query_params.multi_items(), body, _key_of(request))
+    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request))
 
 
-def _key_of(request: HttpRequest) -> bytes | None:
-    return next((value for name, value in request.headers.raw if name == HEADER), None)
+def _idempotency_key(request: HttpRequest) -> bytes | None:
+    return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
 
 
-async def refuse(request: HttpRequest, error: Exception) -> Response:
-    """What a path or a method that is not there is answered with."""
+async def route_error(request: HttpRequest, error: Exception) -> Response:
+    """Answer a request whose path or method does not exist."""
     assert isinstance(error, HTTPException)
     detail = f"{request.method} {request.url.path[:200]}"
     if error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         problem = refusal(405, "wrong-method", f"{detail}: use {allow}", headers=((b"allow", allow.encode()),))
     else:
-        problem = refusal(error.status_code, "unknown-path", f"{detail}: see /openapi.json for what there is")
+        problem = refusal(error.status_code, "unknown-path", f"{detail}: see /openapi.json for all paths")
     return _response(reply_of(problem))
 
 
 def _follow(core: ServerState, call: EndpointCall) -> Response:
     if core.ring.is_full:
-        raise refusal(503, "too-many-followers", "too many connections follow the events already; try again later")
+        raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
     after = call.number("after", core.ring.total)
 
     async def stream() -> AsyncIterator[bytes]:
@@ -201,15 +202,15 @@ def _sse(recent: RecentEvents) -> bytes:
     )
 
 
-def _metrics(core: ServerState, also: Extensions) -> View:
+def _metrics(core: ServerState, extensions: Extensions) -> View:
     collector = QueueMetrics(
-        lambda: core.service.look(look_at_all), lambda: len(core.waiting), lambda: core.ring.lost_total
+        lambda: core.service.read(read_all_stats), lambda: len(core.waiting), lambda: core.ring.lost_total
     )
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check(request.headers.raw, "stats")
-            text = await core.beside(lambda: exposition(collector, *also.collectors))
+            core.authorizer.check(request.headers.raw, "stats")
+            text = await core.in_thread(lambda: exposition(collector, *extensions.collectors))
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
         return Response(text, media_type=MEDIA_TYPE)
@@ -217,28 +218,28 @@ def _metrics(core: ServerState, also: Extensions) -> View:
     return view
 
 
-def _openapi(core: ServerState, also: Extensions) -> View:
+def _openapi(core: ServerState, extensions: Extensions) -> View:
     @cache
-    def made() -> bytes:
-        return openapi_json(*[look_up.endpoint for look_up in also.look_ups])
+    def encoded() -> bytes:
+        return openapi_json(*[route.endpoint for route in extensions.routes])
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check_place(request.headers.raw)
+            core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(made(), media_type="application/json")
+        return Response(encoded(), media_type="application/json")
 
     return view
 
 
 def openapi_json(*others: Endpoint) -> bytes:
-    """The document of the queues' API, and of what is served beside it."""
+    """Return the OpenAPI document of the queues' API, with `others` beside it."""
     return to_json(document((*ENDPOINTS, *others), version=release()))
 
 
 def release() -> str:
-    """The version of this program."""
+    """Return the version of this program."""
     try:
         return version("towline")
     except PackageNotFoundError:  # run from a checkout

@@ -1,4 +1,4 @@
-"""Who may call what: bearer tokens with roles, and a guard against pages that make a browser call this machine."""
+"""Bearer tokens with roles, the acls of queues, and a guard against web pages that make a browser call this machine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ ADD = Role.PRODUCER | Role.WORKER | Role.ADMIN
 WORK = Role.WORKER | Role.ADMIN
 ADMINISTER = Role.ADMIN
 READ = Role.VIEWER | Role.PRODUCER | Role.WORKER | Role.ADMIN
-"""Counts, which tell nothing of the payloads."""
+"""Counts, which reveal nothing of the payloads."""
 INSPECT = Role.VIEWER | Role.WORKER | Role.ADMIN
 """Tasks with their payloads, and the event log."""
 
-NEEDED: Mapping[str, Role] = MappingProxyType(
+REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
     {
         "add": ADD,
         "lease": WORK,
@@ -49,52 +49,52 @@ NEEDED: Mapping[str, Role] = MappingProxyType(
         "backup": ADMINISTER,
     }
 )
-"""Any one of these roles allows the verb."""
+"""The roles that allow a verb; one of them is enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who calls, by the token of a request. Where the server has no tokens everybody is an admin without a name."""
+    """The caller, as its token names it. Where the server has no tokens, every caller is an admin without a name."""
 
     role: Role
     email: str | None = None
 
 
-NOBODY_IN_PARTICULAR = Principal(Role.ADMIN)
+ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
 class Authorizer:
-    """Lets requests in by their headers, or raises what they are refused with."""
+    """Admits requests by their headers, or raises the error that they are refused with."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._tokens = tuple(
             (sha256(token.secret.encode()).digest(), Principal(token.role, token.email)) for token in options.tokens
         )
-        self._guards_names = options.socket_path is None and is_loopback(options.host)
+        self._checks_host = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
-        self._known: dict[bytes, None] = {}
+        self._accepted_hosts: dict[bytes, None] = {}
 
     def check(self, headers: Headers, verb: str) -> None:
-        """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token that does not do."""
+        """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token without the role."""
         check_role(self.caller(headers), verb)
 
     def caller(self, headers: Headers) -> Principal:
-        """Who calls, for doors that ask more than the role: `acl.check_access`.
+        """Return the caller, for endpoints that check more than the role (`check_access`).
 
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
         """
-        authorization = self.check_place(headers)
-        return self._bearer(authorization) if self._tokens else NOBODY_IN_PARTICULAR
+        authorization = self.check_host_and_origin(headers)
+        return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
 
-    def vouches(self, authorization: bytes | None) -> bool:
-        """Whether such an `Authorization` is enough to read what its bearer sends."""
+    def accepts(self, authorization: bytes | None) -> bool:
+        """Return whether an `Authorization` header has a known token."""
         try:
             return not self._tokens or self._bearer(authorization) is not None
         except UnauthenticatedError:
             return False
 
-    def check_place(self, headers: Headers) -> bytes | None:
-        """Raise `Problem` for a foreign `Host` or `Origin`; returns the `Authorization`, which is not looked at."""
+    def check_host_and_origin(self, headers: Headers) -> bytes | None:
+        """Raise `Problem` for a foreign `Host` or `Origin`; returns the `Authorization`, unchecked."""
         host = authorization = origin = None
         for name, value in headers:
             if name == b"host":
@@ -103,14 +103,14 @@ class Authorizer:
                 authorization = value
             elif name == b"origin":
                 origin = value
-        if self._guards_names and host not in self._known:
+        if self._checks_host and host not in self._accepted_hosts:
             self._check_host(host)
         if origin is not None:
             self._check_origin(origin, host)
         return authorization
 
     def _check_host(self, host: bytes | None) -> None:
-        """A page that made its own name resolve to 127.0.0.1 still sends that name (DNS rebinding)."""
+        """Refuse unknown names: a page that made its own name resolve to 127.0.0.1 still sends it (DNS rebinding)."""
         name = _hostname(host or b"")
         if name is None or not (is_loopback(name) or name in self._hosts):
             raise refusal(
@@ -119,8 +119,8 @@ class Authorizer:
                 f"this server listens on the loopback and is not called {name or 'that'}: "
                 "use 127.0.0.1 or localhost, or add the name to its allowed hosts",
             )
-        if host is not None and len(self._known) < 100:
-            self._known[host] = None
+        if host is not None and len(self._accepted_hosts) < 100:
+            self._accepted_hosts[host] = None
 
     def _check_origin(self, origin: bytes, host: bytes | None) -> None:
         text = origin.decode("latin-1")
@@ -130,7 +130,7 @@ class Authorizer:
         except ValueError:
             ours = False
         if not ours:
-            raise refusal(403, "foreign-origin", f"requests from pages of {text[:100]} are not taken")
+            raise refusal(403, "foreign-origin", f"requests from pages of {text[:100]} are refused")
 
     def _bearer(self, authorization: bytes | None) -> Principal:
         found = None
@@ -140,13 +140,13 @@ class Authorizer:
                 if compare_digest(known, digest):
                     found = caller
         if found is None:
-            raise UnauthenticatedError("this server wants `Authorization: Bearer TOKEN`, with a token that it knows")
+            raise UnauthenticatedError("this server needs `Authorization: Bearer TOKEN` with a token that it knows")
         return found
 
 
 def check_role(caller: Principal, verb: str) -> None:
     """Raise `PermissionDeniedError` unless the caller's role allows the verb."""
-    needed = NEEDED[verb]
+    needed = REQUIRED_ROLES[verb]
     if not caller.role & needed:
         roles = ", ".join(str(one.name).lower() for one in Role if one & needed)
         raise PermissionDeniedError(
@@ -162,9 +162,9 @@ def _hostname(host: bytes) -> str | None:
 
 
 Access = Literal["look", "list", "get", "lease", "delete", "update", "insert"]
-"""What an acl speaks of. Whatever else a door offers (making queues, purging) is for admins, by `check_role`."""
+"""The kinds of access that an acl grants. All others (creating queues, purging) are for admins, by `check_role`."""
 
-VERBS: Mapping[Access, str] = MappingProxyType(
+VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
     {
         "look": "stats",
         "list": "peek",
@@ -175,22 +175,20 @@ VERBS: Mapping[Access, str] = MappingProxyType(
         "insert": "add",
     }
 )
-"""The verb of `auth.NEEDED` that tells which roles may."""
+"""The verb of `REQUIRED_ROLES` whose roles allow an access."""
 
 
 def check_access(caller: Principal, spec: QueueSpec, access: Access) -> None:
     """Raise `PermissionDeniedError` unless the caller's role and the queue's acl both allow it."""
-    check_role(caller, VERBS[access])
+    check_role(caller, VERB_OF_ACCESS[access])
     if not is_listed(caller, spec, access):
         whose = "a token without an email" if caller.email is None else caller.email
         needed = {"insert": "writer_email", "look": "user_email or writer_email"}.get(access, "user_email")
-        raise PermissionDeniedError(
-            f"queue {spec.name} has an acl, and {access} is for those it names as {needed}: {whose} is not among them"
-        )
+        raise PermissionDeniedError(f"queue {spec.name} has an acl: {access} needs a {needed}, and {whose} is none")
 
 
 def is_listed(caller: Principal, spec: QueueSpec, access: Access) -> bool:
-    """Whether the queue's acl, if it has one, lets the caller do it."""
+    """Return whether the queue's acl, if it has one, allows the caller this access."""
     if caller.role & Role.ADMIN or not (spec.user_emails or spec.writer_emails):
         return True
     if caller.email is None:

@@ -1,4 +1,4 @@
-"""Every path of the API in one table: what it takes, what it answers, who may call it, and what it does."""
+"""The table of all endpoints: path, request, response, permission and handler of each."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A member of the query string."""
+    """A parameter in the query string."""
 
     name: str
     schema: Json
@@ -27,9 +27,9 @@ class Endpoint:
     """One method of one path.
 
     Args:
-        permission: a verb of `auth.NEEDED`, or None for everybody.
-        handler: None for the verbs that `hot` serves, and for what is served beside the queues (`also`).
-        operation: its id, where neither handler nor path names it.
+        permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
+        handler: None for the verbs of the fast path, and for `extensions.ReadOnlyRoute`.
+        operation: the operation's id, where neither handler nor path names it.
     """
 
     method: str
@@ -52,10 +52,10 @@ _TAGS = (
     Parameter("tag", {"type": "array", "items": {"type": "string"}}, "Only these tags."),
     Parameter("kind", {"enum": ["any", "tags", "untagged", "oldest"]}, "As in the body of a lease."),
 )
-_AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "The `cursor` of the answer before.")
+_AFTER = Parameter("after", {"type": "integer", "minimum": 0}, "The `cursor` of the previous answer.")
 _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, "How many at most.")
 _AFTER_TAG = Parameter("after", {"type": "string", "minLength": 1}, "The last tag of the page before.")
-_PREFIX = Parameter("prefix", {"type": "string"}, "Only those whose names begin so.")
+_PREFIX = Parameter("prefix", {"type": "string"}, "Only workers whose names start with this.")
 _LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10000}, "How many at most.")
 _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sent events.")
 
@@ -63,7 +63,7 @@ _QUEUE = "/v1/queues/{queue}"
 _WORKER = "/v1/workers/{worker}"
 
 
-def _quiet(
+def _regular(
     method: str,
     path: str,
     summary: str,
@@ -72,65 +72,68 @@ def _quiet(
     takes: type[schemas.RequestBody] | None = None,
     query: tuple[Parameter, ...] = (),
 ) -> Endpoint:
-    """An endpoint that answers what its handler says that it returns."""
+    """Return an endpoint whose response is the return type of its handler."""
     answers = response(get_type_hints(handler)["return"])
     return Endpoint(method, path, summary, permission, handler, takes, answers, query)
 
 
 def _post(path: str, summary: str, handler: Handler, takes: type[schemas.RequestBody]) -> Endpoint:
     permission = "workers" if path.startswith(_WORKER) else path.rpartition("/")[2]
-    return _quiet("POST", path, summary, permission, handler, takes)
+    return _regular("POST", path, summary, permission, handler, takes)
 
 
-def _hot(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
+def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
     return Endpoint("POST", f"{_QUEUE}/{verb}", summary, verb, None, takes, response(answers))
 
 
 ENDPOINTS = (
-    _hot("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
-    _hot("lease", "Lease tasks, waiting for them if asked to.", schemas.LeaseBody, schemas.Leases),
-    _hot("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
-    _hot("renew", "Move the ends of leases.", schemas.RenewRequest, schemas.RenewedLeases),
-    _hot("delete", "Delete finished tasks, and add what follows from them.", schemas.DeleteRequest, schemas.AddedTasks),
-    _post(f"{_QUEUE}/release", "Give leases back.", handlers.release, schemas.ReleaseRequest),
+    _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
+    _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
+    _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
+    _fast("renew", "Renew leases.", schemas.RenewRequest, schemas.RenewedLeases),
+    _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
+    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, schemas.ReleaseRequest),
     _post(
-        f"{_QUEUE}/delete-by-name", "Delete tasks whoever holds them.", handlers.delete_by_name, schemas.NamesRequest
+        f"{_QUEUE}/delete-by-name",
+        "Delete tasks by name, leased or not.",
+        handlers.delete_by_name,
+        schemas.NamesRequest,
     ),
     _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, schemas.PurgeRequest),
     _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.EmptyBody),
     _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
-    _post(f"{_QUEUE}/peek", "Look at tasks.", handlers.peek, schemas.PeekRequest),
-    _post(f"{_QUEUE}/observe", "All for scaling.", handlers.observe, schemas.ObserveRequest),
-    _quiet("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
-    _quiet("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
-    _quiet("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
-    _quiet("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
-    _quiet("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
-    _quiet("DELETE", _QUEUE, "Drop it and its tasks.", "set-queue", handlers.delete_queue),
-    _quiet(
+    _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
+    _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
+    _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
+    _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
+    _regular("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
+    _regular("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
+    _regular("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
+    _regular("DELETE", _QUEUE, "Delete it and its tasks.", "set-queue", handlers.delete_queue),
+    _regular(
         "GET",
         "/v1/storage",
-        "The limit of all payloads, and what they come to; without a limit nothing is counted.",
+        "The limit on all payloads, and their size; without a limit they are not counted.",
         "queues",
         handlers.show_storage,
     ),
-    _quiet("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
+    _regular("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
     _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
-    _post(f"{_WORKER}/release", "Give back all that a dead worker holds.", handlers.release_worker, schemas.EmptyBody),
-    _quiet(
+    _post(f"{_WORKER}/release", "Release all leases of a dead worker.", handlers.release_worker, schemas.EmptyBody),
+    _regular(
         "GET",
         f"{_QUEUE}/workers",
-        "Workers that this server has heard of lately.",
+        "Workers that called this server lately.",
         "stats",
         handlers.heard_workers,
         query=(_PREFIX, _LIMIT_WORKERS),
     ),
-    _post("/v1/observe", "All for scaling several queues.", handlers.observe_many, schemas.ObserveManyRequest),
+    _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
-    _post("/v1/wait", "Sleep until there is work.", handlers.wait, schemas.WaitRequest),
-    _quiet(
+    _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
+    _regular(
         "GET",
         "/v1/events",
         "Recent lifecycle events.",
@@ -138,6 +141,6 @@ ENDPOINTS = (
         handlers.recent_events,
         query=(_AFTER, _LIMIT, _FOLLOW),
     ),
-    _quiet("GET", "/livez", "Whether the process answers.", None, handlers.live),
-    _quiet("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
+    _regular("GET", "/livez", "Whether the process answers.", None, handlers.live),
+    _regular("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
 )

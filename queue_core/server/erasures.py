@@ -1,7 +1,7 @@
-"""Notice that a store was emptied beneath the server, as by FLUSHALL or a Redis that is back without its data.
+"""Detect that a store was emptied beneath the server, by FLUSHALL or by a Redis that restarted without its data.
 
-It is told at error level, the server is not ready, and the queues of its settings are made again. Idle, this costs a
-store one small question every few seconds, however many queues there are.
+Then an error is logged, the server is not ready, and the queues of its settings are created again. A check costs one
+small query, however many queues there are.
 """
 
 import contextlib
@@ -16,68 +16,69 @@ from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.store import Erasable
 
-LOOK_SECONDS: Final = 2.0
+CHECK_SECONDS: Final = 2.0
+"""Seconds between two checks."""
 
 log = structlog.get_logger()
 
 
 class QueueErasures:
-    """One thread, where the store can be emptied. For several threads."""
+    """Checks in a thread of its own, if the store can be emptied. Any thread may call it."""
 
     def __init__(self, service: QueueService, options: ServeOptions) -> None:
         self._service = service
         self._store = service.store if isinstance(service.store, Erasable) else None
         self._queues = options.queues
         self._storage_limit_bytes = options.storage_limit_bytes
-        self._looking = threading.Lock()
-        self._trouble = ""
+        self._lock = threading.Lock()
+        self._problem = ""
         self._is_over = threading.Event()
         self._thread: threading.Thread | None = None
 
     @property
     def is_possible(self) -> bool:
-        """Whether `check` may have to ask the store."""
+        """Whether the store can be emptied, so that `check` may call it."""
         return self._store is not None
 
     def start(self) -> None:
-        """Look every few seconds from now on."""
+        """Check every few seconds from now on."""
         if self._store is not None and self._thread is None:
             self._thread = threading.Thread(target=self._work, name="towline-erasures", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Look no more. A look that the store does not answer ends with the process."""
+        """Stop checking. A check that the store does not answer ends with the process."""
         self._is_over.set()
 
     def check(self) -> None:
-        """Look now. Raise the `StoreError` that keeps the store from being what it was."""
+        """Check now. Raises `StoreError` while the queues of an emptied store are missing."""
         if self._store is None:
             return
-        with self._looking:
-            if self._store.is_erased() and not self._trouble:
-                self._trouble = (
-                    f"{self._store.url} was emptied: all its tasks are gone, and its queues not made again yet"
+        with self._lock:
+            if self._store.is_erased() and not self._problem:
+                self._problem = (
+                    f"{self._store.url} was emptied: all its tasks are gone, and its queues are not created again yet"
                 )
                 log.error(
                     events.STORE_ERASED, store=self._store.url, lost="all queues and tasks", cure="restore a copy"
                 )
-            if self._trouble:
+            if self._problem:
                 try:
-                    self._make_again(self._store)
+                    self._recreate_queues(self._store)
                 except StoreError as error:
-                    raise StoreUnavailableError(f"{self._trouble} ({error})") from error
+                    raise StoreUnavailableError(f"{self._problem} ({error})") from error
 
-    def _make_again(self, store: Erasable) -> None:
+    def _recreate_queues(self, store: Erasable) -> None:
         for spec in self._queues:
-            self._service.run(lambda turn, spec=spec: turn.put_queue(spec))  # type: ignore[misc]
+            self._service.run(lambda work, spec=spec: work.put_queue(spec))  # type: ignore[misc]
         if self._storage_limit_bytes is not None:
             limit_bytes = self._storage_limit_bytes
-            self._service.run(lambda turn: turn.set_storage_limit(limit_bytes))
+            self._service.run(lambda work: work.set_storage_limit(limit_bytes))
         store.mark()
-        self._trouble = ""
+        self._problem = ""
         log.warning(events.QUEUES_MADE_AGAIN, store=store.url, queues=[spec.name for spec in self._queues])
 
     def _work(self) -> None:
-        while not self._is_over.wait(LOOK_SECONDS):
-            with contextlib.suppress(StoreError):  # told by whoever calls the store; the next look finds out
+        while not self._is_over.wait(CHECK_SECONDS):
+            with contextlib.suppress(StoreError):  # the next check tries again
                 self.check()

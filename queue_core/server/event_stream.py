@@ -1,4 +1,4 @@
-"""The recent lifecycle events in memory, for those who look and those who follow; passes them on to the log."""
+"""The recent lifecycle events in memory, for readers and followers; passes them on to the log."""
 
 import asyncio
 from collections import deque
@@ -11,12 +11,14 @@ from queue_core.http_api.values import Json
 from queue_core.process.logs import LifecycleFile
 
 HEARTBEAT_SECONDS = 15.0
+"""Seconds of silence after which a follower's connection is written to, so that a dead one is noticed."""
 MAX_FOLLOWERS = 100
+"""Connections that follow the events, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecentEvents:
-    """Some events, where to go on, and whether older ones had been dropped by then."""
+    """Some events, the cursor behind them, and whether older ones had been dropped (`missed`)."""
 
     events: tuple[tuple[int, QueueEvent], ...]
     cursor: int
@@ -24,12 +26,12 @@ class RecentEvents:
 
 
 class EventRing:
-    """An `EventLog` in front of another. Lives in the server's loop."""
+    """An `EventLog` that keeps the latest events and passes all on to another log. Lives in the server's loop."""
 
-    def __init__(self, behind: EventLog | None, *, size: int, lifecycle: Lifecycle) -> None:
-        self._behind = behind or NullLog()
+    def __init__(self, next_log: EventLog | None, *, size: int, lifecycle: Lifecycle) -> None:
+        self._next = next_log or NullLog()
         finest = {"off": 0, "batch": 1, "task": 2}
-        self.lifecycle: Lifecycle = max(lifecycle, self._behind.lifecycle, key=lambda one: finest[one])
+        self.lifecycle: Lifecycle = max(lifecycle, self._next.lifecycle, key=lambda one: finest[one])
         self._ring: deque[QueueEvent] = deque(maxlen=size)
         self._total = 0
         self._followers: set[asyncio.Event] = set()
@@ -37,13 +39,13 @@ class EventRing:
 
     @property
     def is_full(self) -> bool:
-        """Whether one more may not follow."""
+        """Whether the limit on followers is reached."""
         return len(self._followers) >= MAX_FOLLOWERS
 
     @property
     def lost_total(self) -> int:
-        """Events that the log behind this one could not keep."""
-        return self._behind.dropped_total if isinstance(self._behind, LifecycleFile) else 0
+        """The number of events that the other log could not keep."""
+        return self._next.dropped_total if isinstance(self._next, LifecycleFile) else 0
 
     def record(self, events: Sequence[QueueEvent]) -> None:
         """See `EventLog.record`."""
@@ -51,11 +53,11 @@ class EventRing:
         self._total += len(events)
         for follower in self._followers:
             follower.set()
-        if self._behind.lifecycle != "off":
-            self._behind.record(events)
+        if self._next.lifecycle != "off":
+            self._next.record(events)
 
     def recent(self, *, after: int, limit: int) -> RecentEvents:
-        """Events after the cursor, oldest first."""
+        """Return events after the cursor, oldest first."""
         first = self._total - len(self._ring)
         begin = min(max(after, first), self._total)
         found = tuple(enumerate(islice(self._ring, begin - first, begin - first + limit), start=begin + 1))
@@ -63,16 +65,16 @@ class EventRing:
 
     @property
     def total(self) -> int:
-        """Events ever recorded: the cursor of the newest."""
+        """The number of events ever recorded: the cursor of the newest."""
         return self._total
 
     async def follow(self, *, after: int) -> AsyncIterator[RecentEvents | None]:
-        """Events as they come, until `stop`; None now and then, so that a connection that died is noticed."""
-        news = asyncio.Event()
-        self._followers.add(news)
+        """Yield events as they come, until `stop`; None after a silence, so that a dead connection is noticed."""
+        changed = asyncio.Event()
+        self._followers.add(changed)
         try:
             while not self._is_stopped:
-                news.clear()
+                changed.clear()
                 recent = self.recent(after=after, limit=500)
                 if recent.events:
                     after = recent.cursor
@@ -80,19 +82,19 @@ class EventRing:
                     continue
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
-                        await news.wait()
+                        await changed.wait()
                 except TimeoutError:
                     yield None
         finally:
-            self._followers.discard(news)
+            self._followers.discard(changed)
 
     def stop(self) -> None:
-        """End all following."""
+        """End all followers."""
         self._is_stopped = True
         for follower in self._followers:
             follower.set()
 
 
 def event_json(event: QueueEvent) -> Json:
-    """An event without what does not apply to it."""
+    """Return an event's fields that are set."""
     return {field.name: value for field in fields(event) if (value := getattr(event, field.name)) is not None}

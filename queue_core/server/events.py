@@ -1,8 +1,8 @@
-"""The names of everything a server logs."""
+"""Names of the events that a server logs."""
 
 SERVER_STARTED = "server.started"
 SERVER_STOPPED = "server.stopped"
-TURN_FAILED = "turn.failed"
+COMMIT_FAILED = "commit.failed"
 ANSWER_FAILED = "answer.failed"
 REQUEST_FAILED = "request.failed"
 STORE_FAILED = "store.unavailable"

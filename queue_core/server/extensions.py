@@ -1,6 +1,7 @@
-"""What another part of the program answers beside the queues: at the same listener, behind the same gate, by GET only.
+"""Read-only routes that another part of the program serves beside the queues: at the same listener, with the same
+tokens.
 
-Its answers are made in the server's loop: they must be at hand, and never wait.
+Their answers are made in the server's loop: they must be at hand, and never wait.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from queue_core.server.auth import Authorizer
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.fast_path import ReplyCallback, new_reply, reply_of
+from queue_core.server.fast_path import Reply, new_reply, reply_of
 from queue_core.server.schemas import response
 
 
@@ -24,55 +25,55 @@ class ReadOnlyRoute:
 
     Args:
         name: the operation's id in the OpenAPI document.
-        permission: a verb of `auth.NEEDED`, or None for everybody.
-        look: the answer, from the names in the path. Raises `Problem`.
+        permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
+        read: returns the answer, from the names in the path. Raises `Problem`.
         answers: the answer's model.
-        also_at: the same under other paths, which the document leaves out.
+        aliases: further paths of the same, which the document leaves out.
     """
 
     path: str
     name: str
     summary: str
     permission: str | None
-    look: Callable[[Mapping[str, str]], BaseModel]
+    read: Callable[[Mapping[str, str]], BaseModel]
     answers: type[BaseModel]
-    also_at: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> Endpoint:
-        """As the document has it."""
+        """The endpoint in the OpenAPI document."""
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def routes(self, gate: Authorizer) -> list[Route]:
-        """Its paths behind a gate."""
+    def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
+        """Return its paths as Starlette routes."""
 
         async def view(request: Request) -> Response:
             try:
                 if self.permission is None:
-                    gate.check_place(request.headers.raw)
+                    authorizer.check_host_and_origin(request.headers.raw)
                 else:
-                    gate.check(request.headers.raw, self.permission)
+                    authorizer.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
-                return response_of(new_reply(200, self.look(path).model_dump_json().encode()))
+                return response_of(new_reply(200, self.read(path).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 
-        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.also_at)]
+        return [Route(path, view, methods=["GET"]) for path in (self.path, *self.aliases)]
 
 
 @dataclass(frozen=True, slots=True)
 class Extensions:
-    """All of it: paths, and what `/metrics` tells besides."""
+    """Routes beside the queues, and collectors for `/metrics`."""
 
-    look_ups: tuple[ReadOnlyRoute, ...] = ()
+    routes: tuple[ReadOnlyRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
 
 
-NOTHING_ELSE = Extensions()
+NO_EXTENSIONS = Extensions()
 
 
-def response_of(reply: ReplyCallback) -> Response:
-    """A reply as Starlette sends it."""
+def response_of(reply: Reply) -> Response:
+    """Return a reply as a Starlette response."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())

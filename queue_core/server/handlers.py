@@ -1,4 +1,4 @@
-"""What the quiet verbs do: each takes a call that was let in and checked for form, and returns the answer's JSON."""
+"""Handlers of the regular endpoints: each takes a call that was admitted and validated, and returns the response."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,24 +11,24 @@ from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
 from queue_core.server import schemas
 from queue_core.server.event_stream import event_json
-from queue_core.server.fast_path import once_step
-from queue_core.server.idempotency import client_call
+from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.service import Step
-from queue_core.stats import FinishedLease, HeardWorker, QueueStats
+from queue_core.service import Operation
+from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
 from queue_core.store import ClientCall, Release, Storage
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
-MAX_HEARD_WORKERS = 10_000
+MAX_LISTED_WORKERS = 10_000
+"""Workers in one answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointCall:
-    """What a handler is given: the names in the path, the query in order, and the body as its model."""
+    """The arguments of a handler: the names in the path, the query in order, and the body as its model."""
 
     path: dict[str, str]
     query: Sequence[tuple[str, str]]
@@ -41,17 +41,17 @@ class EndpointCall:
         return self.path["queue"]
 
     def read(self, model: type[B]) -> B:
-        """The body, as the endpoint's own model."""
+        """Return the body as the endpoint's own model."""
         assert isinstance(self.body, model)
         return self.body
 
     def one(self, name: str) -> str | None:
-        """A member of the query, the last of its name."""
+        """Return a parameter of the query, the last of its name."""
         found = [value for key, value in self.query if key == name]
         return found[-1] if found else None
 
     def number(self, name: str, default: int, *, least: int = 0, most: int = limits.MAX_INTEGER) -> int:
-        """A whole number in the query. Raises `InvalidCountError`."""
+        """Return a whole number in the query. Raises `InvalidCountError`."""
         text = self.one(name)
         if text is None:
             return default
@@ -60,25 +60,25 @@ class EndpointCall:
         return int(text)
 
     def tags(self) -> TagFilter:
-        """`?tag=a&tag=b&kind=oldest`. Raises `InvalidRequestError`."""
+        """Return the filter of `?tag=a&tag=b&kind=oldest`. Raises `InvalidRequestError`."""
         kind = self.one("kind")
         if kind not in (None, "any", "tags", "untagged", "oldest"):
             raise InvalidRequestError(f"kind must be any, tags, untagged or oldest: {kind[:40]!r}")
         return schemas.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
 
 
-# -- workers and producers --------------------------------------------------------------------------------------------
+# -- workers and producers ------------------------------------------------------------------------------------------
 
 
 async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
-    asked = call.read(schemas.ReleaseRequest)
-    releases = [Release(token, asked.delay_seconds, asked.charge, asked.dead_reason) for token in asked.tokens]
+    params = call.read(schemas.ReleaseRequest)
+    releases = [Release(token, params.delay_seconds, params.charge, params.dead_reason) for token in params.tokens]
 
-    def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
-        return turn.release(call.queue, releases, call=client_call)
+    def run(work: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
+        return work.release(call.queue, releases, call=client_call)
 
-    outcomes = await core.turns.run(once_step(client_call(call.key), run))
-    lost = [token for token, outcome in zip(asked.tokens, outcomes, strict=True) if outcome is None]
+    outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))
+    lost = [token for token, outcome in zip(params.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
     return {"released": [outcome for outcome in outcomes if outcome is not None]}
@@ -87,128 +87,128 @@ async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeas
 async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameOutcomes:
     names = call.read(schemas.NamesRequest).names
 
-    def run(turn: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        return turn.delete_by_name(call.queue, names, call=client_call)
+    def run(work: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+        return work.delete_by_name(call.queue, names, call=client_call)
 
-    return {"outcomes": await core.turns.run(once_step(client_call(call.key), run))}
+    return {"outcomes": await core.committer.run(idempotent_operation(client_call(call.key), run))}
 
 
-# -- administrators ---------------------------------------------------------------------------------------------------
+# -- administrators -------------------------------------------------------------------------------------------------
 
 
 async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
-    asked = call.read(schemas.PurgeRequest)
-    tags = asked.filter()
-    return await _in_chunks(core, lambda turn: turn.purge(call.queue, tags, dead=asked.dead))
+    params = call.read(schemas.PurgeRequest)
+    tags = params.filter()
+    return await _in_chunks(core, lambda work: work.purge(call.queue, tags, dead=params.dead))
 
 
 async def pause(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await core.turns.run(lambda turn: turn.set_paused(call.queue, "paused"))
+    await core.committer.run(lambda work: work.set_paused(call.queue, "paused"))
     return {}
 
 
 async def resume(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await core.turns.run(lambda turn: turn.set_paused(call.queue, "running"))
+    await core.committer.run(lambda work: work.set_paused(call.queue, "running"))
     return {}
 
 
 async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
-    asked = call.read(schemas.RedriveRequest)
-    tags = asked.filter()
-    if asked.names is not None:
-        return {"count": await core.turns.run(lambda turn: turn.redrive(call.queue, asked.names, tags))}
-    return await _in_chunks(core, lambda turn: turn.redrive(call.queue, None, tags))
+    params = call.read(schemas.RedriveRequest)
+    tags = params.filter()
+    if params.names is not None:
+        return {"count": await core.committer.run(lambda work: work.redrive(call.queue, params.names, tags))}
+    return await _in_chunks(core, lambda work: work.redrive(call.queue, None, tags))
 
 
-async def _in_chunks(core: ServerState, step: Step[int]) -> schemas.Count:
+async def _in_chunks(core: ServerState, operation: Operation[int]) -> schemas.Count:
     total = 0
-    while count := await core.turns.run(step):
+    while count := await core.committer.run(operation):
         total += count
     return {"count": total}
 
 
 async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:  # noqa: ARG001 - a handler
-    return {"queues": list(await core.look(lambda turn: turn.transaction.queues()))}
+    return {"queues": list(await core.read(lambda work: work.transaction.queues()))}
 
 
 async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
-    return await core.look(lambda turn: turn.transaction.queue(call.queue))
+    return await core.read(lambda work: work.transaction.queue(call.queue))
 
 
 async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
-    return {"created": await core.turns.run(lambda turn: turn.put_queue(spec))}
+    return {"created": await core.committer.run(lambda work: work.put_queue(spec))}
 
 
 async def show_storage(core: ServerState, call: EndpointCall) -> Storage:  # noqa: ARG001 - a handler
-    return await core.look(lambda turn: turn.transaction.storage())
+    return await core.read(lambda work: work.transaction.storage())
 
 
 async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
     limit_bytes = call.read(schemas.StorageLimit).limit_bytes
-    await core.turns.run(lambda turn: turn.set_storage_limit(limit_bytes))
+    await core.committer.run(lambda work: work.set_storage_limit(limit_bytes))
     return {}
 
 
 async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
-    count = await core.turns.run(lambda turn: turn.transaction.delete_queue(call.queue))
+    count = await core.committer.run(lambda work: work.transaction.delete_queue(call.queue))
     core.waiting.retry_queue(call.queue)
     return {"count": count}
 
 
-# -- looking ----------------------------------------------------------------------------------------------------------
+# -- reading --------------------------------------------------------------------------------------------------------
 
 
 async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
     tags = call.tags()
-    return await core.look(lambda turn: turn.stats(call.queue, tags))
+    return await core.read(lambda work: work.stats(call.queue, tags))
 
 
 async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:
     after, limit = call.one("after"), call.number("limit", 100)
-    found = await core.look(lambda turn: turn.tag_stats(call.queue, after=after, limit=limit))
+    found = await core.read(lambda work: work.tag_stats(call.queue, after=after, limit=limit))
     return {"tags": list(found)}
 
 
 async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
-    asked = call.read(schemas.PeekRequest)
-    tags, states = asked.filter(), asked.wanted()
-    page = await core.look(
-        lambda turn: turn.peek(
+    params = call.read(schemas.PeekRequest)
+    tags, states = params.filter(), params.wanted()
+    page = await core.read(
+        lambda work: work.peek(
             call.queue,
             tags=tags,
             states=states,
-            names=asked.names,
-            after=asked.after,
-            limit=asked.limit,
-            payload_bytes=asked.payload_bytes,
+            names=params.names,
+            after=params.after,
+            limit=params.limit,
+            payload_bytes=params.payload_bytes,
         )
     )
     return schemas.page_out(page)
 
 
 async def observe(core: ServerState, call: EndpointCall) -> Observation:
-    asked = call.read(schemas.ObserveRequest)
-    tags = asked.filter()
-    look = await core.look(
-        lambda turn: turn.observe(
-            call.queue, tags=tags, after=asked.after, workers=asked.workers, ahead_seconds=asked.ahead_seconds
+    params = call.read(schemas.ObserveRequest)
+    tags = params.filter()
+    observation = await core.read(
+        lambda work: work.observe(
+            call.queue, tags=tags, after=params.after, workers=params.workers, ahead_seconds=params.ahead_seconds
         )
     )
-    return replace(look, heard=_heard(core, call.queue, asked.workers))
+    return replace(observation, heard=_present_workers(core, call.queue, params.workers))
 
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
-    looks = [one.look() for one in call.read(schemas.ObserveManyRequest).looks]
-    found = await core.look(lambda turn: [turn.observe_if_there(look) for look in looks])
-    told = [
-        one if one is None else replace(one, heard=_heard(core, look.queue, look.workers))
-        for one, look in zip(found, looks, strict=True)
+    queries = [one.value() for one in call.read(schemas.ObserveManyRequest).looks]
+    found = await core.read(lambda work: [work.observe_if_exists(query) for query in queries])
+    observations = [
+        one if one is None else replace(one, heard=_present_workers(core, query.queue, query.workers))
+        for one, query in zip(found, queries, strict=True)
     ]
-    return {"observations": told}
+    return {"observations": observations}
 
 
-def _heard(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[HeardWorker, ...]:
+def _present_workers(core: ServerState, queue: str, workers: Sequence[str]) -> tuple[WorkerActivity, ...]:
     now = core.service.clock.monotonic()
     return tuple(one.describe(now=now) for one in core.waiting.presence.find(queue, workers))
 
@@ -224,14 +224,14 @@ async def recent_events(core: ServerState, call: EndpointCall) -> schemas.Events
     }
 
 
-# -- supervisors ------------------------------------------------------------------------------------------------------
+# -- supervisors ----------------------------------------------------------------------------------------------------
 
 
 async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retired:
     worker = call.path["worker"]
     busy = call.read(schemas.RetireRequest).busy
     limits.check_worker(worker)
-    retired = await core.turns.run(lambda turn: turn.retire_worker(worker, busy=busy))
+    retired = await core.committer.run(lambda work: work.retire_worker(worker, busy=busy))
     if retired or busy == "finish":
         core.waiting.retry_worker(worker)
     return {"retired": retired}
@@ -240,25 +240,25 @@ async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retire
 async def release_worker(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     worker = call.path["worker"]
     limits.check_worker(worker)
-    finished = await core.turns.run(lambda turn: turn.release_worker(worker))
+    finished = await core.committer.run(lambda work: work.release_worker(worker))
     core.waiting.retry_worker(worker)
     return {"released": list(finished)}
 
 
 async def heard_workers(core: ServerState, call: EndpointCall) -> schemas.HeardWorkers:
-    limit = call.number("limit", MAX_HEARD_WORKERS, least=1, most=MAX_HEARD_WORKERS)
+    limit = call.number("limit", MAX_LISTED_WORKERS, least=1, most=MAX_LISTED_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)
     return {"workers": [one.describe(now=now) for one in found]}
 
 
 async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
-    asked = call.read(schemas.LeadRequest)
+    params = call.read(schemas.LeadRequest)
 
-    def step(turn: UnitOfWork) -> bool:
-        return turn.lead(asked.name, asked.holder, seconds=asked.seconds)
+    def take_lead(work: UnitOfWork) -> bool:
+        return work.lead(params.name, params.holder, seconds=params.seconds)
 
-    return {"held": await core.turns.run(step)}
+    return {"held": await core.committer.run(take_lead)}
 
 
 async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # noqa: ARG001 - a handler
@@ -267,34 +267,34 @@ async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # 
 
 
 async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
-    asked = call.read(schemas.WaitRequest)
-    limits.check_wait_seconds(asked.wait_seconds)
-    wanted = [(one.queue, one.filter()) for one in asked.queues]
-    return {"queue": await wait_ready(core, wanted, seconds=asked.wait_seconds)}
+    params = call.read(schemas.WaitRequest)
+    limits.check_wait_seconds(params.wait_seconds)
+    wanted = [(one.queue, one.filter()) for one in params.queues]
+    return {"queue": await wait_ready(core, wanted, seconds=params.wait_seconds)}
 
 
 async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:
-    """The first queue of `wanted` that has something ready, as soon as one has, or None after `seconds`."""
+    """Return the first queue of `wanted` that has a ready task, as soon as one has, or None after `seconds`."""
 
-    def first_ready(turn: UnitOfWork) -> str | None:
-        return next((queue for queue, tags in wanted if turn.stats(queue, tags).ready), None)
+    def first_ready(work: UnitOfWork) -> str | None:
+        return next((queue for queue, tags in wanted if work.stats(queue, tags).ready), None)
 
     clock = core.service.clock
     ends_at = clock.monotonic() + seconds
     while True:
-        heard = core.watch(wanted)
+        watch = core.watch(wanted)
         try:
-            if (queue := await core.look(first_ready)) is not None:
+            if (queue := await core.read(first_ready)) is not None:
                 return queue
             left = ends_at - clock.monotonic()
             if left <= 0 or core.waiting.is_stopping:
                 return None
-            await heard.wait(left)
+            await watch.wait(left)
         finally:
-            heard.close()
+            watch.close()
 
 
-# -- health -----------------------------------------------------------------------------------------------------------
+# -- health ---------------------------------------------------------------------------------------------------------
 
 
 async def live(core: ServerState, call: EndpointCall) -> schemas.Health:  # noqa: ARG001 - a handler

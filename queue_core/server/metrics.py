@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: counts and totals per queue. Tags are never labels: there may be a million of them."""
+"""Metrics for Prometheus: counts and totals per queue. Tags are never labels: there may be a million of them."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -28,38 +28,40 @@ COUNTERS = {
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Look = tuple[Instant, Sequence[QueueStats]]
+AllStats = tuple[Instant, Sequence[QueueStats]]
 
 
-def look_at_all(turn: UnitOfWork) -> Look:
-    """The counts of every queue at one instant."""
-    return turn.now, [turn.stats(spec.name, ANY) for spec in turn.transaction.queues()]
+def read_all_stats(work: UnitOfWork) -> AllStats:
+    """Return the counts of every queue at one instant."""
+    return work.now, [work.stats(spec.name, ANY) for spec in work.transaction.queues()]
 
 
 class QueueMetrics(Collector):
     """Reads the counts when it is scraped; keeps nothing."""
 
-    def __init__(self, look: Callable[[], Look], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
+    def __init__(self, read: Callable[[], AllStats], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
         """Args:
-        lost: lines of the lifecycle log that could not be written.
+        read: returns the counts of all queues.
+        waiting: returns the number of waiting lease calls.
+        lost: returns the number of lines of the lifecycle log that could not be written.
         """
-        self._look = look
+        self._read = read
         self._waiting = waiting
         self._lost = lost
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: registering must not read the store."""
+        """Return nothing: registering must not read the store."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """One family per count."""
-        now, queues = self._look()
+        """Yield one family per count."""
+        now, queues = self._read()
         yield GaugeMetricFamily("towline_waiting_leases", "Lease calls that wait for a task.", value=self._waiting())
         yield CounterMetricFamily(
             "towline_log_lost_lines", "Lines of the lifecycle log that could not be written.", value=self._lost()
         )
-        for name, told in GAUGES.items():
-            gauge = GaugeMetricFamily(f"towline_queue_{name}", told, labels=["queue"])
+        for name, description in GAUGES.items():
+            gauge = GaugeMetricFamily(f"towline_queue_{name}", description, labels=["queue"])
             for stats in queues:
                 gauge.add_metric([stats.queue], getattr(stats, name))
             yield gauge
@@ -72,15 +74,15 @@ class QueueMetrics(Collector):
             paused.add_metric([stats.queue], float(stats.paused))
         yield oldest
         yield paused
-        for name, told in COUNTERS.items():
-            counter = CounterMetricFamily(f"towline_queue_{name}", told, labels=["queue"])
+        for name, description in COUNTERS.items():
+            counter = CounterMetricFamily(f"towline_queue_{name}", description, labels=["queue"])
             for stats in queues:
                 counter.add_metric([stats.queue], getattr(stats, f"{name}_total"))
             yield counter
 
 
 def exposition(*collectors: Collector) -> bytes:
-    """The text format, from a registry of its own: of the process' other metrics what is asked for."""
+    """Return the text format of these collectors, from a registry of their own."""
     registry = CollectorRegistry(auto_describe=False)
     for collector in collectors:
         registry.register(collector)

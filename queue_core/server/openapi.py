@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the table of endpoints and the models they name."""
+"""The OpenAPI 3.1 document, generated from the table of endpoints and their models."""
 
 import re
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ _PROBLEM: Json = {
 
 
 def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
-    """The whole document."""
+    """Return the document of these endpoints."""
     requests = dict.fromkeys(endpoint.takes for endpoint in endpoints if endpoint.takes)
     _, of_requests = models_json_schema([(model, "validation") for model in requests], ref_template=REF)
     responses = dict.fromkeys([*(endpoint.answers for endpoint in endpoints), response(ProblemOut)])
     answers, of_responses = TypeAdapter.json_schemas(
-        [(one, "serialization", one.adapter) for one in responses], ref_template=REF, schema_generator=_Whole
+        [(one, "serialization", one.adapter) for one in responses], ref_template=REF, schema_generator=_ResponseSchema
     )
     paths: dict[str, Json] = {}
     for endpoint in endpoints:
@@ -44,8 +44,8 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
     }
 
 
-class _Whole(GenerateJsonSchema):
-    """Responses have all their members, also those whose values have defaults, and no others."""
+class _ResponseSchema(GenerateJsonSchema):
+    """JSON schemas of responses, which have all their members (those with defaults too) and no others."""
 
     def field_is_required(self, *_: object, **__: object) -> bool:
         return True

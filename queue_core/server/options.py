@@ -1,27 +1,24 @@
-"""How a server is reached, by whom, and how much it takes on. Values; the configuration file builds them."""
+"""Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
 import ipaddress
-import re
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
-from queue_core.limits import MAX_EMAIL_CHARACTERS
 from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
+"""The TCP port of a server, unless its options name another."""
 MAX_BODY_BYTES = 64 << 20
+"""Default size of a request's body, at most, in bytes."""
 MAX_WAITING = 10_000
-MIN_SECRET_CHARACTERS = 16
-
-_SECRET = re.compile(r"[\x21-\x7e]+")
-_EMAIL = re.compile(r"[^@\s]+@[^@\s]+")
+"""Default number of lease calls that wait at once."""
 
 
 class Role(IntFlag):
-    """What a caller may do; the roles of a token add up."""
+    """The rights of a caller; a token's roles add up."""
 
     VIEWER = 1
     PRODUCER = 2
@@ -31,7 +28,7 @@ class Role(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A bearer token, its role, and who bears it, as the acl of a queue names people (None: nobody it could name)."""
+    """A bearer token, its role, and its owner's email as the acls of queues name people (None: no owner)."""
 
     role: Role
     secret: str
@@ -43,7 +40,7 @@ class AccessToken:
 
 @dataclass(frozen=True, slots=True)
 class GrpcTls:
-    """What a listener proves itself with: PEM of its certificate with those it rests on, and of the key."""
+    """The certificate of a gRPC listener: PEM of the chain and of the key."""
 
     certificates: bytes
     key: bytes
@@ -54,7 +51,7 @@ class GrpcTls:
 
 @dataclass(frozen=True, slots=True)
 class GrpcOptions:
-    """Where Cloud Tasks is offered over gRPC; port 0 takes a free one. Without `tls` for this machine only."""
+    """The address of Cloud Tasks over gRPC; port 0 takes a free one. Without `tls` it serves this machine only."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -63,21 +60,20 @@ class GrpcOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """How a server is set.
+    """The options of a server.
 
     Args:
         host: a name or address to listen on; port 0 takes a free one.
         socket_path: listen on this Unix socket instead (mode 0600).
-        tokens: who may call; none means that everyone who reaches the socket may do everything, which is refused
-            unless that is this machine only.
+        tokens: the accepted tokens; none: every caller may do everything, which is allowed on this machine only.
         allowed_hosts: further names in `Host` (and `Origin`) by which this server is known, as behind a proxy.
-        max_waiting: waiting lease calls at once; more are refused with 503.
-        max_body_bytes: size of a request; more is refused with 413.
+        max_waiting: waiting lease calls at once; further ones are refused with 503.
+        max_body_bytes: size of a request; a larger one is refused with 413.
         recent_events: lifecycle events kept for `/v1/events`.
-        lifecycle: how finely they are kept.
-        stop_seconds: how long a stop lets requests finish.
+        lifecycle: how finely they are recorded.
+        stop_seconds: seconds that a stop waits for requests under way.
         grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
-        queues, storage_limit_bytes: of the settings, to be made again in a store that was emptied.
+        queues, storage_limit_bytes: those of the settings, which are created again in a store that was emptied.
     """
 
     host: str = "127.0.0.1"
@@ -101,7 +97,7 @@ class ServeOptions:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address means this machine."""
+    """Return whether a name or address means this machine."""
     if host == "localhost":
         return True
     try:
@@ -110,13 +106,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def is_email(text: str) -> bool:
-    """Whether a text has the form of an email; that somebody reads it is not asked."""
-    return len(text) <= MAX_EMAIL_CHARACTERS and _EMAIL.fullmatch(text) is not None
-
-
 def check_options(options: ServeOptions) -> None:
-    """Raise `InvalidSettingError` for a server that the network could use without a token, or that can't listen."""
+    """Raise `InvalidSettingError` for a server that is open to the network without a token, or has an invalid port."""
     if not 0 <= options.port <= 65_535:
         raise InvalidSettingError(f"port must be in [0, 65535]: {options.port}")
     if not options.is_local and not options.tokens:
@@ -140,38 +131,8 @@ def _check_grpc(grpc: GrpcOptions, tokens: tuple[AccessToken, ...]) -> None:
 
 
 def options_of(listen: str, *, tokens: tuple[AccessToken, ...] = ()) -> ServeOptions:
-    """Options for `host:port` or `unix:/path`, as the settings file writes it."""
+    """Return the options for `host:port` or `unix:/path`, as the settings file writes it."""
     if listen.startswith("unix:"):
         return ServeOptions(socket_path=Path(listen.removeprefix("unix:").removeprefix("//")), tokens=tokens)
     host, _, port = listen.rpartition(":")
     return ServeOptions(host.strip("[]"), int(port), tokens=tokens)
-
-
-def parse_tokens(text: str, *, source: str) -> tuple[AccessToken, ...]:
-    """Tokens from lines `role secret` or `role secret email`; blank lines and `#` comments are skipped.
-
-    Raises `InvalidSettingError` that names `source` and the line, never the secret.
-    """
-    tokens: list[AccessToken] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) not in (2, 3) or words[0].upper() not in Role.__members__:
-            raise InvalidSettingError(
-                f"{source}:{number}: a line is `role secret` or `role secret email`, with role one of viewer, "
-                "producer, worker, admin"
-            )
-        if len(words[1]) < MIN_SECRET_CHARACTERS or not _SECRET.fullmatch(words[1]):
-            raise InvalidSettingError(
-                f"{source}:{number}: a secret must have at least {MIN_SECRET_CHARACTERS} printable ASCII characters: "
-                f"{len(words[1])} given"
-            )
-        email = words[2] if len(words) == 3 else None
-        if email is not None and not is_email(email):
-            raise InvalidSettingError(
-                f"{source}:{number}: the third word is an email, `name@host`, of at most {MAX_EMAIL_CHARACTERS} "
-                f"characters: {len(email)} given"
-            )
-        tokens.append(AccessToken(Role[words[0].upper()], words[1], email))
-    return tuple(tokens)

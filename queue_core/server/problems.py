@@ -1,4 +1,4 @@
-"""The one table from error to HTTP status, and the problem documents (RFC 9457) that tell of it."""
+"""The one table from error to HTTP status, and the problem documents (RFC 9457) of refused requests."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,11 @@ from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
 MAX_SHOWN_CHARACTERS = 62
-PLAIN_MISTAKES = {"int_type", "float_type", "bool_type", "literal_error"}
-PAYLOADS = {"payload", "text"}
+"""Characters of an invalid value that is shown; a longer one is left out."""
+SHOWN_INPUT_ERRORS = {"int_type", "float_type", "bool_type", "literal_error"}
+"""Errors of pydantic whose invalid value is shown even if it is text."""
+PAYLOAD_FIELDS = {"payload", "text"}
+"""Fields whose values are never shown."""
 
 STATUS: Mapping[type[QueueError], int] = MappingProxyType(
     {
@@ -32,30 +35,31 @@ STATUS: Mapping[type[QueueError], int] = MappingProxyType(
         errors.QueueError: 500,
     }
 )
-"""Status of an error: its own, else that of the nearest class above it."""
+"""The status of an error: that of its own class, else of the nearest class above it."""
 
 TITLES: Mapping[int, str] = MappingProxyType(
     {
-        400: "The request is broken",
+        400: "The request is malformed",
         401: "A token is needed",
         403: "The token does not allow this",
-        404: "There is no such thing",
+        404: "Not found",
         405: "The method does not fit the path",
-        408: "Too slow",
+        408: "The request took too long",
         409: "The lease is no longer current",
         410: "The worker is retired",
         412: "The outcome is not known",
         413: "Too large",
         415: "The body must be JSON",
-        421: "This server has another name",
-        422: "The request can't be right",
+        421: "The server is not known by this name",
+        422: "The request is invalid",
         431: "The head is too large",
         500: "The server failed",
-        501: "Not done here",
-        503: "Not available now",
-        507: "No room is left",
+        501: "Not supported",
+        503: "Not available now; try again",
+        507: "No space is left",
     }
 )
+"""The title of each status in a problem document."""
 
 LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
     {
@@ -64,11 +68,12 @@ LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
         errors.TooManyTagsError: {"limit": limits.MAX_TAGS_PER_LEASE, "unit": "tags"},
     }
 )
+"""Members of the problem documents of some errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem(Exception):  # noqa: N818 - the RFC's word
-    """An answer that tells what went wrong. Raised where a request can't go on for a reason of HTTP's own."""
+    """An error answer. Raised where a request is refused for a reason of HTTP."""
 
     status: int
     detail: str
@@ -77,7 +82,7 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
     members: Mapping[str, object] = field(default_factory=dict)
 
     def body(self) -> bytes:
-        """The problem document."""
+        """Return the problem document."""
         title = TITLES.get(self.status, "Error")
         return to_json(
             {"type": self.type, "title": title, "status": self.status, "detail": self.detail, **self.members}
@@ -85,12 +90,12 @@ class Problem(Exception):  # noqa: N818 - the RFC's word
 
 
 def status_of(error: type[QueueError]) -> int:
-    """The status an error of this class is answered with."""
+    """Return the status of an error of this class."""
     return next(STATUS[above] for above in error.__mro__ if above in STATUS)
 
 
 def problem_of(error: QueueError) -> Problem:
-    """The problem that tells of an error."""
+    """Return the problem that describes an error."""
     kind = type(error)
     status = status_of(kind)
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -105,36 +110,39 @@ def problem_of(error: QueueError) -> Problem:
 
 
 def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, bytes], ...] = ()) -> Problem:
-    """A problem that has no error of the queue behind it, as a wrong content type."""
+    """Return a problem that has no `QueueError` behind it, such as a wrong content type."""
     return Problem(status, detail, PREFIX + name, headers)
 
 
 def body_too_large(limit: int) -> Problem:
-    """What a body over the limit is refused with."""
+    """Return the problem of a body over the limit."""
     return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
 
 
 def invalid(error: ValidationError) -> Problem:
-    """What a body that does not fit its model is refused with: every mistake at once, by place."""
-    mistakes = error.errors(include_url=False, include_context=False)
-    first = mistakes[0]
+    """Return the problem of a body that does not fit its model: all errors at once, by place."""
+    details = error.errors(include_url=False, include_context=False)
+    first = details[0]
     if first["type"] == "json_invalid":
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
-        {"pointer": "/" + "/".join(str(part) for part in mistake["loc"]), "detail": mistake["msg"] + _given(mistake)}
-        for mistake in mistakes[:20]
+        {
+            "pointer": "/" + "/".join(str(part) for part in one["loc"]),
+            "detail": one["msg"] + _shown_input(one),
+        }
+        for one in details[:20]
     ]
-    told = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
-    more = f"; and {len(mistakes) - 3} more" if len(mistakes) > 3 else ""
-    plain = refusal(422, "invalid-request", told + more)
+    summary = "; ".join(f"{one['pointer']}: {one['detail']}" for one in shown[:3])
+    more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
+    plain = refusal(422, "invalid-request", summary + more)
     return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
 
 
-def _given(mistake: ErrorDetails) -> str:
-    """The value that did not fit, if it is short: a number, or what stands for one or for a choice. Never a payload."""
-    value = mistake["input"]
-    is_plain = isinstance(value, int | float) or (isinstance(value, str) and mistake["type"] in PLAIN_MISTAKES)
-    if not is_plain or not PAYLOADS.isdisjoint(mistake["loc"]) or mistake["type"] == "extra_forbidden":
+def _shown_input(one: ErrorDetails) -> str:
+    """Return the invalid value if it is short: a number, or text where a number or choice belongs. Never a payload."""
+    value = one["input"]
+    is_plain = isinstance(value, int | float) or (isinstance(value, str) and one["type"] in SHOWN_INPUT_ERRORS)
+    if not is_plain or not PAYLOAD_FIELDS.isdisjoint(one["loc"]) or one["type"] == "extra_forbidden":
         return ""
     shown = to_json(value).decode()
     return f": {shown}" if len(shown) <= MAX_SHOWN_CHARACTERS else ""

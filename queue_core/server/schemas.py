@@ -1,7 +1,7 @@
-"""The form of every request and response: the OpenAPI document is made from it.
+"""The form of every request and response: the OpenAPI document is generated from it.
 
-Requests are strict models, and the values they stand for. Only their form is checked here; ranges are checked by
-`limits`, whose messages name them, inside the verb. Responses are typed dictionaries of the queue's own values.
+Requests are strict models of the queue's own values. Only their form is checked here; ranges are checked by `limits`,
+inside the verb, with messages that name them. Responses are typed dictionaries of those values.
 """
 
 from base64 import b64decode
@@ -18,14 +18,14 @@ from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
-from queue_core.stats import FinishedLease, HeardWorker, TagStats
+from queue_core.stats import FinishedLease, TagStats, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 
 
-# -- requests ---------------------------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------------------------
 
 
 class RequestBody(BaseModel):
@@ -34,16 +34,16 @@ class RequestBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
     def keys(self) -> int:
-        """How many keys its objects have, as they were parsed."""
+        """Return how many keys its objects have, as they were parsed."""
         return len(self.__pydantic_fields_set__)
 
     def colons(self) -> int:
-        """How many colons there are in its texts, where they often have some."""
+        """Return how many colons there are in its texts, where they often have some."""
         return 0
 
 
 class Tagged(RequestBody):
-    """Which tags: none given is any; `untagged`, or `oldest` for a batch of one tag."""
+    """A filter by tag. None given: all tasks; `untagged`; or `oldest` for a batch of one tag."""
 
     kind: Literal["any", "tags", "untagged", "oldest"] | None = Field(
         None, description="`any`, `tags` (those listed), `untagged`, or `oldest`: all of the oldest task's tag."
@@ -51,7 +51,7 @@ class Tagged(RequestBody):
     tags: tuple[str, ...] = Field((), description="Only tasks with one of these tags.", strict=False)
 
     def filter(self) -> TagFilter:
-        """As a value. Raises `InvalidRequestError` for a contradiction."""
+        """Return it as a value. Raises `InvalidRequestError` for a contradiction."""
         return tag_filter(self.kind, self.tags)
 
 
@@ -70,7 +70,7 @@ class TaskIn(RequestBody):
     )
 
     def value(self) -> NewTask:
-        """As a value. Raises `InvalidRequestError` for bytes that are not base64."""
+        """Return it as a value. Raises `InvalidRequestError` for bytes that are not base64."""
         return NewTask(
             self._bytes(),
             self.name,
@@ -99,15 +99,15 @@ class AddRequest(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + _keys_of(self.tasks)
+        return len(self.__pydantic_fields_set__) + _count_keys(self.tasks)
 
 
 class LeaseBody(Tagged):
-    """What to lease."""
+    """The tasks to lease."""
 
     count: int = Field(1, description=f"In [1, {limits.MAX_TASKS_PER_LEASE}].", examples=[1])
     seconds: float | None = Field(None, description="In [0, 604800]; the queue's own when left out.", examples=[60])
-    worker: str = Field("", description="Who holds the leases; at most 200 characters.")
+    worker: str = Field("", description="Holder of the leases; at most 200 characters.")
     wait_seconds: float = Field(0.0, description="In [0, 300]: how long to wait for a task.", examples=[0])
 
     def colons(self) -> int:
@@ -116,22 +116,22 @@ class LeaseBody(Tagged):
 
 
 class DeletionIn(RequestBody):
-    """A finished lease, and what to add in the same step."""
+    """A finished lease, and tasks to add in the same transaction."""
 
     token: str
     then: tuple[TaskIn, ...] = Field((), strict=False)
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + _keys_of(self.then)
+        return len(self.__pydantic_fields_set__) + _count_keys(self.then)
 
     def value(self) -> Deletion:
-        """As a value."""
+        """Return it as a value."""
         return Deletion(self.token, tuple(task.value() for task in self.then)) if self.then else Deletion(self.token)
 
 
 class ExchangeRequest(LeaseBody):
-    """Finished leases, then what to lease next."""
+    """Finished leases, and the tasks to lease next."""
 
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
 
@@ -141,7 +141,7 @@ class ExchangeRequest(LeaseBody):
 
 
 class DeleteRequest(RequestBody):
-    """Finished leases: as bare tokens, or with what to add."""
+    """Finished leases: as bare tokens, or with tasks to add."""
 
     tokens: tuple[str, ...] = Field((), strict=False)
     deletions: tuple[DeletionIn, ...] = Field((), strict=False)
@@ -151,19 +151,19 @@ class DeleteRequest(RequestBody):
         return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
 
     def values(self) -> list[Deletion]:
-        """As values."""
+        """Return them as values."""
         return [Deletion(token) for token in self.tokens] + [deletion.value() for deletion in self.deletions]
 
 
 class RenewRequest(RequestBody):
-    """Leases whose ends are to be moved."""
+    """Leases to renew."""
 
     tokens: list[str]
     seconds: float | None = Field(None, description="From now, in [0, 604800]; the queue's own when left out.")
 
 
 class ReleaseRequest(RequestBody):
-    """Leases to give back."""
+    """Leases to release."""
 
     tokens: list[str]
     delay_seconds: float | None = Field(None, description="In [0, 2592000]; the queue's back-off when left out.")
@@ -178,7 +178,7 @@ class NamesRequest(RequestBody):
 
 
 class PurgeRequest(Tagged):
-    """What to purge."""
+    """The tasks to delete."""
 
     dead: Literal["keep", "only"] = "keep"
 
@@ -190,7 +190,7 @@ class RedriveRequest(Tagged):
 
 
 class PeekRequest(Tagged):
-    """What to look at."""
+    """The tasks to show."""
 
     states: frozenset[StateName] = Field(frozenset(STATES), strict=False)
     names: list[str] | None = None
@@ -199,38 +199,38 @@ class PeekRequest(Tagged):
     payload_bytes: int = Field(0, ge=0, le=limits.MAX_PAYLOAD_BYTES, description="Payloads are cut to this.")
 
     def wanted(self) -> frozenset[TaskState]:
-        """The states as values."""
+        """Return the states as values."""
         return frozenset(STATES[name] for name in self.states)
 
 
 class ObserveRequest(Tagged):
-    """What a supervisor asks."""
+    """The parts of an observation that a supervisor needs."""
 
     after: Whole = Field(0, description="`samples.cursor` of the observation before.")
     workers: tuple[Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)], ...] = Field(
         (), max_length=10_000, strict=False
     )
-    ahead_seconds: float = Field(0.0, description="In [0, 2592000]: how far ahead tasks to come are told.")
+    ahead_seconds: float = Field(0.0, description="In [0, 2592000]: how far ahead upcoming tasks are listed.")
 
 
 class LookRequest(ObserveRequest):
-    """A queue, and what is asked of it."""
+    """A queue, and the parts of its observation."""
 
     queue: str
 
-    def look(self) -> ObservationQuery:
-        """As a value."""
+    def value(self) -> ObservationQuery:
+        """Return it as a value."""
         return ObservationQuery(self.queue, self.filter(), self.after, self.workers, self.ahead_seconds)
 
 
 class ObserveManyRequest(RequestBody):
-    """What a supervisor of many pools asks at once."""
+    """The observations that a supervisor of many pools needs at once."""
 
     looks: list[LookRequest] = Field(max_length=limits.MAX_LOOKS_PER_CALL)
 
 
 class LeadRequest(RequestBody):
-    """Who wants to lead what."""
+    """A lead, and its holder."""
 
     name: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
     holder: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
@@ -238,20 +238,20 @@ class LeadRequest(RequestBody):
 
 
 class WaitFor(Tagged):
-    """A queue, and which of its tasks."""
+    """A queue, and a filter by tag."""
 
     queue: str
 
 
 class WaitRequest(RequestBody):
-    """What to wait for."""
+    """The queues to wait for."""
 
     queues: list[WaitFor] = Field(min_length=1, max_length=1000)
     wait_seconds: float = Field(0.0, description="In [0, 300].", examples=[0])
 
 
 class QueueBody(RequestBody):
-    """How a queue is to be set; what is left out gets its default."""
+    """The settings of a queue; those left out get their defaults."""
 
     lease_seconds: float = 60.0
     max_lease_seconds: float = limits.MAX_LEASE_SECONDS
@@ -261,28 +261,28 @@ class QueueBody(RequestBody):
     on_exhausted: Literal["dead", "delete"] = "dead"
     name_retention_seconds: float = Field(limits.NAME_RETENTION_SECONDS, ge=0, le=10 * 365 * 86_400.0)
     lease_calls_per_second: int | None = Field(
-        None, description="Lease calls that the front doors of App Engine and Cloud Tasks grant; null: no bound."
+        None, description="Lease calls granted over the APIs of App Engine and Cloud Tasks; null: no limit."
     )
-    user_emails: tuple[str, ...] = Field((), description="Who may use the tasks through these doors.", strict=False)
-    writer_emails: tuple[str, ...] = Field((), description="Who may insert tasks there.", strict=False)
+    user_emails: tuple[str, ...] = Field((), description="Users of its tasks over these APIs.", strict=False)
+    writer_emails: tuple[str, ...] = Field((), description="Users that may insert tasks over these APIs.", strict=False)
     mode: Literal["pull", "push"] = Field(
         "pull",
-        description="`push`: a push queue of App Engine's, known by name; its front door refuses pull calls on it.",
+        description="`push`: a push queue of App Engine's, known by name; its API refuses pull calls on it.",
     )
 
     def value(self, name: str) -> QueueSpec:
-        """As a value."""
+        """Return them as a value."""
         return QueueSpec(name, **self.model_dump())
 
 
 class StorageLimit(RequestBody):
-    """How much the payloads of all tasks may come to."""
+    """The limit on the payloads of all tasks."""
 
     limit_bytes: int | None = Field(ge=0, le=limits.MAX_STORAGE_BYTES, description="null: no limit.")
 
 
 class RetireRequest(RequestBody):
-    """What is done to a worker that holds a lease: nothing, or it finishes what it holds and gets no more."""
+    """A worker that holds a lease: keep it, or let it finish its leases and get no more."""
 
     busy: Literal["keep", "finish"] = "keep"
 
@@ -291,28 +291,28 @@ class EmptyBody(RequestBody):
     """An empty object."""
 
 
-def _keys_of(tasks: Sequence[TaskIn]) -> int:
+def _count_keys(tasks: Sequence[TaskIn]) -> int:
     return sum([len(task.__pydantic_fields_set__) for task in tasks])
 
 
 def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
-    """The filter that was meant. Raises `InvalidRequestError` for a contradiction."""
+    """Return the filter of a request. Raises `InvalidRequestError` for a contradiction."""
     if kind is None:
         return TagFilter("tags", tuple(dict.fromkeys(tags))) if tags else ANY
     if kind in ("any", "untagged"):
         if tags:
-            raise InvalidRequestError(f"kind {kind} goes without tags: {len(tags)} given; leave out one of the two")
+            raise InvalidRequestError(f"kind {kind} takes no tags: {len(tags)} given; leave out one of the two")
         return ANY if kind == "any" else UNTAGGED
     if kind == "tags" and not tags:
         raise InvalidRequestError("kind tags needs at least one tag; leave it out for all tasks")
     return TagFilter.oldest(*tags) if kind == "oldest" else TagFilter.of(*tags)
 
 
-# -- responses --------------------------------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------------------------
 
 
 class Response:
-    """A response's form: writes its JSON, and is part of the OpenAPI document."""
+    """The form of a response: writes its JSON, and is part of the OpenAPI document."""
 
     def __init__(self, form: type) -> None:
         self.adapter: TypeAdapter[object] = TypeAdapter(form)
@@ -320,7 +320,7 @@ class Response:
 
     def json(self, value: object) -> bytes:
         """Return the body of a response."""
-        return self._to_json(value, warnings=False)  # such as of a whole number where a float may be
+        return self._to_json(value, warnings=False)  # such as a whole number where a float may be
 
 
 @cache
@@ -352,7 +352,7 @@ class LeaseOut(TypedDict):
 
 
 def lease_out(lease: Lease) -> LeaseOut:
-    """A lease as it is answered with."""
+    """Return a lease as clients get it."""
     return {
         "queue": lease.queue,
         "name": lease.name,
@@ -369,13 +369,13 @@ def lease_out(lease: Lease) -> LeaseOut:
 
 
 class Leases(TypedDict):
-    """What was leased; nothing when there was nothing."""
+    """The leased tasks; empty when there were none."""
 
     leases: list[LeaseOut]
 
 
 class Exchanged(TypedDict):
-    """What was leased, and the tokens that were no longer current."""
+    """The leased tasks, and the tokens that were no longer current."""
 
     leases: list[LeaseOut]
     lost: tuple[str, ...]
@@ -388,7 +388,7 @@ class RenewedLeases(TypedDict):
 
 
 class ReleasedLeases(TypedDict):
-    """What was given back."""
+    """The released leases."""
 
     released: list[FinishedLease]
 
@@ -400,17 +400,17 @@ class NameOutcomes(TypedDict):
 
 
 class Count(TypedDict):
-    """How many."""
+    """The number of tasks."""
 
     count: int
 
 
 class Done(TypedDict):
-    """It is so."""
+    """An empty object: it is done."""
 
 
 class TaskOut(TypedDict):
-    """A task as it stands."""
+    """A task and its state."""
 
     id: int
     name: str
@@ -430,7 +430,7 @@ class TaskOut(TypedDict):
 
 
 def task_out(task: StoredTask) -> TaskOut:
-    """A task as it is shown; its token and its fences stay here."""
+    """Return a task as clients get it, without its token and its fences."""
     return {
         "id": task.id,
         "name": task.shown_name,
@@ -458,7 +458,7 @@ class TaskPage(TypedDict):
 
 
 def page_out(page: Page) -> TaskPage:
-    """A page as it is answered with."""
+    """Return a page as clients get it."""
     return {"tasks": [task_out(task) for task in page.tasks], "next_after": page.next_after}
 
 
@@ -481,15 +481,15 @@ class TagCounts(TypedDict):
 
 
 class ObservationsOut(TypedDict):
-    """One for each look, in their order; null for a queue that does not exist."""
+    """One observation per query, in order; null for a queue that does not exist."""
 
     observations: list[Observation | None]
 
 
 class HeardWorkers(TypedDict):
-    """Workers that this server has heard of lately, those silent for longest first."""
+    """Workers that called this server lately, those silent for longest first."""
 
-    workers: list[HeardWorker]
+    workers: list[WorkerActivity]
 
 
 class Retired(TypedDict):
@@ -499,7 +499,7 @@ class Retired(TypedDict):
 
 
 class Held(TypedDict):
-    """Whether the lead is yours."""
+    """Whether the holder has the lead."""
 
     held: bool
 
@@ -513,13 +513,13 @@ class BackedUp(TypedDict):
 
 
 class ReadyQueue(TypedDict):
-    """A queue that has work, or null when the time was up."""
+    """A queue that has a ready task, or null when the time was up."""
 
     queue: str | None
 
 
 class EventsOut(TypedDict):
-    """Events after the cursor that was asked for, oldest first."""
+    """Events after the requested cursor, oldest first."""
 
     events: list[dict[str, object]]
     cursor: int
@@ -527,7 +527,7 @@ class EventsOut(TypedDict):
 
 
 class Health(TypedDict):
-    """How the server is."""
+    """The health of the server."""
 
     status: Literal["ok"]
     run: Annotated[str, Field(description="Another one after each start.")]

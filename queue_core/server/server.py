@@ -1,14 +1,15 @@
-"""A server on a socket: bound, announced, and stopped within a second, on the main thread or beside it."""
+"""A server on a socket: bound, announced, and stopped within a second, on the main thread or in a thread of its own."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
@@ -16,97 +17,96 @@ import uvicorn
 from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
-from queue_core.http_api.transport import notice_silence
+from queue_core.http_api.transport import enable_keepalive
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
-from queue_core.server.extensions import NOTHING_ELSE, Extensions
-from queue_core.server.http import socket_activation
-from queue_core.server.http.accept_errors import ACCEPTED_AT_ONCE, AcceptErrors
-from queue_core.server.http.connections import Connections
-from queue_core.server.http.fast_protocol import hot_protocol
+from queue_core.server.extensions import NO_EXTENSIONS, Extensions
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
+from queue_core.server.http.fast_protocol import fast_protocol_class
+from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
 if TYPE_CHECKING:
     from queue_core.server.cloudtasks.grpc_server import GrpcListener
-import contextlib
-from collections.abc import Iterator
-from typing import Final
-
-from queue_core.server.http.http_connection import HttpConnection
 
 TICK_SECONDS: Final = 1.0
-"""How often an idle server wakes, for the date of its answers and the time of its connections."""
-_ACCEPTING_TAKES: Final = 3
-"""Rounds of asyncio's loop from a connection that is accepted to its protocol that knows."""
+"""Seconds between wake-ups of an idle server, for the date of its answers and the timeouts of its connections."""
+_ACCEPT_ROUNDS: Final = 3
+"""Rounds of asyncio's loop from accepting a connection to calling its protocol."""
+BACKLOG = 2048
+"""Connections that the kernel queues until they are accepted."""
+FIRST_INHERITED: Final = 3
+"""The first descriptor of an inherited socket: the protocol is systemd's socket activation, sd_listen_fds(3)."""
+MAX_INHERITED_SOCKETS: Final = 64
+"""Inherited sockets that are looked at."""
+_ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
+
+log = structlog.get_logger()
 
 
 class HttpServer(uvicorn.Server):
-    """Made in its loop. It lets signals be, and ends waiting calls before it waits for them."""
+    """uvicorn's server, without its signal handlers; it ends waiting calls before it waits for requests. Made in its
+    loop."""
 
     def __init__(
         self, config: uvicorn.Config, *, started: Callable[[], None], stopping: Callable[[], None] = lambda: None
     ) -> None:
         """Args:
         started: called when it listens.
-        stopping: called before it waits for the requests under way: ends those that wait for something.
+        stopping: called before it waits for the requests under way: ends calls that wait for tasks.
         """
         super().__init__(config)
         self._end_waiting = stopping
-        self._tell_started = started
+        self._started = started
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say so."""
+        """Listen, then call `started`."""
         await super().startup(sockets)
-        self._tell_started()
+        self._started()
 
     async def main_loop(self) -> None:
-        """As uvicorn does, which looks ten times a second whether it was stopped."""
+        """Wait until stopped. Unlike uvicorn's, this does not poll ten times a second."""
         while not await self.on_tick(counter=0):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._stopped.wait()
 
     async def on_tick(self, counter: int) -> bool:
-        """Count the second for every connection, too."""
+        """Count the second for every connection."""
         for connection in tuple(self.server_state.connections):
             if isinstance(connection, HttpConnection):
                 connection.tick()
         return await super().on_tick(counter)
 
     def stop(self) -> None:
-        """Leave the main loop; from any thread, or a signal handler."""
+        """Leave the main loop; any thread, or a signal handler, may call this."""
         self.should_exit = True
         with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
             self._loop.call_soon_threadsafe(self._stopped.set)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let nobody wait, then wait for everybody."""
+        """End the waiting calls, then wait for the requests under way."""
         self._end_waiting()
         for listening in sockets or []:
             self._loop.remove_reader(listening)
-        for _ in range(_ACCEPTING_TAKES):  # a server closed meanwhile leaves the caller's socket to nobody
+        for _ in range(_ACCEPT_ROUNDS):  # else connections just accepted are left open
             await asyncio.sleep(0)
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the caller's."""
+        """Do nothing: signals are the caller's."""
         yield
 
 
-BACKLOG = 2048
-
-log = structlog.get_logger()
-
-
 def bind(options: ServeOptions) -> socket.socket:
-    """The listening socket, or the one we were started with. Raises `ListenError`."""
-    if (found := socket_activation.taken(options)) is not None:
+    """Return the listening socket, or the inherited one. Raises `ListenError`."""
+    if (found := inherited_socket(options)) is not None:
         return found
     if options.socket_path is not None:
         return _bind_unix(options.socket_path)
@@ -115,14 +115,14 @@ def bind(options: ServeOptions) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        notice_silence(listening)
+        enable_keepalive(listening)
         listening.bind((options.host, options.port))
         listening.listen(BACKLOG)
     except OSError as error:
         listening.close()
         raise ListenError(
             f"can't listen on {options.host}:{options.port}: {error.strerror or error}; "
-            "is another server running there? choose another port, or 0 for a free one"
+            "is another server running there? Choose another port, or 0 for a free one"
         ) from error
     return listening
 
@@ -147,7 +147,7 @@ def _bind_unix(path: Path) -> socket.socket:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether a socket lies there that nobody answers: its server was killed."""
+    """Return whether a socket file has no server any more, as after a kill."""
     try:
         if not stat.S_ISSOCK(path.stat().st_mode):
             return False
@@ -161,12 +161,45 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def url_of(options: ServeOptions, listening: socket.socket) -> str:
-    """Where clients find a bound socket."""
+    """Return the URL of a bound socket."""
     if options.socket_path is not None:
         return f"unix://{options.socket_path.absolute()}"
     port = listening.getsockname()[1]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - told apart, not bound
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - compared, not bound
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def inherited_socket(options: ServeOptions) -> socket.socket | None:
+    """Return the inherited socket that listens at the address of these options; None when there is none."""
+    count = os.environ.get("LISTEN_FDS", "")
+    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal():
+        return None
+    for descriptor in range(FIRST_INHERITED, FIRST_INHERITED + min(int(count), MAX_INHERITED_SOCKETS)):
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=descriptor)
+            if _listens_at(found, options):
+                found.set_inheritable(False)
+                for name in _ACTIVATION_VARIABLES:
+                    os.environ.pop(name, None)
+                return found
+            found.detach()
+    return None
+
+
+def pass_on_socket(listening: int) -> None:
+    """Let the program that is executed in place of this one inherit this socket."""
+    os.dup2(listening, FIRST_INHERITED, inheritable=True)
+    os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="towline")
+
+
+def _listens_at(found: socket.socket, options: ServeOptions) -> bool:
+    if not found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return False
+    where = found.getsockname()
+    if options.socket_path is not None:
+        return found.family == socket.AF_UNIX and where == str(options.socket_path)
+    is_there = found.family in {socket.AF_INET, socket.AF_INET6} and where[0] == options.host
+    return is_there and options.port in {0, where[1]}
 
 
 class QueueServer:
@@ -179,12 +212,12 @@ class QueueServer:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NOTHING_ELSE,
+        extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
-        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
+        """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
-        self._also = also
+        self._extensions = extensions
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerState(store, options, clock=clock, log=log)
@@ -195,7 +228,7 @@ class QueueServer:
 
     @property
     def grpc_address(self) -> str | None:
-        """`host:port` of the listener for gRPC, where there is one."""
+        """`host:port` of the gRPC listener, where there is one."""
         return None if self._grpc is None else self._grpc.address
 
     def _grpc_listener(self, options: ServeOptions) -> "GrpcListener | None":
@@ -219,12 +252,12 @@ class QueueServer:
         self._listening.close()
 
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`; returns when every answer is out and every thread ended."""
+        """Serve until `stop`; returns when every answer is written and every thread has ended."""
         connections = Connections(asyncio.get_running_loop().time)
         config = uvicorn.Config(
-            ServerApp(self.core, connections, also=self._also),
+            ServerApp(self.core, connections, extensions=self._extensions),
             loop="asyncio",
-            http=hot_protocol(self.core, connections, limit=self._options.max_body_bytes),
+            http=fast_protocol_class(self.core, connections, limit=self._options.max_body_bytes),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -236,16 +269,16 @@ class QueueServer:
 
         AcceptErrors(asyncio.get_running_loop())
 
-        def told() -> None:
-            self._listening.listen(BACKLOG)  # the loop has made it as short as what it takes at once
+        def announce() -> None:
+            self._listening.listen(BACKLOG)  # the loop has set it to `ACCEPTED_AT_ONCE`
             self.core.start()
             if self._grpc is not None:
                 self._grpc.start()
-            also = {} if self.grpc_address is None else {"grpc": self.grpc_address}
-            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **also)
+            grpc = {} if self.grpc_address is None else {"grpc": self.grpc_address}
+            log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **grpc)
             started()
 
-        server = self._http = HttpServer(config, started=told, stopping=self.core.stop)
+        server = self._http = HttpServer(config, started=announce, stopping=self.core.stop)
         if self._should_stop:
             server.stop()
         try:
@@ -260,19 +293,19 @@ class QueueServer:
             log.info(events.SERVER_STOPPED, url=self.url)
 
     def keep_listening(self) -> int:
-        """A descriptor through which the address stays ours when the server has stopped: who calls meanwhile waits."""
+        """Return a descriptor that keeps the address bound after the server has stopped: callers wait meanwhile."""
         self._kept = os.dup(self._listening.fileno())
         return self._kept
 
     def stop(self) -> None:
-        """Begin to stop; from any thread, or a signal handler."""
+        """Begin to stop; any thread, or a signal handler, may call this."""
         self._should_stop = True
         if self._http is not None:
             self._http.stop()
 
 
-async def _feed(manager: ServiceManager) -> None:
-    """Feed the watchdog from the loop that answers: one that is stuck does not."""
+async def _feed_watchdog(manager: ServiceManager) -> None:
+    """Feed systemd's watchdog from the server's loop, so that a loop that is stuck does not."""
     if manager.watchdog_seconds is None:
         return
     while True:
@@ -290,7 +323,7 @@ def serve(
     """Serve on the main thread until SIGTERM or SIGINT. Raises `InvalidSettingError`, `ListenError`.
 
     Args:
-        started: told the URL once the server answers.
+        started: called with the URL once the server answers.
     """
     server = QueueServer(store, options, log=log)
     manager = ServiceManager(os.environ)
@@ -299,7 +332,7 @@ def serve(
         manager.stopping()
         server.stop()
 
-    def told() -> None:
+    def announce() -> None:
         manager.ready(f"serving at {server.url}")
         started(server.url)
 
@@ -307,11 +340,11 @@ def serve(
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
-        feeding = asyncio.create_task(_feed(manager))
+        watchdog = asyncio.create_task(_feed_watchdog(manager))
         try:
-            await server.run(started=told)
+            await server.run(started=announce)
         finally:
-            feeding.cancel()
+            watchdog.cancel()
 
     asyncio.run(main())
 
@@ -326,31 +359,31 @@ class ServerThread:
         *,
         clock: Clock | None = None,
         log: EventLog | None = None,
-        also: Extensions = NOTHING_ELSE,
+        extensions: Extensions = NO_EXTENSIONS,
     ) -> None:
-        """Binds at once. Raises `InvalidSettingError`, `ListenError`."""
-        self._server = QueueServer(store, options, clock=clock, log=log, also=also)
+        """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
+        self._server = QueueServer(store, options, clock=clock, log=log, extensions=extensions)
         self._thread = threading.Thread(target=self._work, name="towline-server", daemon=True)
         self._started = threading.Event()
         self._failure: BaseException | None = None
 
     @property
     def url(self) -> str:
-        """Where it is found."""
+        """The URL of the server."""
         return self._server.url
 
     @property
     def grpc_address(self) -> str | None:
-        """`host:port` of the listener for gRPC, where there is one."""
+        """`host:port` of the gRPC listener, where there is one."""
         return self._server.grpc_address
 
     @property
     def core(self) -> ServerState:
-        """Its parts; they belong to its own thread."""
+        """The state of the server; it belongs to the server's thread."""
         return self._server.core
 
     def start(self) -> str:
-        """Serve; returns the URL once the server answers. Raises what kept it from starting."""
+        """Serve; returns the URL once the server answers. Raises the error that kept it from starting."""
         self._thread.start()
         self._started.wait()
         if self._failure is not None:
@@ -358,20 +391,20 @@ class ServerThread:
         return self.url
 
     def hand_over(self) -> int:
-        """Stop, but keep the address for whoever gets this descriptor."""
+        """Stop, but keep the address bound through the descriptor that is returned."""
         kept = self._server.keep_listening()
         self.stop()
         return kept
 
     def stop(self) -> None:
-        """Answer what is under way, then end; within a second or so."""
+        """Answer the requests under way, then end; within a second or so."""
         self._server.stop()
         self._thread.join()
 
     def _work(self) -> None:
         try:
             asyncio.run(self._server.run(started=self._started.set))
-        except BaseException as error:  # noqa: BLE001 - told to whoever started it
+        except BaseException as error:  # noqa: BLE001 - raised by `start`
             self._failure = error
         finally:
             self._started.set()

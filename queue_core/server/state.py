@@ -1,20 +1,19 @@
-"""One server's parts put together: the store's service behind turns, waiting leases, events and a gate."""
+"""The parts of one server put together: the store's service behind a committer, waiting leases, events and tokens."""
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_core.clock import Clock
-from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
-from queue_core.server.commit.committer import Committer
-from queue_core.server.commit.group_commit import GroupCommitter
+from queue_core.server.commit.group_commit import Committer, GroupCommitter
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
-from queue_core.server.commit.threads import ThreadPool
 from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
@@ -23,80 +22,80 @@ from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.options import ServeOptions
 from queue_core.server.schemas import Health
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up
 from queue_core.task import TagFilter
+from queue_core.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup
-from collections.abc import Awaitable
 
-from queue_core.errors import StoreError
-from queue_core.unit_of_work import UnitOfWork
+PROBE_CACHE_SECONDS = 1.0
+"""Seconds for which the result of a probe (and, of a local store, of its write) is used again."""
+PROBE_TIMEOUT_SECONDS = 2.0
+"""Seconds that a store has for a probe: an orchestrator that probes would itself give up after a few."""
+PROBE_LEAD = "readyz"
+"""The lead that a probe takes for 0 seconds: a write without an effect."""
+MAX_READS_AT_ONCE = 2
+"""Threads for reads."""
+READ_TIMEOUT_SECONDS = 10.0
+"""Seconds that a read may take: a store across a network may never answer."""
+MAX_QUEUED_READS = 1000
+"""Reads that wait or are under way, at most; further ones fail."""
 
-KEPT_SECONDS = 1.0
-PROBE_SECONDS = 2.0
-"""How long a store may take; a probe wants an answer before its own patience ends."""
-PROBE = "readyz"
-"""The lead that a probe takes for no time at all: a change that nobody sees."""
+T = TypeVar("T")
 
 
 class Readiness:
-    """Lives in the server's loop."""
+    """Probes whether the store takes changes, for `/readyz`. Lives in the server's loop."""
 
     def __init__(
-        self, turns: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
+        self, committer: Committer, store: Store, clock: Clock, *, run: str, check: Callable[[], Awaitable[None]]
     ) -> None:
         """Args:
-        check: raises the `StoreError` that keeps the server from being ready, beside that of a change.
+        run: the holder of the probe's lead.
+        check: raises any other `StoreError` that keeps the server from being ready.
         """
-        self._turns = turns
+        self._committer = committer
         self._store = store
         self._clock = clock
         self._run = run
         self._check = check
-        self._asking: asyncio.Task[StoreError | None] | None = None
-        self._asked_at = 0.0
+        self._probing: asyncio.Task[StoreError | None] | None = None
+        self._probed_at = 0.0
         self._wrote_at: float | None = None
 
     async def check(self) -> None:
         """Raise the `StoreError` that keeps the store from taking a change."""
         now = self._clock.monotonic()
-        kept_seconds = KEPT_SECONDS if self._turns.is_beside else 0.0
-        if self._asking is None or (self._asking.done() and now - self._asked_at >= kept_seconds):
-            self._asked_at = now
-            self._asking = asyncio.ensure_future(self._ask())
-        failure = await asyncio.shield(self._asking)
+        cache_seconds = PROBE_CACHE_SECONDS if self._committer.is_threaded else 0.0
+        if self._probing is None or (self._probing.done() and now - self._probed_at >= cache_seconds):
+            self._probed_at = now
+            self._probing = asyncio.ensure_future(self._probe_store())
+        failure = await asyncio.shield(self._probing)
         if failure is not None:
             raise failure
 
-    async def _ask(self) -> StoreError | None:
+    async def _probe_store(self) -> StoreError | None:
         try:
             self._store.check_room()
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(PROBE_TIMEOUT_SECONDS):
                 await self._check()
-                await self._turns.run(self._probe)
+                await self._committer.run(self._probe)
         except StoreError as error:
             return error
         except TimeoutError:
-            return self._turns.failure or StoreUnavailableError(f"the store has not answered for {PROBE_SECONDS:g} s")
+            return self._committer.failure or StoreUnavailableError(
+                f"the store has not answered for {PROBE_TIMEOUT_SECONDS:g} s"
+            )
         return None
 
-    def _probe(self, turn: UnitOfWork) -> None:
+    def _probe(self, work: UnitOfWork) -> None:
         now = self._clock.monotonic()
-        if self._turns.is_beside or self._wrote_at is None or now - self._wrote_at >= KEPT_SECONDS:
+        if self._committer.is_threaded or self._wrote_at is None or now - self._wrote_at >= PROBE_CACHE_SECONDS:
             self._wrote_at = now
-            turn.transaction.lead(PROBE, self._run, seconds=0.0, now=turn.now)
-
-
-T = TypeVar("T")
-
-LOOKS_AT_ONCE = 2
-LOOK_SECONDS = 10.0
-"""How long a look may take; a store across a network may never answer."""
-MAX_LOOKS = 1000
-"""Looks that wait for one of the threads, at most."""
+            work.transaction.lead(PROBE_LEAD, self._run, seconds=0.0, now=work.now)
 
 
 class ServerState:
@@ -109,67 +108,69 @@ class ServerState:
         self.run = secrets.token_hex(6)
         self.ring = EventRing(log, size=options.recent_events, lifecycle=options.lifecycle)
         self.service = QueueService(store, clock=clock, log=self.ring, wake=self._wake)
-        self.turns: Committer = (
-            ThreadedCommitter(self.service, after_turn=self._after_turn)
+        self.committer: Committer = (
+            ThreadedCommitter(self.service, after_commit=self._after_commit)
             if store.is_remote
-            else GroupCommitter(self.service, after_turn=self._after_turn)
+            else GroupCommitter(self.service, after_commit=self._after_commit)
         )
-        self.waiting = WaitingLeases(self.service, self.turns, max_waiting=options.max_waiting)
+        self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
         self.erasures = QueueErasures(self.service, options)
         self.readiness = Readiness(
-            self.turns, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
+            self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
-        self.gate = Authorizer(options)
-        self.hot = FastVerbs(self.gate, self.turns, self.waiting)
+        self.authorizer = Authorizer(options)
+        self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineEndpoint(
-            self.gate, self.turns, self.waiting, self.look, self.lease_counts, self.lease_rate
+            self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate
         )
-        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-look")
+        self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._backups = ThreadPool(1, name="towline-backup")
-        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._looks)
+        self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
 
     def health(self) -> Health:
-        """What probes and clients are told of this run."""
+        """Return the answer to a health probe."""
         return {"status": "ok", "run": self.run}
 
-    async def look(self, step: Step[T]) -> T:
-        """One reading step, beside the loop: what it costs nobody else waits for."""
-        if self.turns.is_syncing:
-            await self.turns.run(lambda _turn: None)  # nothing is shown before it is durable
-        return await self.beside(lambda: self.service.look(step))
+    async def read(self, operation: Operation[T]) -> T:
+        """Run an operation that only reads, in a thread, so that no other call waits for it."""
+        if self.committer.is_syncing:
+            await self.committer.run(lambda _work: None)  # readers see nothing before it is durable
+        return await self.in_thread(lambda: self.service.read(operation))
 
-    async def beside(self, call: Callable[[], T]) -> T:
-        """A call that reads, in a thread. Raises `StoreUnavailableError` when that takes too long."""
-        if self._looks.under_way >= MAX_LOOKS:
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """Make a call in a reading thread. Raises `StoreUnavailableError` when it takes too long."""
+        if self._readers.under_way >= MAX_QUEUED_READS:
             raise StoreUnavailableError(
-                f"{MAX_LOOKS} looks wait for the store, which is this server's limit; try again"
+                f"{MAX_QUEUED_READS} reads wait for the store, which is this server's limit; try again"
             )
-        looked: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: T | Exception) -> None:
-            if looked.done():
+        def done(outcome: T | Exception) -> None:
+            if answer.done():
                 return
             if isinstance(outcome, Exception):
-                looked.set_exception(outcome)
+                answer.set_exception(outcome)
             else:
-                looked.set_result(outcome)
+                answer.set_result(outcome)
 
-        self._looks.do(call, told)
+        self._readers.submit(call, done)
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                return await looked
+            async with asyncio.timeout(READ_TIMEOUT_SECONDS):
+                return await answer
         except TimeoutError:
-            raise StoreUnavailableError(f"the store has not answered for {LOOK_SECONDS:g} s; try again") from None
+            raise StoreUnavailableError(
+                f"the store has not answered for {READ_TIMEOUT_SECONDS:g} s; try again"
+            ) from None
 
     async def _check_erasures(self) -> None:
         if self.erasures.is_possible:
-            await self.beside(self.erasures.check)
+            await self.in_thread(self.erasures.check)
 
     async def back_up(self) -> "Backup":
-        """Copy the store beside itself, in a thread, one copy at a time. Raises `InvalidRequestError` for a store that
-        is no file."""
+        """Copy the store beside its file, in a thread, one copy at a time. Raises `InvalidRequestError` for a store
+        without a file."""
         store = self.service.store
         check_can_back_up(store.url)
         from queue_core.stores.sqlite.backup import back_up_beside
@@ -179,7 +180,7 @@ class ServerState:
             raise InvalidRequestError(f"{store.url} is not a file that can be copied")
         copied: asyncio.Future[Backup] = asyncio.get_running_loop().create_future()
 
-        def told(outcome: "Backup | Exception") -> None:
+        def done(outcome: "Backup | Exception") -> None:
             if copied.done():
                 return
             if isinstance(outcome, OSError):
@@ -189,27 +190,28 @@ class ServerState:
             else:
                 copied.set_result(outcome)
 
-        self._backups.do(lambda: back_up_beside(store), told)
+        self._backups.submit(lambda: back_up_beside(store), done)
         return await copied
 
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":
-        """Begin to listen for ready tasks."""
+        """Begin to watch for ready tasks."""
         return ReadyWatch(self.waiting, wanted)
 
-    def _wake(self, notes: Outbox) -> None:
-        self.waiting.wake(notes.all_wakes())
+    def _wake(self, outbox: Outbox) -> None:
+        self.waiting.wake(outbox.all_wakes())
 
-    def _after_turn(self) -> None:
-        self.waiting.after_turn()
-        self._lease_recorder.after_turn()
+    def _after_commit(self) -> None:
+        self.waiting.after_commit()
+        if not self._lease_recorder.is_scheduled:
+            self._lease_recorder.schedule()
 
     def start(self) -> None:
-        """Begin to take notes; called in the loop before the first request."""
+        """Begin to record; called in the loop before the first request."""
         self._lease_recorder.start()
         self.erasures.start()
 
     def stop(self) -> None:
-        """Answer all who wait, so that a graceful stop is a quick one."""
+        """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
         self.ring.stop()
         self._lease_recorder.stop()
@@ -218,28 +220,28 @@ class ServerState:
         """End the threads."""
         self.erasures.close()
         self.waiting.close()
-        self._looks.close()
+        self._readers.close()
         self._backups.close()
-        self.turns.close()
+        self.committer.close()
 
 
 class ReadyWatch:
-    """One caller's ear for ready tasks; it rings once."""
+    """A caller that waits for ready tasks, once."""
 
     def __init__(self, waiting: WaitingLeases, wanted: Sequence[tuple[str, TagFilter]]) -> None:
         self._waiting = waiting
-        self._rung = asyncio.Event()
-        self._watcher = Watcher(wanted, lambda _queue: self._rung.set())
+        self._ready = asyncio.Event()
+        self._watcher = Watcher(wanted, lambda _queue: self._ready.set())
         waiting.watch(self._watcher)
 
     async def wait(self, seconds: float) -> None:
-        """Until there is something to look at, or the time is up."""
+        """Wait until a task may be ready, or the time is up."""
         try:
             async with asyncio.timeout(seconds):
-                await self._rung.wait()
+                await self._ready.wait()
         except TimeoutError:
             return
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop watching."""
         self._waiting.unwatch(self._watcher)

@@ -1,4 +1,4 @@
-"""Where tasks are kept: one module or package per store, and the one place that turns a URL into an opened store."""
+"""The stores, one package each; and `open_store`, which opens the store that a URL names."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -18,12 +18,13 @@ _FORMS = (
 
 
 def open_store(url: str, *, durability: Durability = "strict") -> Store:
-    """Open the store that `url` names, creating its file when there is none. A driver is imported only when asked for.
+    """Open the store that `url` names, creating its file when there is none. Imports only that store's driver.
 
     Args:
         url: `sqlite:///relative.db` (to the working directory), `sqlite:////absolute/path.db`,
             `postgresql://user@host/database`, `redis://host:6379/0` (and more forms, see `config/redis_url.py`) or
-        `memory:`. durability: `strict`, a synced ticket survives a power cut; `relaxed`, only a crash of the process.
+            `memory:`.
+        durability: `strict`: a synced ticket survives a power cut; `relaxed`: only a crash of the process.
 
     Raises `InvalidSettingError` for another URL or an impossible path, `StoreCorruptError` for a file that is no queue,
     `StoreVersionError` for one made by a newer version, `StoreReadOnlyError` for one that can't be written.
@@ -68,7 +69,7 @@ def _open_redis(url: str, durability: Durability) -> Store:
 
 
 def sqlite_path(url: str) -> Path:
-    """The file an `sqlite:` URL names. Raises `InvalidSettingError`."""
+    """Return the path that an `sqlite:` URL names. Raises `InvalidSettingError`."""
     flaw = sqlite_flaw(url)
     if flaw:
         raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}: {flaw}; give {_FORMS}")
@@ -76,7 +77,7 @@ def sqlite_path(url: str) -> Path:
 
 
 def check_url(url: str) -> None:
-    """Raise `InvalidSettingError` for a URL that no store can have; nothing is opened. Needs the store's driver."""
+    """Raise `InvalidSettingError` for a URL that no store can have, without opening it. Needs the store's driver."""
     if url.startswith("sqlite:"):
         sqlite_path(url)
     elif url.startswith(("postgresql:", "postgres:")):
@@ -91,12 +92,12 @@ def check_url(url: str) -> None:
 
 
 def check_can_back_up(url: str) -> None:
-    """Raise `InvalidRequestError` for a store that has tools of its own for that."""
+    """Raise `InvalidRequestError` unless the store is a file that can be copied."""
     kind = scheme_of(url)
     if kind == "sqlite":
         return
     if kind.startswith("postgres"):
-        fix = "use `pg_dump`, or what backs the database up as a whole"
+        fix = "use `pg_dump`, or your backup of the whole database"
     elif kind.startswith("redis"):
         fix = "use `redis-cli BGSAVE`, and copy its dump"
     else:

@@ -1,4 +1,4 @@
-"""A queue's settings that a store only keeps, as one JSON text, so that the next of them changes no schema."""
+"""Settings of a queue that stores keep but never act on: one JSON text, so that a new one needs no migration."""
 
 import json
 from typing import Final, Literal, TypedDict, cast
@@ -7,7 +7,7 @@ from queue_core.task import QueueSpec
 
 
 class ExtraSettings(TypedDict, total=False):
-    """Arguments of a `QueueSpec`."""
+    """Those arguments of a `QueueSpec`."""
 
     lease_calls_per_second: int | None
     user_emails: tuple[str, ...]
@@ -19,14 +19,14 @@ _DEFAULTS: Final = QueueSpec("")
 _LISTS: Final = frozenset({"user_emails", "writer_emails"})
 
 
-def kept_text(spec: QueueSpec) -> str:
-    """What of a queue's settings is only kept; what is at its default is left out."""
+def extra_settings_text(spec: QueueSpec) -> str:
+    """Return the extra settings of a queue as JSON, without those at their default."""
     values = {name: getattr(spec, name) for name in ExtraSettings.__annotations__}
     changed = {name: value for name, value in values.items() if value != getattr(_DEFAULTS, name)}
     return json.dumps(changed, ensure_ascii=False)
 
 
-def kept_settings(text: str) -> ExtraSettings:
-    """What `kept_text` wrote, in this program or another: what only a newer one knows is passed over."""
+def parse_extra_settings(text: str) -> ExtraSettings:
+    """Parse what `extra_settings_text` wrote; settings that only a newer program knows are ignored."""
     known = {name: value for name, value in json.loads(text).items() if name in ExtraSettings.__annotations__}
     return cast("ExtraSettings", known | {name: tuple(known[name]) for name in _LISTS & known.keys()})

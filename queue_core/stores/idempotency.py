@@ -1,6 +1,6 @@
-"""A client's call takes effect once, however often it is sent: its answer is kept in the transaction of its change.
+"""A client's call takes effect once, however often it is sent: its answer is stored with its change (ADR 28).
 
-Pure but for the transaction it is given. Stores that remember calls by themselves (`Transaction.of_call`) do without.
+Pure but for its transaction. Stores that deduplicate calls themselves (`Transaction.once_for_call`) don't use it.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ T = TypeVar("T")
 Encode = Callable[[T], bytes | None]
 Decode = Callable[[bytes], T]
 
-RENEWED = ("token", "name", "tag", "worker", "lease_number", "expires_at")
+RENEWED_FIELDS = ("token", "name", "tag", "worker", "lease_number", "expires_at")
 
 
 def once(
@@ -31,12 +31,12 @@ def once(
     decode: Decode[T],
     now: Instant,
 ) -> T:
-    """Return the kept answer of `call`, or run it and keep its answer.
+    """Return the stored answer to `call`, or run it and store its answer.
 
     Args:
-        encode: an answer as bytes; None: nothing was changed, so nothing is kept.
+        encode: returns an answer as bytes; None when nothing was changed, so that nothing needs to be stored.
 
-    Raises what `Transaction.answer_of`, `Transaction.note_answer` and `run` raise.
+    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise.
     """
     kept = transaction.answer_of(call, now=now)
     if kept is not None:
@@ -44,12 +44,14 @@ def once(
     outcome = run()
     answer = encode(outcome)
     if answer is not None:
-        transaction.note_answer(call, answer, now=now)
+        transaction.record_answer(call, answer, now=now)
     return outcome
 
 
-def held_again(transaction: Transaction, queue: str, names: Sequence[Sequence[str]], *, now: Instant) -> list[Lease]:
-    """Return those leases of a kept answer, given as [name, token], that are still held as they were granted."""
+def current_leases(
+    transaction: Transaction, queue: str, names: Sequence[Sequence[str]], *, now: Instant
+) -> list[Lease]:
+    """Return those leases of a stored answer, given as [name, token], that are still live."""
     if not names:
         return []
     tokens = {token for _, token in names}
@@ -62,15 +64,15 @@ def held_again(transaction: Transaction, queue: str, names: Sequence[Sequence[st
         payload_bytes=MAX_PAYLOAD_BYTES,
         now=now,
     )
-    held = {task.token: lease_of(task) for task in page.tasks if task.token in tokens and task.eta > now}
-    return [held[token] for _, token in names if token in held]
+    live = {task.token: lease_of(task) for task in page.tasks if task.token in tokens and task.eta > now}
+    return [live[token] for _, token in names if token in live]
 
 
 # -- answers as bytes -------------------------------------------------------------------------------------------------
 
 
 def encode_added(added: Sequence[Added]) -> bytes:
-    """Outcomes of an add."""
+    """Encode the outcomes of an add."""
     return to_json([(one.name, one.status, one.ready) for one in added])
 
 
@@ -80,7 +82,7 @@ def decode_added(kept: bytes) -> list[Added]:
 
 
 def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: bool) -> bytes | None:
-    """What an exchange granted and which tokens were not current; None when it changed nothing."""
+    """Encode the leases that an exchange granted, and the tokens that were not current; None if it changed nothing."""
     granted, lost = outcome
     if not has_deleted and not granted.leases:
         return None
@@ -90,13 +92,13 @@ def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: boo
 def decode_exchanged(
     kept: bytes, transaction: Transaction, queue: str, *, now: Instant
 ) -> tuple[Granted, Sequence[str]]:
-    """See `encode_exchanged`: the leases are those that are held still."""
+    """See `encode_exchanged`: the leases are those of `current_leases`."""
     names, lost, refused = from_json(kept)
-    return Granted(tuple(held_again(transaction, queue, names, now=now)), refused=refused), lost
+    return Granted(tuple(current_leases(transaction, queue, names, now=now)), refused=refused), lost
 
 
 def encode_deleted(outcome: tuple[Sequence[Added], Sequence[str]]) -> bytes:
-    """What the deletions' `then` became, and the tokens that were not current."""
+    """Encode the outcomes of the deletions' `then`, and the tokens that were not current."""
     added, lost = outcome
     return to_json([[(one.name, one.status, one.ready) for one in added], list(lost)])
 
@@ -108,8 +110,8 @@ def decode_deleted(kept: bytes) -> tuple[list[Added], list[str]]:
 
 
 def encode_renewed(outcomes: Sequence[Renewed | None]) -> bytes:
-    """Outcomes of a renewal; None for a token that was not current."""
-    return to_json([one and [getattr(one, field) for field in RENEWED] for one in outcomes])
+    """Encode the outcomes of a renewal; None for a token that was not current."""
+    return to_json([one and [getattr(one, field) for field in RENEWED_FIELDS] for one in outcomes])
 
 
 def decode_renewed(kept: bytes) -> list[Renewed | None]:
@@ -118,7 +120,7 @@ def decode_renewed(kept: bytes) -> list[Renewed | None]:
 
 
 def encode_finished(outcomes: Sequence[FinishedLease | None]) -> bytes:
-    """Outcomes of a release; None for a token that was not current."""
+    """Encode the outcomes of a release; None for a token that was not current."""
     return to_json(list(outcomes))
 
 

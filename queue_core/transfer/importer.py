@@ -19,9 +19,9 @@ from queue_core.store import Added, HeldName, Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.transfer.chunks import CHUNK_BYTES, CHUNK_NAMES, CHUNK_TASKS
 from queue_core.transfer.format import Header, NameLine
-from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, held
+from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, holding_lead
 from queue_core.transfer.reader import ExportReader, opened_for_reading
-from queue_core.transfer.wakeups import note_ready, wake_ready
+from queue_core.transfer.target import record_ready, wake_ready
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.validation import FILLED_FROM, check_not_moved
 
@@ -145,7 +145,7 @@ class Import:
         Raises `MoveRefusedError` when it can't be known how far it is, or another process is at it; `QueueMovedError`;
         `BadFileError`, `CutShortError` when the file is read for the first time; `StoreError`.
         """
-        with held(self._service, self._session, seconds=self._lead_seconds) as hold:
+        with holding_lead(self._service, self._session, seconds=self._lead_seconds) as hold:
             found = self._known()
             if found is not None and found.stage == "done":
                 return self._told(found, resumed_after=found.line, was_done=True)
@@ -189,24 +189,24 @@ class Import:
         """Whether the file left its name in a queue."""
         name = self._session
 
-        def look(turn: UnitOfWork) -> bool:
-            if queue not in {spec.name for spec in turn.transaction.queues()}:
+        def look(work: UnitOfWork) -> bool:
+            if queue not in {spec.name for spec in work.transaction.queues()}:
                 return False
-            held = turn.transaction.held_names(queue, after=name[:-1], limit=1, now=turn.now)
-            return [each.name for each in held] == [name]
+            holding_lead = work.transaction.held_names(queue, after=name[:-1], limit=1, now=work.now)
+            return [each.name for each in holding_lead] == [name]
 
-        return self._service.look(look)
+        return self._service.read(look)
 
     def _begin(self) -> _Progress:
         """Remember that it was begun, and which queues are to be made."""
 
-        def missing(turn: UnitOfWork) -> list[str]:
-            for spec in turn.transaction.queues():
+        def missing(work: UnitOfWork) -> list[str]:
+            for spec in work.transaction.queues():
                 if spec.name in {wanted.name for wanted in self._header.queues}:
                     check_not_moved(spec)
-            return [spec.name for spec in self._missing(turn.transaction)]
+            return [spec.name for spec in self._missing(work.transaction)]
 
-        return self._journal.keep(_Progress(created=" ".join(self._service.look(missing))))
+        return self._journal.keep(_Progress(created=" ".join(self._service.read(missing))))
 
     def _make(self, begun: _Progress) -> _Progress:
         """Make the queues that are not there, and leave the file's name in each."""
@@ -214,13 +214,13 @@ class Import:
 
         created = begun.created.split()
 
-        def make(turn: UnitOfWork) -> None:
-            for spec in self._missing(turn.transaction):
-                turn.put_queue(replace(spec, paused=False))
+        def make(work: UnitOfWork) -> None:
+            for spec in self._missing(work.transaction):
+                work.put_queue(replace(spec, paused=False))
             for spec in self._header.queues:
                 if spec.paused and spec.name in created:
-                    turn.set_paused(spec.name, "paused")
-                turn.transaction.hold_names(spec.name, [mark], now=turn.now)
+                    work.set_paused(spec.name, "paused")
+                work.transaction.hold_names(spec.name, [mark], now=work.now)
 
         return self._journal.do(make, lambda _: replace(begun, stage="filling"))
 
@@ -248,42 +248,42 @@ class Import:
         if not self._closes:
             return replace(done, queue=queue)
 
-        def close(turn: UnitOfWork) -> int:
-            moved_to = turn.transaction.queue(queue).moved_to
+        def close(work: UnitOfWork) -> int:
+            moved_to = work.transaction.queue(queue).moved_to
             if moved_to not in ("", self._mark):
-                check_not_moved(turn.transaction.queue(queue))
-            turn.transaction.set_moved(queue, self._mark)
-            return turn.stats(queue, ANY).added_total
+                check_not_moved(work.transaction.queue(queue))
+            work.transaction.set_moved(queue, self._mark)
+            return work.stats(queue, ANY).added_total
 
         return self._journal.do(close, lambda added: replace(done, queue=queue, base_added=added, restored=0))
 
     def _leave(self, queue: str) -> None:
         if self._closes:
-            self._service.run(lambda turn: turn.transaction.set_moved(queue, ""))
+            self._service.run(lambda work: work.transaction.set_moved(queue, ""))
             wake_ready(self._service, queue)
 
     def _put(self, done: _Progress, lines: _Lines) -> _Progress:
         if self._closes and lines.tasks:
-            came = self._service.look(lambda turn: turn.stats(lines.queue, ANY)).added_total - done.base_added
+            came = self._service.read(lambda work: work.stats(lines.queue, ANY)).added_total - done.base_added
             if came != done.restored:
                 return self._came_already(done, lines, came - done.restored)
 
-        def put(turn: UnitOfWork) -> list[Added]:
-            self._check_open(turn, lines.queue)
+        def put(work: UnitOfWork) -> list[Added]:
+            self._check_open(work, lines.queue)
             if lines.names:
-                turn.transaction.hold_names(lines.queue, lines.names, now=turn.now)
+                work.transaction.hold_names(lines.queue, lines.names, now=work.now)
             if not lines.tasks:
                 return []
-            added = turn.transaction.restore(lines.queue, lines.tasks, now=turn.now)
+            added = work.transaction.restore(lines.queue, lines.tasks, now=work.now)
             if not self._closes:
-                note_ready(turn, lines.queue, lines.tasks, added)
+                record_ready(work, lines.queue, lines.tasks, added)
             return added
 
         return self._journal.do(put, lambda added: _advanced(done, lines, sum(one.status == "added" for one in added)))
 
-    def _check_open(self, turn: UnitOfWork, queue: str) -> None:
+    def _check_open(self, work: UnitOfWork, queue: str) -> None:
         if not self._closes:
-            check_not_moved(turn.transaction.queue(queue))
+            check_not_moved(work.transaction.queue(queue))
 
     def _came_already(self, done: _Progress, lines: _Lines, came: int) -> _Progress:
         """The chunk after the last that is known to have come: it came as well, before its progress was kept."""

@@ -21,7 +21,7 @@ from queue_core.stats import QueueStats
 from queue_core.store import HeldName, Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
 from queue_core.transfer.chunks import TransferChunk, name_chunks, task_chunks
-from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, held, session_of
+from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, holding_lead, session_of
 from queue_core.transfer.target import CopyProgress, TransferTarget, size_of
 from queue_core.validation import FILLED_FROM
 
@@ -80,7 +80,7 @@ class QueueMove:
 
         Raises `UnknownQueueError`, `MoveRefusedError` with the reason; `StoreError`: run it again, it goes on.
         """
-        with held(self._target, self._session, seconds=self._lead_seconds) as hold:
+        with holding_lead(self._target, self._session, seconds=self._lead_seconds) as hold:
             here, there = self._spec(), self._new.spec()
             self._check_source(here)
             known = self._new.journal.last()
@@ -96,7 +96,7 @@ class QueueMove:
 
         Raises `MoveRefusedError` when nothing was begun, or when the new queue has been used since it was opened.
         """
-        with held(self._target, self._session, seconds=self._lead_seconds):
+        with holding_lead(self._target, self._session, seconds=self._lead_seconds):
             here, there = self._spec(), self._new.spec()
             is_ours = here.moved_to == self._new.url
             if not is_ours and (there is None or there.moved_to != self._new.mark):
@@ -122,7 +122,7 @@ class QueueMove:
     # -- the old queue --------------------------------------------------------------------------------------------
 
     def _spec(self) -> QueueSpec:
-        return self._source.look(lambda turn: turn.transaction.queue(self._queue))
+        return self._source.read(lambda work: work.transaction.queue(self._queue))
 
     def _check_source(self, here: QueueSpec) -> None:
         where = f"queue {self._queue!r} of {self._source.store.url}"
@@ -133,13 +133,13 @@ class QueueMove:
             raise MoveRefusedError(f"{where} was moved to {here.moved_to} already: move it from there")
 
     def _set_moved(self, to: str) -> None:
-        self._source.run(lambda turn: turn.transaction.set_moved(self._queue, to))
+        self._source.run(lambda work: work.transaction.set_moved(self._queue, to))
 
     def _stats(self, *, now: int = 0) -> QueueStats:
-        return self._source.look(lambda turn: turn.transaction.stats(self._queue, ANY, now=Instant(now or turn.now)))
+        return self._source.read(lambda work: work.transaction.stats(self._queue, ANY, now=Instant(now or work.now)))
 
     def _look(self, step: Callable[[Transaction], T], /) -> T:
-        return self._source.look(lambda turn: step(turn.transaction))
+        return self._source.read(lambda work: step(work.transaction))
 
     # -- the copy -------------------------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class QueueMove:
 
     def _put_names(self, done: CopyProgress, names: Sequence[HeldName]) -> CopyProgress:
         return self._new.journal.do(
-            lambda turn: turn.transaction.hold_names(self._queue, names, now=turn.now),
+            lambda work: work.transaction.hold_names(self._queue, names, now=work.now),
             lambda _: replace(done, name=names[-1].name, names=done.names + len(names)),
         )
 
@@ -178,7 +178,7 @@ class QueueMove:
     def _put_tasks(self, done: CopyProgress, chunk: TransferChunk) -> CopyProgress:
         tasks = self._shifted(chunk.tasks)
         return self._new.journal.do(
-            lambda turn: turn.transaction.restore(self._queue, tasks, now=turn.now),
+            lambda work: work.transaction.restore(self._queue, tasks, now=work.now),
             lambda added: _advanced(done, chunk, sum(one.status == "added" for one in added)),
         )
 

@@ -34,7 +34,7 @@ class TransferProgress(Generic[P]):
 
     def last(self) -> P | None:
         """What was kept last; None when nothing was, or when it was forgotten after a day or more."""
-        kept = self._service.look(lambda turn: turn.transaction.last_answer(self._session))
+        kept = self._service.read(lambda work: work.transaction.last_answer(self._session))
         if kept is None:
             return None
         self._number = kept[0]
@@ -55,9 +55,9 @@ class TransferProgress(Generic[P]):
         if self._service.store.unit == "verb":
             return self.keep(then(self._service.run(step)))
 
-        def both(turn: UnitOfWork) -> P:
-            progress = then(step(turn))
-            self._keeping(progress)(turn)
+        def both(work: UnitOfWork) -> P:
+            progress = then(step(work))
+            self._keeping(progress)(work)
             return progress
 
         progress = self._service.run(both)
@@ -67,7 +67,7 @@ class TransferProgress(Generic[P]):
     def _keeping(self, progress: P) -> Callable[[UnitOfWork], None]:
         answer = to_json(progress)
         number = self._number + 1
-        return lambda turn: turn.transaction.keep_answer(self._session, number, answer, now=turn.now)
+        return lambda work: work.transaction.keep_answer(self._session, number, answer, now=work.now)
 
 
 class TransferLead:
@@ -90,12 +90,12 @@ class TransferLead:
         """Whether the lead is ours for so long."""
         self._asked_at = self._service.clock.monotonic()
         return self._service.run(
-            lambda turn: turn.transaction.lead(self._name, self._holder, seconds=seconds, now=turn.now)
+            lambda work: work.transaction.lead(self._name, self._holder, seconds=seconds, now=work.now)
         )
 
 
 @contextmanager
-def held(service: QueueService, name: str, *, seconds: float) -> Iterator[TransferLead]:
+def holding_lead(service: QueueService, name: str, *, seconds: float) -> Iterator[TransferLead]:
     """Hold the lead called `name` while the block runs; waits out a holder that was killed, for up to `seconds` more.
 
     Raises `MoveRefusedError` when the holder is alive.

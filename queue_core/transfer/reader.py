@@ -13,8 +13,7 @@ from typing import BinaryIO, Final, cast
 from queue_core.clock import Instant
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.task import StoredTask
-from queue_core.transfer.fields import BadFieldError
-from queue_core.transfer.format import MAX_LINE_BYTES, Footer, Header, NameLine, Record, record_of
+from queue_core.transfer.format import MAX_LINE_BYTES, BadFieldError, Footer, Header, NameLine, Record, record_of
 
 COMPLETED: Final = "`towline export --resume` completes it; or export anew"
 

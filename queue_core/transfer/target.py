@@ -3,18 +3,42 @@
 What is in a closed queue came from the move that closed it, unless nothing was kept of that move any more.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from queue_core.errors import MoveRefusedError
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
-from queue_core.store import Transaction
-from queue_core.task import ANY, QueueSpec
+from queue_core.store import Added, Transaction
+from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.transfer.progress import TransferProgress
-from queue_core.transfer.wakeups import wake_ready
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.validation import FILLED_FROM
+
+PAGE: Final = 1000
+
+
+def record_ready(work: UnitOfWork, queue: str, tasks: Sequence[StoredTask], added: Sequence[Added]) -> None:
+    """Have those woken who wait for what was restored in this work."""
+    for task, one in zip(tasks, added, strict=True):
+        if one.ready and one.status == "added":
+            work.wakes[queue, task.tag] = work.wakes.get((queue, task.tag), 0) + 1
+
+
+def wake_ready(service: QueueService, queue: str) -> None:
+    """Wake those who wait for what is ready in a queue that was closed until now."""
+    after: str | None = None
+    while True:
+        start = after
+        page = service.read(lambda work, start=start: work.tag_stats(queue, after=start, limit=PAGE))  # type: ignore[misc]
+        for one in page:
+            if one.stats.ready:
+                service.store.signals.publish(queue, one.tag, one.stats.ready)
+        if len(page) < PAGE:
+            return
+        after = page[-1].tag
+
 
 T = TypeVar("T")
 
@@ -55,11 +79,11 @@ class TransferTarget:
 
     def spec(self) -> QueueSpec | None:
         """The queue's settings and fence; None when there is no such queue."""
-        return self._service.look(lambda turn: _spec_of(turn.transaction, self._queue))
+        return self._service.read(lambda work: _spec_of(work.transaction, self._queue))
 
     def stats(self) -> QueueStats:
         """Its counts."""
-        return self._service.look(lambda turn: turn.stats(self._queue, ANY))
+        return self._service.read(lambda work: work.stats(self._queue, ANY))
 
     # -- the beginning --------------------------------------------------------------------------------------------
 
@@ -119,39 +143,39 @@ class TransferTarget:
             )
 
     def _make(self, spec: QueueSpec, *, paused: bool, existed: bool = False) -> CopyProgress:
-        def make(turn: UnitOfWork) -> QueueStats:
-            turn.put_queue(replace(spec, paused=False, moved_to=""))
-            return self._shut(turn, paused=paused)
+        def make(work: UnitOfWork) -> QueueStats:
+            work.put_queue(replace(spec, paused=False, moved_to=""))
+            return self._shut(work, paused=paused)
 
         return self.journal.do(make, lambda counts: _begun(counts, existed=existed))
 
     def _close(self, here: QueueSpec) -> CopyProgress:
         """Close a queue that is there already and empty; its settings are kept."""
 
-        def close(turn: UnitOfWork) -> QueueStats:
-            self._check_unused(turn)
-            counts = self._shut(turn, paused=here.paused)
+        def close(work: UnitOfWork) -> QueueStats:
+            self._check_unused(work)
+            counts = self._shut(work, paused=here.paused)
             if size_of(counts):  # added meanwhile, where a step is not one transaction
-                turn.transaction.set_moved(self._queue, "")
-                self._check_unused(turn)
+                work.transaction.set_moved(self._queue, "")
+                self._check_unused(work)
             return counts
 
         return self.journal.do(close, lambda counts: _begun(counts, existed=True))
 
-    def _shut(self, turn: UnitOfWork, *, paused: bool) -> QueueStats:
-        turn.transaction.set_moved(self._queue, self.mark)
+    def _shut(self, work: UnitOfWork, *, paused: bool) -> QueueStats:
+        work.transaction.set_moved(self._queue, self.mark)
         if paused:
-            turn.set_paused(self._queue, "paused")
-        return turn.stats(self._queue, ANY)
+            work.set_paused(self._queue, "paused")
+        return work.stats(self._queue, ANY)
 
-    def _check_unused(self, turn: UnitOfWork) -> None:
-        count = size_of(turn.stats(self._queue, ANY))
+    def _check_unused(self, work: UnitOfWork) -> None:
+        count = size_of(work.stats(self._queue, ANY))
         if count:
             raise MoveRefusedError(
                 f"queue {self._queue!r} at {self.url} has {count} tasks of its own: a queue is moved to where there is "
                 "none, or an empty one; finish or purge those, or choose another store"
             )
-        names = turn.transaction.held_names(self._queue, after=None, limit=1, now=turn.now)
+        names = work.transaction.held_names(self._queue, after=None, limit=1, now=work.now)
         if names:
             raise MoveRefusedError(
                 f"queue {self._queue!r} at {self.url} was used before and still holds names of finished tasks, such as "
@@ -169,21 +193,21 @@ class TransferTarget:
 
     def close(self) -> None:
         """Close it again."""
-        self._service.run(lambda turn: turn.transaction.set_moved(self._queue, self.mark))
+        self._service.run(lambda work: work.transaction.set_moved(self._queue, self.mark))
 
     def lift(self) -> None:
         """Let everybody use it."""
-        self._service.run(lambda turn: turn.transaction.set_moved(self._queue, ""))
+        self._service.run(lambda work: work.transaction.set_moved(self._queue, ""))
 
     def drop(self, spec: QueueSpec | None) -> int:
         """Drop the new queue, and make it anew, empty, with these settings; how many tasks it had."""
 
-        def drop(turn: UnitOfWork) -> int:
-            count = turn.transaction.delete_queue(self._queue)
+        def drop(work: UnitOfWork) -> int:
+            count = work.transaction.delete_queue(self._queue)
             if spec is not None:
-                turn.put_queue(replace(spec, moved_to=""))
+                work.put_queue(replace(spec, moved_to=""))
                 if spec.paused:
-                    turn.set_paused(self._queue, "paused")
+                    work.set_paused(self._queue, "paused")
             return count
 
         return self._service.run(drop)

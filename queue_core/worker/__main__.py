@@ -1,6 +1,6 @@
-"""`python -m queue_core.worker`: a worker told everything by its environment, as a supervisor starts it.
+"""`python -m queue_core.worker`: a worker that takes all settings from its environment, as a supervisor starts it.
 
-What `towline work` does for people, without loading a command line: it leases its first task in half the time.
+It does what `towline work` does, without loading a command line, and leases its first task in half the time.
 """
 
 import os
@@ -8,8 +8,8 @@ import sys
 
 from queue_core.errors import InvalidSettingError
 from queue_core.process import logs  # first: it spares structlog an import
-from queue_core.process.init_process import stay_first
-from queue_core.process.standard_streams import open_missing_streams
+from queue_core.process.init_process import run_as_init
+from queue_core.process.terminal import open_missing_streams
 from queue_core.worker import events
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED
 from queue_core.worker.main import run_worker
@@ -17,11 +17,11 @@ from queue_core.worker.settings import WorkerSettings
 
 
 def main() -> int:
-    """Returns the exit code; see `run_worker`."""
+    """Run the worker and return its exit code; see `run_worker`."""
     open_missing_streams()
     import structlog
 
-    stay_first()
+    run_as_init()
     logs.configure(shape="auto")
     try:
         settings = WorkerSettings.from_environment(os.environ)

@@ -1,11 +1,15 @@
-"""App: the handlers of a program's tasks, by queue and tag. Knows no queue and runs nothing."""
+"""App: the handlers of a program by queue and tag, and `load_app`, which imports them. It opens no queue."""
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
-from queue_core.errors import AppError
+from queue_core.errors import AppError, AppImportError
 from queue_core.limits import MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Dead, Retry
@@ -15,7 +19,7 @@ HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """One function and what it handles. `batch` None: one task a call; else a list of up to so many, of one tag."""
+    """A function and the tasks it handles. `batch` None: one task per call; else a list of up to `batch` of one tag."""
 
     function: Callable[..., object]
     queue: str
@@ -25,21 +29,21 @@ class Handler:
     on: Mapping[type[Exception], Retry | Dead] = field(default_factory=dict, hash=False)
 
     @property
-    def shown_name(self) -> str:
-        """How logs and errors call it."""
+    def display_name(self) -> str:
+        """The name in logs and errors."""
         return str(getattr(self.function, "__qualname__", repr(self.function)))
 
-    def meaning(self, error: BaseException) -> BaseException:
-        """What an exception of it stands for: itself, unless it was registered `on` another."""
+    def translate(self, error: BaseException) -> BaseException:
+        """Return the `Retry` or `Dead` registered for this error with `on`, else the error itself."""
         return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseOffer:
-    """What a free slot asks the queue for: up to `count` tasks of `tags`.
+    """The lease that a worker requests from the queue: up to `count` tasks of `tags`.
 
-    `tops_up`: some of these tags are handled in batches and others are not. A slot then leases one task, and only
-    when its tag is a batch handler's, the rest of a batch.
+    `tops_up`: the batch sizes of these tags differ. One task is leased then, and if its handler takes batches, the
+    rest of a batch of its tag by a second lease.
     """
 
     tags: TagFilter
@@ -48,7 +52,7 @@ class LeaseOffer:
 
 
 class App:
-    """Collects handlers:
+    """A registry of handlers:
 
         app = App()
 
@@ -71,14 +75,14 @@ class App:
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register a function, plain or async, called with a `Task`.
 
-        When it returns None the task is deleted; a `NewTask`, or a list of them, is added in the same step as the
-        delete. When it raises, the task is given back: after the queue's back-off, or as `Retry` and `Dead` say.
+        When it returns None the task is deleted; a returned `NewTask`, or a list of them, is added in the same
+        transaction. When it raises, the task is released: after the queue's back-off, or as `Retry` and `Dead` define.
 
         Args:
-            batch: call it with a list of up to so many tasks of one tag, in [1, 1000]. All of them are deleted when it
-                returns None; it may return a list with one entry per task, each as above. When it raises, all are
-                given back.
-            on: what exceptions of these classes stand for, the first that fits: `on={TooManyRequests: Retry(30)}`.
+            batch: largest number of tasks of one tag per call, in [1, 1000]; the function gets a list. All are deleted
+                when it returns None; it may return a list with one entry per task, each as above. When it raises, all
+                are released.
+            on: maps exception classes to a `Retry` or `Dead`, by the first match: `on={TooManyRequests: Retry(30)}`.
 
         Raises `AppError` for a second handler of the same queue and tag, and for a batch out of range.
         """
@@ -94,7 +98,7 @@ class App:
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"
                 raise AppError(
-                    f"queue {queue!r} has two handlers {shown}: {first.shown_name} and {handler.shown_name}; "
+                    f"queue {queue!r} has two handlers {shown}: {first.display_name} and {handler.display_name}; "
                     "give each a tag of its own"
                 )
             return function
@@ -103,15 +107,15 @@ class App:
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """Queues that have handlers, by name."""
+        """The names of the queues that have handlers, sorted."""
         return tuple(sorted({queue for queue, _ in self._handlers}))
 
     def handler(self, queue: str, tag: str | None) -> Handler | None:
-        """Who handles a task of this tag: its own handler, else the queue's handler without a tag."""
+        """Return the handler of this tag, else the queue's handler without a tag, else None."""
         return self._handlers.get((queue, tag)) or self._handlers.get((queue, None))
 
     def serving(self, queue: str, tags: TagFilter) -> list[Handler]:
-        """The handlers a worker needs that is to lease `tags`. Raises `AppError` for a tag nobody handles."""
+        """Return the handlers for tasks of `tags`. Raises `AppError` for a tag without a handler."""
         if tags.kind == "any":
             found = [handler for (name, _), handler in self._handlers.items() if name == queue]
             if not found:
@@ -128,9 +132,9 @@ class App:
         return list(dict.fromkeys(handler for handler in handlers.values() if handler is not None))
 
     def offer(self, queue: str, tags: TagFilter) -> LeaseOffer:
-        """What a worker that is to serve `tags` asks for: never a task that has no handler here.
+        """Return the lease to request for `tags`, limited to tasks that have a handler here.
 
-        Raises `AppError` where a handler is missing, or the tags are more than one lease can name.
+        Raises `AppError` where a handler is missing, or when there are more tags than one lease can name.
         """
         handlers = self.serving(queue, tags)
         if tags == ANY and self.handler(queue, None) is None:
@@ -152,3 +156,79 @@ class App:
 
 def _is_async(function: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def load_app(target: str, *, directory: Path | None = None, app_folder: Path | None = None) -> App:
+    """Import and return the `App` that `target` names as `module:attribute`.
+
+    Args:
+        directory: first entry of the module path; by default the working directory, as with `python tasks.py`.
+        app_folder: second entry of the module path: the folder of the settings file when `directory` links to it.
+
+    Raises `AppImportError` when the module is missing or fails, or when the attribute is missing or no `App`.
+    """
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise AppImportError(
+            module=target or "''", reason="not of the form module:attribute", hint="write for example tasks:app"
+        )
+    if module_name.endswith(".py"):
+        meant = module_name.removesuffix(".py").removeprefix("./").strip("/").replace("/", ".")
+        raise AppImportError(module=module_name, reason="a file, not a module", hint=f"write {meant}:{attribute}")
+    root = str((directory or Path.cwd()).resolve())
+    if root not in sys.path:
+        sys.path.insert(0, root)
+    roots = [root]
+    if app_folder is not None and str(app_folder.resolve()) != root:
+        roots.append(str(app_folder.resolve()))
+        if roots[1] not in sys.path:
+            sys.path.insert(sys.path.index(root) + 1, roots[1])
+    module = _import(module_name, roots)
+    found: object = module
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise AppImportError(
+                module=module_name, reason=f"it has no {attribute!r}", hint=_apps_in(module, module_name)
+            )
+        found = getattr(found, name)
+    if not isinstance(found, App):
+        raise AppImportError(
+            module=module_name,
+            reason=f"{attribute} is a {type(found).__name__}, not an App",
+            hint=_apps_in(module, module_name),
+        )
+    return found
+
+
+def _import(module_name: str, roots: Sequence[str]) -> object:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            places = ", then in ".join(roots)
+            raise AppImportError(
+                module=module_name, reason="no such module", hint=f"it is looked for in {places} and on PYTHONPATH"
+            ) from None
+        raise AppImportError(
+            module=module_name, reason=_describe(error), hint="install it into the worker's environment"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise AppImportError(
+            module=module_name, reason=_describe(error), hint=f"`python -c 'import {module_name}'` shows the same"
+        ) from error
+
+
+def _describe(error: BaseException) -> str:
+    """Return the error's message and the last line of the user's code in its traceback."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}: " if len(frames) > 1 else ""
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def _apps_in(module: object, module_name: str) -> str:
+    names = [name for name, value in vars(module).items() if isinstance(value, App)]
+    if not names:
+        return "write `app = App()` in it, and @app.task(...) on its handlers"
+    return "name one of: " + ", ".join(f"{module_name}:{name}" for name in names)

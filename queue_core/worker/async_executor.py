@@ -1,4 +1,4 @@
-"""LoopSlots: any number of async handlers in one event loop, fed by two threads. For apps without plain handlers."""
+"""AsyncExecutor: many async handlers in one event loop, fed by two threads. For apps without plain handlers."""
 
 from collections.abc import Callable, Sequence
 from threading import Condition, Thread
@@ -11,18 +11,19 @@ from queue_core.worker.lease_client import LeaseClient
 from queue_core.worker.thread_executor import ExecutorContext
 
 MAX_TASKS_PER_FEED: Final = 100
+"""Tasks that the feeder leases at a time, at most."""
 
 Part = Callable[[LeaseClient], None]
 
 
 class AsyncExecutor:
-    """The feeder leases as many tasks as there are free slots, and deletes what finished in the same exchange.
+    """An executor of async handlers. A feeder thread leases as many tasks as can start, and deletes finished ones.
 
-    While the feeder waits for work, the finisher deletes what finishes meanwhile. No task is leased ahead of a slot.
+    While the feeder waits for tasks, a finisher thread deletes what finishes meanwhile. No task is leased in advance.
     """
 
-    def __init__(self, bench: ExecutorContext, *, count: int, loop: HandlerEventLoop) -> None:
-        self._bench = bench
+    def __init__(self, context: ExecutorContext, *, count: int, loop: HandlerEventLoop) -> None:
+        self._context = context
         self._loop = loop
         self._changed = Condition()
         self._free = count
@@ -30,143 +31,143 @@ class AsyncExecutor:
         self._outcomes: list[Outcome] = []
         self._is_waiting = False
         self._live_threads = 2
-        self._feeder_link: LeaseClient | None = None
+        self._feeder_client: LeaseClient | None = None
         self._threads = [
             Thread(target=self._run, args=(part,), name=f"towline-{name}", daemon=True)
             for name, part in (("feeder", self._feed), ("finisher", self._finish))
         ]
 
     def start(self) -> None:
-        """See `Slots.start`."""
+        """See `TaskExecutor.start`."""
         for thread in self._threads:
             thread.start()
 
     def interrupt(self) -> None:
-        """See `Slots.interrupt`."""
-        link = self._feeder_link
-        if link is not None:
-            link.interrupt()
+        """See `TaskExecutor.interrupt`."""
+        client = self._feeder_client
+        if client is not None:
+            client.interrupt()
         with self._changed:
             self._changed.notify_all()
 
     def running(self) -> int:
-        """See `Slots.running`."""
+        """See `TaskExecutor.running`."""
         with self._changed:
             return self._live_threads
 
     def _run(self, part: Part) -> None:
-        shift = self._bench.shift
-        link: LeaseClient | None = None
+        lifecycle = self._context.lifecycle
+        client: LeaseClient | None = None
         try:
-            link = self._bench.link()
-            part(link)
+            client = self._context.lease_client()
+            part(client)
         except BaseException:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
-            shift.fail(thread="slots")
+            lifecycle.fail(thread="executor")
         finally:
-            if link is not None:
-                link.close()
+            if client is not None:
+                client.close()
             with self._changed:
                 self._live_threads -= 1
                 self._changed.notify_all()
-            shift.nudge()
+            lifecycle.wake()
 
-    def _feed(self, link: LeaseClient) -> None:
-        self._feeder_link = link
-        shift = self._bench.shift
-        ending = shift.ending
+    def _feed(self, client: LeaseClient) -> None:
+        self._feeder_client = client
+        lifecycle = self._context.lifecycle
+        ending = lifecycle.ending
         while not ending.is_set():
             free = self._wait_for_free()
             if free == 0:
                 break
-            self._settle(link, self._take())
-            offer = self._bench.offer
+            self._record_outcomes(client, self._take_outcomes())
+            offer = self._context.offer
             count = min(free, MAX_TASKS_PER_FEED) if offer.count == 1 and not offer.tops_up else offer.count
-            count = shift.book(count)
+            count = lifecycle.reserve(count)
             if not count:
-                link.flush()
+                client.flush()
                 self._wait_for_end()
                 break
-            leases = link.next(count=count, wait="look") or self._wait_for_work(link, count)
-            shift.leased(len(leases), booked=count)
+            leases = client.exchange(count=count, wait="poll") or self._wait_for_work(client, count)
+            lifecycle.record_leased(len(leases), reserved=count)
             if leases and ending.is_set():
-                link.give_back(leases)
+                client.give_back(leases)
             elif leases:
-                self._start(link, leases)
-        link.flush()
+                self._start(client, leases)
+        client.flush()
 
-    def _finish(self, link: LeaseClient) -> None:
-        ending = self._bench.shift.ending
+    def _finish(self, client: LeaseClient) -> None:
+        ending = self._context.lifecycle.ending
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._finisher_is_needed() or self._has_ended())
                 if not self._finisher_is_needed():
                     return
-                outcomes = self._take()
-            self._settle(link, outcomes)
-            link.flush()
+                outcomes = self._take_outcomes()
+            self._record_outcomes(client, outcomes)
+            client.flush()
             if ending.is_set():
-                self._bench.shift.nudge()
+                self._context.lifecycle.wake()
 
     def _finisher_is_needed(self) -> bool:
-        return bool(self._outcomes) and (self._is_waiting or self._bench.shift.ending.is_set())
+        return bool(self._outcomes) and (self._is_waiting or self._context.lifecycle.ending.is_set())
 
     def _has_ended(self) -> bool:
-        shift = self._bench.shift
+        lifecycle = self._context.lifecycle
         all_done = self._free == self._count and self._live_threads == 1
-        return shift.over.is_set() or (shift.ending.is_set() and all_done)
+        return lifecycle.over.is_set() or (lifecycle.ending.is_set() and all_done)
 
     def _wait_for_free(self) -> int:
         with self._changed:
-            self._changed.wait_for(lambda: self._free > 0 or self._bench.shift.ending.is_set())
-            return 0 if self._bench.shift.ending.is_set() else self._free
+            self._changed.wait_for(lambda: self._free > 0 or self._context.lifecycle.ending.is_set())
+            return 0 if self._context.lifecycle.ending.is_set() else self._free
 
     def _wait_for_end(self) -> None:
-        """All is leased that this worker may lease: it ends when that is done."""
+        """Sleep until the worker ends: it has leased all the tasks that its recycle limit allows."""
         with self._changed:
             self._is_waiting = True
             self._changed.notify_all()
-            self._changed.wait_for(self._bench.shift.ending.is_set)
+            self._changed.wait_for(self._context.lifecycle.ending.is_set)
             self._is_waiting = False
 
-    def _wait_for_work(self, link: LeaseClient, count: int) -> list[Lease]:
+    def _wait_for_work(self, client: LeaseClient, count: int) -> list[Lease]:
         with self._changed:
             self._is_waiting = True
             self._changed.notify_all()
         try:
-            return link.next(count=count)
+            return client.exchange(count=count)
         finally:
             with self._changed:
                 self._is_waiting = False
 
-    def _start(self, link: LeaseClient, leases: Sequence[Lease]) -> None:
-        """One call per task, or one for the whole batch; each takes a slot."""
-        if self._bench.offer.count == 1 and not self._bench.offer.tops_up:
-            calls = [self._bench.begin([lease], link) for lease in leases]
+    def _start(self, client: LeaseClient, leases: Sequence[Lease]) -> None:
+        """Start one invocation per task, or one for the whole batch."""
+        if self._context.offer.count == 1 and not self._context.offer.tops_up:
+            invocations = [self._context.begin([lease], client) for lease in leases]
         else:
-            calls = [self._bench.begin(leases, link)]
+            invocations = [self._context.begin(leases, client)]
         with self._changed:
-            self._free -= len(calls)
-        for call in calls:
-            self._loop.call(call, self._ended)
+            self._free -= len(invocations)
+        for invocation in invocations:
+            self._loop.submit(invocation, self._ended)
 
-    def _ended(self, call: Invocation, outcome: Outcome) -> None:
-        """In the loop's thread: note it, and let the threads do what may block."""
-        self._bench.end(call)
+    def _ended(self, invocation: Invocation, outcome: Outcome) -> None:
+        """Pass the outcome, from the loop's thread, to the threads that may block."""
+        self._context.end(invocation)
         with self._changed:
             self._free += 1
             self._outcomes.append(outcome)
             self._changed.notify_all()
-        self._bench.shift.count_tasks(len(call.tasks))
+        self._context.lifecycle.record_done(len(invocation.tasks))
 
-    def _take(self) -> list[Outcome]:
+    def _take_outcomes(self) -> list[Outcome]:
         with self._changed:
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
 
     @staticmethod
-    def _settle(link: LeaseClient, outcomes: Sequence[Outcome]) -> None:
+    def _record_outcomes(client: LeaseClient, outcomes: Sequence[Outcome]) -> None:
         for outcome in outcomes:
             if isinstance(outcome, InvocationFailed):
-                link.fail(outcome)
+                client.fail(outcome)
             else:
-                link.finish(outcome)
+                client.finish(outcome)

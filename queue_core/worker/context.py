@@ -1,4 +1,4 @@
-"""What a handler is given: the task it holds, and whether it still holds it."""
+"""Task, the argument of a handler, and the exceptions `Retry` and `Dead` that a handler raises."""
 
 import json
 from typing import Literal
@@ -9,13 +9,13 @@ from queue_core.task import Lease
 
 
 class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise Retry(60)`
-    """Give the task back, to be leased again after `delay_seconds` instead of the queue's own back-off.
+    """Release the task, to be leased again after `delay_seconds` instead of the queue's own back-off.
 
-    The task is not to blame, as when what it depends on refuses more work (429): it spends no attempt.
+    By default it spends no attempt: the task is not to blame, as when a service it calls is overloaded (429).
     """
 
     def __init__(self, delay_seconds: float, *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
-        """`counted`: it spends an attempt, as any other failure does.
+        """Set the delay in seconds; with `charge` "counted" it spends an attempt, as any other failure does.
 
         Raises `InvalidEtaError` unless 0 <= `delay_seconds` <= 30 days.
         """
@@ -34,13 +34,13 @@ class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`
 
 
 class Task:
-    """One leased task in the hands of a handler. The runner renews its lease while the handler lives."""
+    """A leased task, as passed to a handler. The worker renews its lease while the handler runs."""
 
     __slots__ = ("lease", "lost", "lost_reason")
 
     lost: bool
-    """Whether the lease has ended under the handler: the task belongs to somebody else, or will soon. Nobody waits for
-    it, so that it is a flag, and no `Event`, which costs ten times the rest."""
+    """Whether the lease is lost: another worker has the task, or may lease it. A plain flag, as nothing waits for it:
+    an `Event` would cost ten times the rest of the task."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
@@ -49,22 +49,22 @@ class Task:
 
     @property
     def queue(self) -> str:
-        """The queue it came from."""
+        """The task's queue."""
         return self.lease.queue
 
     @property
     def name(self) -> str:
-        """Its name: given by the producer, or chosen by the queue."""
+        """The task's name, chosen by the producer or the queue."""
         return self.lease.name
 
     @property
     def tag(self) -> str | None:
-        """Its tag, or None."""
+        """The task's tag, or None."""
         return self.lease.tag
 
     @property
     def payload(self) -> bytes:
-        """What the producer added, byte for byte."""
+        """The bytes that the producer added."""
         return self.lease.payload
 
     @property
@@ -74,15 +74,15 @@ class Task:
 
     @property
     def lease_number(self) -> int:
-        """1 when this is the first counted lease of the task; above 1 an earlier one failed or expired."""
+        """1 for the first counted lease of the task; above 1 when an earlier one failed or expired."""
         return self.lease.lease_number
 
     def json(self) -> object:
-        """The payload read as JSON. Raises `ValueError`."""
+        """Return the payload parsed as JSON. Raises `ValueError`."""
         return json.loads(self.lease.payload)
 
     def check(self) -> None:
-        """Raise `LeaseLostError` when the lease is lost; call it in long loops, and before a step that can't repeat."""
+        """Raise `LeaseLostError` when the lease is lost; call it in long loops, and before what must not run twice."""
         if self.lost:
             raise LeaseLostError(
                 f"task {self.name} of {self.queue} is no longer held ({self.lost_reason}): stop working on it",
@@ -90,7 +90,7 @@ class Task:
             )
 
     def mark_lost(self, reason: str) -> None:
-        """Tell the handler that the lease has ended. For the runner."""
+        """Mark the lease as lost; for the worker itself."""
         if not self.lost:
             self.lost_reason = reason
             self.lost = True

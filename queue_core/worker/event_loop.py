@@ -1,4 +1,4 @@
-"""HandlerLoop: the one event loop, in a thread of its own, that async handlers run in; and whether it still turns."""
+"""HandlerEventLoop: the event loop of async handlers, in a thread of its own, with a check whether it is blocked."""
 
 import asyncio
 import contextlib
@@ -18,109 +18,116 @@ from queue_core.worker import events
 from queue_core.worker.invocation import LINES_SHOWN, Invocation, InvocationFailed, Outcome, line_of, traceback_without
 from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
-Then = Callable[[Invocation, Outcome], None]
+OnDone = Callable[[Invocation, Outcome], None]
 
 BLOCKED_WARNED_SECONDS: Final = 5.0
-"""A loop that has not turned for so long is logged, with the line it stands at."""
+"""Seconds after which a blocked loop is logged, with the line of code it is at."""
 BLOCKED_SECONDS: Final = 60.0
-"""A loop that has not turned for so long, and for longer than each lease of its handlers, is given up. Long enough for
-a call that should not be made in a loop but does end; a queue's longer `lease` allows longer ones."""
-SECONDS_PER_LOOK: Final = 2.0
-"""Most that one look adds to the time a loop stands: where the whole process stood (a handler that keeps the
-interpreter lock, SIGSTOP, a suspended host), nobody knows whether the loop would have turned."""
+"""Seconds after which a loop blocked for longer than each lease of its handlers ends the worker. Long enough for a
+blocking call that does return; a queue's longer `lease` allows longer ones."""
+MAX_SECONDS_PER_CHECK: Final = 2.0
+"""Most seconds that one check adds to the blocked time: when the whole process stood still (a handler that holds the
+interpreter lock, SIGSTOP, a suspended host), the loop may not be to blame."""
 MAX_ESCAPES: Final = 100
+"""Exceptions that may escape from the loop before its thread ends."""
 STACK_LINES: Final = 12
+"""Entries of a blocked loop's stack that are logged."""
 
-_CALL: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
-"""The call that a task of the loop belongs to, also one that a handler has started itself."""
+_INVOCATION: ContextVar[Invocation | None] = ContextVar("towline_call", default=None)
+"""The invocation that an asyncio task belongs to, including tasks started by a handler."""
 
 
 class HandlerEventLoop:
-    """Starts async handlers from any thread; a call whose leases are lost is cancelled, once.
+    """The event loop that runs async handlers, submitted from any thread; it cancels an invocation without leases once.
 
-    A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the call that started it has
-    failed, the tasks of the others are given back uncounted.
+    A child task's `SystemExit` or `KeyboardInterrupt` ends a loop, and so the worker: the invocation that started the
+    child has failed, the tasks of the others are released uncounted.
     """
 
-    def __init__(self, shift: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
-        self._shift = shift
+    def __init__(self, lifecycle: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
+        self._lifecycle = lifecycle
         self._blocked_seconds = blocked_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
-        self._calls: dict[Invocation, None] = {}
+        self._invocations: dict[Invocation, None] = {}
         self._running: dict[asyncio.Task[None], Invocation] = {}
         self._cancelled: set[asyncio.Task[None]] = set()
         self._end: asyncio.Task[None] | None = None  # the loop itself keeps no strong reference
         self._is_lost = False
         self._blamed: frozenset[str] = frozenset()
-        self._looked_at = 0.0
-        self._stood_seconds = 0.0
-        self._has_turned = True
+        self._checked_at = 0.0
+        self._blocked_for_seconds = 0.0
+        self._has_responded = True
         self._is_warned = False
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the loop's thread."""
         self._thread.start()
         loop, thread = weakref.ref(self._loop), self._thread
         os.register_at_fork(after_in_child=lambda: _stop_in_child(loop(), thread))
 
-    def call(self, call: Invocation, then: Then) -> None:
-        """Run the handler; `then` is called in the loop's thread with what came of it, and must not block."""
-        call.is_alive = self.is_alive
-        self._calls[call] = None
-        self._loop.call_soon_threadsafe(self._begin, call, then)
+    def submit(self, invocation: Invocation, on_done: OnDone) -> None:
+        """Run the handler; `then` is called in the loop's thread with the outcome, and must not block."""
+        invocation.is_alive = self.is_alive
+        self._invocations[invocation] = None
+        self._loop.call_soon_threadsafe(self._begin, invocation, on_done)
 
-    def result(self, call: Invocation) -> Outcome:
-        """Run the handler and wait for what comes of it, in a thread that has nothing else to do."""
+    def result(self, invocation: Invocation) -> Outcome:
+        """Run the handler, block until it ends, and return the outcome."""
         future: Future[Outcome] = Future()
-        self.call(call, lambda _, outcome: future.set_result(outcome))
+        self.submit(invocation, lambda _, outcome: future.set_result(outcome))
         return future.result()
 
     def is_alive(self) -> bool:
-        """Whether handlers can go on: leases of those that can't are not to be renewed."""
+        """Return whether the loop still runs; after that no lease of its handlers is renewed."""
         return not self._is_lost
 
-    def blamed(self) -> frozenset[str]:
-        """Tokens of the leases whose handlers may have ended or blocked the loop; empty while it turns."""
+    def blamed_tokens(self) -> frozenset[str]:
+        """Return the tokens of leases whose handlers may have ended or blocked the loop; empty while it runs."""
         return self._blamed
 
-    def look(self) -> None:
-        """Notice a loop that does not turn; to be called about once a second, from another thread."""
-        now = self._shift.clock.monotonic()
-        if self._has_turned:
-            self._stood_seconds, self._is_warned = 0.0, False
-            if self._calls and not self._is_lost:
-                self._has_turned = False
+    def check(self) -> None:
+        """Detect a blocked loop; call this about once a second, from another thread."""
+        now = self._lifecycle.clock.monotonic()
+        if self._has_responded:
+            self._blocked_for_seconds, self._is_warned = 0.0, False
+            if self._invocations and not self._is_lost:
+                self._has_responded = False
                 with contextlib.suppress(RuntimeError):  # it is closed
-                    self._loop.call_soon_threadsafe(self._turned)
+                    self._loop.call_soon_threadsafe(self._respond)
         else:
-            self._stood_seconds += min(SECONDS_PER_LOOK, now - self._looked_at)
-        self._looked_at = now
-        bound = max([self._blocked_seconds, *map(_longest_lease_seconds, tuple(self._calls))])
-        if self._stood_seconds >= bound and not self._is_lost:
+            self._blocked_for_seconds += min(MAX_SECONDS_PER_CHECK, now - self._checked_at)
+        self._checked_at = now
+        bound = max([self._blocked_seconds, *map(_longest_lease_seconds, tuple(self._invocations))])
+        if self._blocked_for_seconds >= bound and not self._is_lost:
             self._lose(
-                self._current_call(),
-                f"the loop of async handlers has not turned for {self._stood_seconds:.0f} s, longer than each lease "
-                f"and {self._blocked_seconds:g} s; a handler that blocks must not be async, or use asyncio.to_thread",
+                self._current_invocation(),
+                f"the event loop of async handlers was blocked for {self._blocked_for_seconds:.0f} s, longer than each "
+                f"lease and {self._blocked_seconds:g} s; a handler that blocks must be plain, or use asyncio.to_thread",
                 event=events.LOOP_BLOCKED,
-                told=self._stack(),
+                traceback_text=self._stack(),
             )
-        elif self._stood_seconds >= min(BLOCKED_WARNED_SECONDS, self._blocked_seconds / 2) and not self._is_warned:
+        elif (
+            self._blocked_for_seconds >= min(BLOCKED_WARNED_SECONDS, self._blocked_seconds / 2) and not self._is_warned
+        ):
             self._is_warned = True
-            self._shift.log.warning(
-                events.LOOP_BLOCKED, seconds=round(self._stood_seconds, 1), bound_seconds=bound, stack=self._stack()
+            self._lifecycle.log.warning(
+                events.LOOP_BLOCKED,
+                seconds=round(self._blocked_for_seconds, 1),
+                bound_seconds=bound,
+                stack=self._stack(),
             )
 
     def close(self, *, timeout_seconds: float) -> bool:
-        """Cancel what still runs and end the loop once it has unwound; False when that takes longer than the time."""
+        """Cancel the running handlers and end the loop after their clean-up; return False at the timeout."""
         with contextlib.suppress(RuntimeError):  # it is closed already
-            self._loop.call_soon_threadsafe(self._begin_to_end)
+            self._loop.call_soon_threadsafe(self._begin_unwind)
         self._thread.join(timeout=timeout_seconds)
         return not self._thread.is_alive()
 
     def running(self) -> list[str]:
-        """Names of the handlers that have not returned, for a person."""
-        return sorted({call.handler.shown_name for call in tuple(self._running.values())})
+        """Return the names of the handlers that have not returned, for the log."""
+        return sorted({invocation.handler.display_name for invocation in tuple(self._running.values())})
 
     def _serve(self) -> None:
         try:
@@ -129,11 +136,11 @@ class HandlerEventLoop:
             self._loop.close()
 
     def _run_until_closed(self) -> None:
-        """Run the loop; what escapes from it ends the worker, but the other handlers may still clean up in it."""
+        """Run the loop; an exception that escapes ends the worker, but the other handlers may still clean up."""
         for _ in range(MAX_ESCAPES):
             try:
                 self._loop.run_forever()
-                self._shift.forks.end_child(handler=", ".join(self.running()))
+                self._lifecycle.forks.end_child(handler=", ".join(self.running()))
             except (SystemExit, KeyboardInterrupt) as error:
                 self._fail(error)
             except BaseException as error:  # noqa: BLE001  the top of a thread: it can't run on, and must not die unseen
@@ -142,62 +149,62 @@ class HandlerEventLoop:
             else:
                 if self._end is not None:
                     return
-                self._shift.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it goes on")
+                self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it continues")
 
     def _fail(self, error: BaseException) -> None:
-        call = _call_of(error)
-        self._shift.forks.end_child(handler=call.handler.shown_name if call else "", error=error)
-        tasks = [task for known in ([call] if call else tuple(self._calls)) for task in known.tasks]
+        invocation = _invocation_of(error)
+        self._lifecycle.forks.end_child(handler=invocation.handler.display_name if invocation else "", error=error)
+        tasks = [task for one in ([invocation] if invocation else tuple(self._invocations)) for task in one.tasks]
         self._lose(
-            call,
-            f"{type(error).__name__} ended the loop of async handlers: raised by a task that "
-            f"{call.handler.shown_name if call else 'a handler'} started",
+            invocation,
+            f"{type(error).__name__} ended the event loop of async handlers: raised by a task that "
+            f"{invocation.handler.display_name if invocation else 'a handler'} started",
             event=events.LOOP_FAILED,
-            told=traceback_without(error, tasks),
+            traceback_text=traceback_without(error, tasks),
         )
 
-    def _lose(self, call: Invocation | None, reason: str, *, event: str, told: str) -> None:
-        """End the worker at once: its handlers can't go on."""
+    def _lose(self, invocation: Invocation | None, reason: str, *, event: str, traceback_text: str) -> None:
+        """End the worker at once, because the loop no longer runs its handlers."""
         if self._is_lost:
             return
         self._is_lost = True
-        blamed = (call,) if call is not None else tuple(self._calls)
+        blamed = (invocation,) if invocation is not None else tuple(self._invocations)
         self._blamed = frozenset(task.lease.token for one in blamed for task in one.tasks)
-        self._shift.log.error(
+        self._lifecycle.log.error(
             event,
             reason=reason,
-            handlers=sorted({one.handler.shown_name for one in blamed}),
+            handlers=sorted({one.handler.display_name for one in blamed}),
             tasks=[task.name for one in blamed for task in one.tasks][:LINES_SHOWN],
-            traceback=told,
+            traceback=traceback_text,
         )
-        self._shift.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
+        self._lifecycle.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
 
-    def _current_call(self) -> Invocation | None:
-        """The call whose task stands in the loop now, as far as that can be known."""
+    def _current_invocation(self) -> Invocation | None:
+        """Return the invocation whose task runs in the loop now, if known."""
         task = asyncio.current_task(self._loop)
         if task is None:
             return None
         get_context = getattr(task, "get_context", None)  # from Python 3.12 on
-        return get_context().get(_CALL) if get_context is not None else self._running.get(task)
+        return get_context().get(_INVOCATION) if get_context is not None else self._running.get(task)
 
     def _stack(self) -> str:
-        """The lines at which the loop's thread stands: code, and no values."""
+        """Return the stack of the loop's thread: lines of code without values."""
         frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
         return "".join(traceback.format_stack(frame)[-STACK_LINES:]) if frame is not None else ""
 
-    def _turned(self) -> None:
-        self._has_turned = True
+    def _respond(self) -> None:
+        self._has_responded = True
 
-    def _begin(self, call: Invocation, then: Then) -> None:
-        if not call.held():  # lost before it began
-            self._calls.pop(call, None)
-            then(call, InvocationFailed(()))
+    def _begin(self, invocation: Invocation, on_done: OnDone) -> None:
+        if not invocation.remaining():  # lost before it began
+            self._invocations.pop(invocation, None)
+            on_done(invocation, InvocationFailed(()))
             return
-        task = self._loop.create_task(self._run(call, then))
-        self._running[task] = call
+        task = self._loop.create_task(self._run(invocation, on_done))
+        self._running[task] = invocation
         task.add_done_callback(self._ended)
-        call.where = lambda: _lines_of(task)
-        call.cancel = lambda: self._cancel(task)
+        invocation.location = lambda: _lines_of(task)
+        invocation.cancel = lambda: self._cancel(task)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.pop(task, None)
@@ -208,30 +215,30 @@ class HandlerEventLoop:
             self._loop.call_soon_threadsafe(self._cancel_once, task)
 
     def _cancel_once(self, task: "asyncio.Task[None]") -> None:
-        """A second cancel would cut the first `await` of a handler's clean-up."""
+        """Cancel a task unless it was cancelled before: a second cancel would interrupt its clean-up."""
         if task in self._running and task not in self._cancelled:
             self._cancelled.add(task)
             task.cancel()
 
-    def _begin_to_end(self) -> None:
+    def _begin_unwind(self) -> None:
         self._end = self._loop.create_task(self._unwind())
 
-    async def _run(self, call: Invocation, then: Then) -> None:
-        _CALL.set(call)
+    async def _run(self, invocation: Invocation, on_done: OnDone) -> None:
+        _INVOCATION.set(invocation)
         outcome: Outcome
         try:
-            returned = call.handler.function(call.argument())
+            returned = invocation.handler.function(invocation.argument())
             if isinstance(returned, Coroutine):
                 returned = await returned
-            self._shift.forks.end_child(handler=call.handler.shown_name)
-            outcome = call.returned(returned)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the loop lives on
-            if self._shift.forks.is_child() and isinstance(error, SystemExit):
-                self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
-            outcome = call.raised(error, now=self._shift.clock.monotonic(), log=self._shift.log)
-            self._shift.forks.end_child(handler=call.handler.shown_name, error=error)
-        self._calls.pop(call, None)
-        then(call, outcome)
+            self._lifecycle.forks.end_child(handler=invocation.handler.display_name)
+            outcome = invocation.returned(returned)
+        except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the loop goes on
+            if self._lifecycle.forks.is_child() and isinstance(error, SystemExit):
+                self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
+            outcome = invocation.raised(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
+            self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
+        self._invocations.pop(invocation, None)
+        on_done(invocation, outcome)
 
     async def _unwind(self) -> None:
         running = tuple(self._running)
@@ -243,30 +250,30 @@ class HandlerEventLoop:
 
 
 def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> None:
-    """In a child that a handler forked: run none of the other handlers, and wait for nothing in the worker's name."""
+    """Stop the loop in a child that a handler forked, so that it runs none of the other handlers."""
     if loop is None or threading.get_ident() != thread.ident:
         return
-    ready = getattr(loop, "_ready", None)  # what else is due in this turn
+    ready = getattr(loop, "_ready", None)  # callbacks due in this iteration
     if ready is not None:
         ready.clear()
     loop.stop()
 
 
-def _call_of(error: BaseException) -> Invocation | None:
-    """The call in whose context a callback raised that which ended the loop."""
+def _invocation_of(error: BaseException) -> Invocation | None:
+    """Return the invocation in whose context a callback raised the error that ended the loop."""
     for frame, _ in traceback.walk_tb(error.__traceback__):
         handle = frame.f_locals.get("self")
         if isinstance(handle, asyncio.Handle):
             task = getattr(getattr(handle, "_callback", None), "__self__", None)
             if isinstance(task, asyncio.Task) and task.done() and not task.cancelled():
-                task.exception()  # it is logged here: asyncio need not do it once more, with whatever it quotes
+                task.exception()  # keeps asyncio from logging it, with payloads it may quote
             context = getattr(handle, "_context", None)
-            return context.get(_CALL) if context is not None else None
+            return context.get(_INVOCATION) if context is not None else None
     return None
 
 
-def _longest_lease_seconds(call: Invocation) -> float:
-    return max(seconds_between(task.lease.leased_at, task.lease.expires_at) for task in call.tasks)
+def _longest_lease_seconds(invocation: Invocation) -> float:
+    return max(seconds_between(task.lease.leased_at, task.lease.expires_at) for task in invocation.tasks)
 
 
 def _lines_of(task: "asyncio.Task[None]") -> str:

@@ -1,4 +1,4 @@
-"""The names of everything a worker logs. Never with a payload or a token."""
+"""Names of the events a worker logs. No event carries a payload or a token."""
 
 WORKER_STARTED = "worker.started"
 WORKER_REFUSED = "worker.refused"

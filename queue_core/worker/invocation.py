@@ -1,4 +1,4 @@
-"""One call of a handler: what it was given, how it went, and what is to become of its tasks."""
+"""Invocation: one call of a handler with its tasks, and the outcome: delete, hand on, retry or make dead."""
 
 import inspect
 import sys
@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
@@ -22,15 +22,18 @@ from queue_core.worker.app import Handler
 from queue_core.worker.context import Dead, Retry, Task
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000
+"""Longest traceback in the log; the first characters are cut."""
 SHORTEST_REDACTED_CHARACTERS: Final = 4
+"""Payloads shorter than this are not redacted: they would match unrelated text."""
 LINES_SHOWN: Final = 5
+"""Lines of code, or tasks, that one log entry names at most."""
 
-new_deletion = builder(Deletion)
+new_deletion = fast_constructor(Deletion)
 
 
 @dataclass(frozen=True, slots=True)
 class InvocationDone:
-    """A task whose handler returned: it is to be deleted, and what follows from it added."""
+    """A task whose handler returned: it will be deleted, and the tasks in `then` added in the same transaction."""
 
     task: Task
     then: tuple[NewTask, ...] = ()
@@ -40,12 +43,12 @@ class InvocationDone:
         return new_deletion(self.task.lease.token, self.then)
 
 
-new_done = builder(InvocationDone)
+new_done = fast_constructor(InvocationDone)
 
 
 @dataclass(frozen=True, slots=True)
 class InvocationFailed:
-    """Tasks to be given back: after the queue's back-off (None) or a delay, or as dead."""
+    """Tasks to release: after the queue's back-off (None) or a delay in seconds, or as dead."""
 
     tasks: tuple[Task, ...]
     delay_seconds: float | None = None
@@ -57,39 +60,39 @@ Outcome = tuple[InvocationDone, ...] | InvocationFailed
 
 
 class Invocation:
-    """A handler at work on the tasks of one lease. Tasks lost meanwhile are in no outcome."""
+    """One call of a handler with the tasks of one lease. Outcomes leave out tasks whose lease is lost."""
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
         self.handler = handler
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
         self.value: object = None
-        """What its handler returned."""
+        """The return value of the handler."""
         self.error: BaseException | None = None
-        """What its handler raised, or why its value can't be used."""
+        """The exception of the handler, or the reason why its value can't be used."""
         self.cancel: Callable[[], None] = _nothing
-        """Interrupts the handler once all its tasks are lost; only an async one can be."""
+        """Cancels the handler once all its tasks are lost; works for async handlers only."""
         self.is_alive: Callable[[], bool] = _always
-        """Whether its handler can go on. Its leases are renewed for no longer."""
-        self.where: Callable[[], str] = _nowhere
-        """The lines the handler is at, innermost first, for a person who wonders why it does not return."""
+        """Whether the handler can still run; its leases are renewed only then."""
+        self.location: Callable[[], str] = _nowhere
+        """The lines of code the handler is at, innermost first, to log for a handler that does not return."""
 
     def argument(self) -> Task | list[Task]:
-        """What the handler is called with."""
+        """Return the handler's argument: a task, or a list for a batch handler."""
         return self.tasks[0] if self.handler.batch is None else list(self.tasks)
 
-    def held(self) -> tuple[Task, ...]:
-        """The tasks that are not lost."""
+    def remaining(self) -> tuple[Task, ...]:
+        """Return the tasks whose leases are not lost."""
         return tuple(task for task in self.tasks if not task.lost)
 
     def run(self) -> object:
-        """Call a plain handler in this thread, in a context of its own: no task sees another's context variables."""
+        """Call a plain handler in this thread, with context variables of its own."""
         thread_id = get_ident()
-        self.where = lambda: _line_of_thread(thread_id)
+        self.location = lambda: _line_of_thread(thread_id)
         return copy_context().run(self.handler.function, self.argument())
 
     def returned(self, value: object) -> tuple[InvocationDone, ...]:
-        """What a handler's return value asks for. Raises `TypeError` or an `InvalidRequestError` for nonsense."""
+        """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value."""
         self.value = value
         if self.handler.batch is None:
             done = [new_done(self.tasks[0], self._then(value))]
@@ -99,42 +102,44 @@ class Invocation:
             done = [new_done(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
         else:
             raise TypeError(
-                f"handler {self.handler.shown_name} of batches must return None or a list with an entry for each of "
+                f"handler {self.handler.display_name} of batches must return None or a list with an entry for each of "
                 f"its {len(self.tasks)} tasks, got {_shown(value)}"
             )
         return tuple([outcome for outcome in done if not outcome.task.lost])
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
-        """What a handler's exception asks for; logged unless the handler meant it."""
+        """Return the outcome of an exception; log it unless it is a `Retry` or `Dead`."""
         self.error = error
-        held = self.held()
-        error = self.handler.meaning(error)
+        remaining = self.remaining()
+        error = self.handler.translate(error)
         if isinstance(error, Retry):
-            return InvocationFailed(held, delay_seconds=error.delay_seconds, charge=error.charge)
+            return InvocationFailed(remaining, delay_seconds=error.delay_seconds, charge=error.charge)
         if isinstance(error, Dead):
-            return InvocationFailed(held, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up")
-        tell = log.error if held else log.debug  # a handler that lost all its tasks was told to stop
-        tell(
+            return InvocationFailed(
+                remaining, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up"
+            )
+        log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
+        log_failure(
             events.HANDLER_FAILED,
-            **self.told(now=now),
+            **self.log_fields(now=now),
             error=type(error).__name__,
             traceback=traceback_without(error, self.tasks),
         )
-        return InvocationFailed(held)
+        return InvocationFailed(remaining)
 
-    def told(self, *, now: float) -> dict[str, str | int | float | None]:
-        """What every log line on this call says."""
+    def log_fields(self, *, now: float) -> dict[str, str | int | float | None]:
+        """Return the fields that every log entry on this invocation has."""
         first = self.tasks[0]
-        told: dict[str, str | int | float | None] = {
-            "handler": self.handler.shown_name,
+        fields: dict[str, str | int | float | None] = {
+            "handler": self.handler.display_name,
             "task": first.name,
             "tag": first.tag,
             "lease_number": first.lease_number,
             "seconds": round(now - self.started_at, 3),
         }
         if self.handler.batch is not None:
-            told["count"] = len(self.tasks)
-        return told
+            fields["count"] = len(self.tasks)
+        return fields
 
     def _then(self, value: object) -> tuple[NewTask, ...]:
         if value is None:
@@ -144,7 +149,7 @@ class Invocation:
             if inspect.iscoroutine(value):
                 value.close()
             raise TypeError(
-                f"handler {self.handler.shown_name} must return None, a NewTask or a list of NewTask (at most "
+                f"handler {self.handler.display_name} must return None, a NewTask or a list of NewTask (at most "
                 f"{MAX_TASKS_PER_ADD}), got {_shown(value)}"
             )
         check_add_count(len(tasks))
@@ -153,12 +158,12 @@ class Invocation:
 
 
 def _shown(value: object) -> str:
-    """The kind of a value, never the value: it may be made of a payload."""
+    """Return the type of a value, never the value: it may contain a payload."""
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
 
 
 def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
-    """The traceback as text, with payloads that the error's message quotes taken out."""
+    """Return the traceback as text, with quoted payloads replaced by `<payload>`."""
     text = "".join(traceback.format_exception(error, limit=-30))
     for task in tasks:
         for quoted in (task.payload.decode(errors="replace"), repr(task.payload)[2:-1]):
@@ -177,12 +182,12 @@ def _line_of_thread(thread_id: int) -> str:
 
 
 def line_of(frame: FrameType) -> str:
-    """Where a frame is, for a person."""
+    """Return the file, line and function of a frame."""
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _nothing() -> None:
-    """A plain handler can't be interrupted."""
+    """Do nothing: a plain handler can't be cancelled."""
 
 
 def _always() -> bool:

@@ -1,4 +1,4 @@
-"""Link: one thread's line to the queue. Repeats what was not answered, and never drops a finished task."""
+"""LeaseClient: leases, deletes and releases for one thread. Retries failed calls and never drops a finished task."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,17 +20,18 @@ from queue_core.worker import events
 from queue_core.worker.invocation import InvocationDone, InvocationFailed
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
 
-SHORT_WAIT_SECONDS = 1.0  # where a wait can't be cut short, a drain sits it out
+SHORT_WAIT_SECONDS = 1.0
+"""Longest wait for tasks where a wait can't be interrupted: a drain has to sit it out."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueClients:
-    """How a worker opens its lines to the queue.
+    """The clients by which a worker reaches its queue.
 
     Args:
         shared: for calls that do not wait; used by several threads.
-        waiting: opens a line of one thread's own, which is closed to cut its wait short; None: waits go over the shared
-            one, can't be cut short, and are short instead.
+        waiting: opens a client for one thread, which is closed to interrupt its wait; None: that thread waits with the
+            shared client, where a wait can't be interrupted and is short instead.
     """
 
     shared: Queue
@@ -38,86 +39,86 @@ class QueueClients:
 
 
 class LeaseClient:
-    """For one thread at a time, but for `interrupt`.
+    """The queue client of one thread; only `interrupt` may be called from another.
 
-    A repeat is harmless: a deletion that took effect though its answer was lost is refused the second time, and a
-    lease whose grant was lost expires.
+    A retry is harmless: a deletion that took effect although its reply was lost is refused the second time, and a lease
+    whose grant was lost expires.
     """
 
     def __init__(
         self,
-        lines: QueueClients,
-        shift: WorkerLifecycle,
+        clients: QueueClients,
+        lifecycle: WorkerLifecycle,
         *,
         tags: TagFilter,
         jitter: Callable[[], float] = random.random,
     ) -> None:
-        self._queue = lines.shared
-        self._shift = shift
+        self._queue = clients.shared
+        self._lifecycle = lifecycle
         self._tags = tags
         self._jitter = jitter
         self._finished: list[InvocationDone] = []
         self._is_uncertain = False
-        """Whether `_finished` went out once without an answer: it may have taken effect."""
-        self._is_own = lines.waiting is not None
-        self._waiting = lines.shared if lines.waiting is None else lines.waiting()
-        wait_seconds = shift.settings.wait_seconds
-        self._wait_seconds = wait_seconds if self._is_own else min(wait_seconds, SHORT_WAIT_SECONDS)
+        """Whether `_finished` was sent once without a reply: it may have taken effect."""
+        self._owns_waiting = clients.waiting is not None
+        self._waiting = clients.shared if clients.waiting is None else clients.waiting()
+        wait_seconds = lifecycle.settings.wait_seconds
+        self._wait_seconds = wait_seconds if self._owns_waiting else min(wait_seconds, SHORT_WAIT_SECONDS)
 
     def finish(self, done: Sequence[InvocationDone]) -> None:
-        """Have these deleted with the next lease, or by `flush`."""
+        """Queue these for deletion with the next lease, or by `flush`."""
         self._finished += done
 
-    def next(self, *, count: int, wait: Literal["wait", "look"] = "wait") -> list[Lease]:
-        """Delete what is finished and lease the next, in one step: a worker's steady state.
+    def exchange(self, *, count: int, wait: Literal["wait", "poll"] = "wait") -> list[Lease]:
+        """Delete the finished tasks and lease the next in one call: a worker's steady state.
 
-        Empty when there is nothing to do, and once the shift is ending; then some may still be to be flushed.
+        Returns no lease when there is no task, and once the worker is ending; `flush` then deletes what is left.
         """
         attempt = 0
-        while not self._shift.ending.is_set():
+        while not self._lifecycle.ending.is_set():
             try:
                 leases, refused = self._waiting.exchange(
                     [done.deletion for done in self._finished],
                     count=count,
                     tags=self._tags,
-                    worker=self._shift.settings.worker,
-                    # A repeat does not wait, so that the answer tells at once that the queue is back.
+                    worker=self._lifecycle.settings.worker,
+                    # A retry does not wait, so that the reply shows at once that the queue is back.
                     wait_seconds=self._wait_seconds if wait == "wait" and attempt == 0 else 0.0,
                 )
             except StoreUnavailableError as error:
                 self._is_uncertain = True
-                if self._shift.ending.is_set():  # the wait was cut short: the queue is not to blame
+                if self._lifecycle.ending.is_set():  # the wait was interrupted: the queue is not to blame
                     return []
                 attempt += 1
-                self._shift.unreached(error)
-                self._shift.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
+                self._lifecycle.queue_unreached(error)
+                self._lifecycle.ending.wait(retry_seconds(attempt, jitter=self._jitter()))
             except WorkerRetiredError:
                 self._clear()  # deletions take effect before a retired worker is turned away
-                self._shift.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
+                self._lifecycle.end(LifecycleEnd(events.WORKER_RETIRED, "retired by its supervisor", urgency="finish"))
             except (InvalidRequestError, UnknownQueueError) as error:
                 if not self._finished:
                     self._give_up(error)
                 else:
-                    self.flush()  # one of them may be what is wrong: they are told apart there
+                    self.flush()  # it finds out which of them is invalid
             except QueueError as error:
                 self._give_up(error)
             else:
-                self._shift.reached()
+                self._lifecycle.queue_reached()
                 if not self._is_uncertain:
-                    self._note_refused(refused, self._finished)
+                    self._log_refused(refused, self._finished)
                 self._clear()
                 return leases
         return []
 
     def top_up(self, *, count: int, tags: TagFilter) -> list[Lease]:
-        """Up to `count` more tasks of one tag, without waiting; none when the queue can't be asked."""
+        """Lease up to `count` more tasks of one tag, without waiting; none when the call fails."""
         try:
-            return self._queue.lease(count, tags=tags, worker=self._shift.settings.worker)
+            return self._queue.lease(count, tags=tags, worker=self._lifecycle.settings.worker)
         except QueueError:
-            return []  # the batch begins with what it has; whatever is wrong shows at the next exchange
+            return []  # the batch begins with what it has; a lasting error shows at the next exchange
 
     def flush(self) -> None:
-        """Delete what is finished, without leasing. What can't be added in its place is a failure of its handler."""
+        """Delete the finished tasks without leasing; a task whose follow-up tasks can't be added counts as failed."""
         finished, is_uncertain = tuple(self._finished), self._is_uncertain
         self._clear()
         for start in range(0, len(finished), MAX_TOKENS_PER_CALL):
@@ -132,7 +133,7 @@ class LeaseClient:
                         self._refuse(done, error)
 
     def fail(self, failed: InvocationFailed) -> None:
-        """Give tasks back because their handler failed."""
+        """Release tasks because their handler failed."""
         self._release(
             [task.lease for task in failed.tasks],
             delay_seconds=failed.delay_seconds,
@@ -141,22 +142,22 @@ class LeaseClient:
         )
 
     def give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
-        """Give back tasks that nobody finished: leasable at once, in their old places, and the lease is not counted.
+        """Release unfinished tasks: leasable at once, in their old places, and the lease is not counted.
 
-        `counted`: as after any failure of their handlers, after the queue's back-off.
+        With `charge` "counted" they wait for the queue's back-off, as after a failure of their handlers.
         """
         if not leases:
             return
-        self._shift.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
+        self._lifecycle.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
         self._release(leases, delay_seconds=None, charge=charge)
 
     def interrupt(self) -> None:
-        """End a wait of the thread that uses this link, from another one; the shift must be ending."""
+        """Interrupt, from another thread, the wait of the thread that uses this client; the worker must be ending."""
         self.close()
 
     def close(self) -> None:
-        """Let go of what is this link's own: it can't lease any more, only delete and release."""
-        if self._is_own:
+        """Close this thread's own client: it can't lease any more, only delete and release."""
+        if self._owns_waiting:
             self._waiting.close()
 
     def _clear(self) -> None:
@@ -169,7 +170,7 @@ class LeaseClient:
                 self._queue.delete([done.deletion for done in finished])
             except LeaseLostError as error:
                 if attempt == 0 and not is_uncertain:
-                    self._note_refused(error.tokens, finished)
+                    self._log_refused(error.tokens, finished)
 
         self._persist(delete)
 
@@ -188,45 +189,48 @@ class LeaseClient:
             try:
                 self._queue.release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
             except LeaseLostError as error:
-                self._shift.log.debug(events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens))
-            except UnknownQueueError as error:  # dropped, or moved: there is nowhere to give them back to
-                self._shift.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
+                self._lifecycle.log.debug(
+                    events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens)
+                )
+            except UnknownQueueError as error:  # the queue was dropped or moved: there is no task to release
+                self._lifecycle.log.warning(events.LEASE_LOST, reason=str(error), count=len(leases))
 
         self._persist(release)
 
     def _persist(self, verb: Callable[[int], None]) -> None:
-        """Call until the queue answers; a worker whose shift is over stops trying, and the leases expire."""
+        """Call until the queue replies, or until the drain is over: then the leases expire."""
         attempt = 0
         while True:
             try:
                 verb(attempt)
             except StoreUnavailableError as error:
                 attempt += 1
-                self._shift.unreached(error)
-                if self._shift.over.wait(retry_seconds(attempt, jitter=self._jitter())):
+                self._lifecycle.queue_unreached(error)
+                if self._lifecycle.over.wait(retry_seconds(attempt, jitter=self._jitter())):
                     return
             except WorkerRetiredError:
                 return
             else:
-                self._shift.reached()
+                self._lifecycle.queue_reached()
                 return
 
     def _give_up(self, error: QueueError) -> None:
-        self._shift.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
-        self._shift.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
+        self._lifecycle.log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
+        self._lifecycle.end(LifecycleEnd(events.WORKER_REFUSED, str(error), EXIT_MISCONFIGURED))
 
     def _refuse(self, done: InvocationDone, error: QueueError) -> None:
-        """The tasks that a handler hands on can't be added: its own task goes back, as after any failure.
+        """Handle a refused deletion: release the task as failed, because its follow-up tasks can't be added.
 
-        Where it hands nothing on, its own queue is gone, or was moved: there the task runs again.
+        Without follow-up tasks its own queue is gone: it was dropped, or moved to another store, where the task runs
+        again.
         """
         if isinstance(error, UnknownQueueError) and not done.deletion.then:
             lost = done.task
-            self._shift.log.warning(
+            self._lifecycle.log.warning(
                 events.LEASE_LOST, task=lost.name, tag=lost.tag, lease_number=lost.lease_number, reason=str(error)
             )
             return
-        self._shift.log.error(
+        self._lifecycle.log.error(
             events.HANDLER_FAILED,
             task=done.task.name,
             tag=done.task.tag,
@@ -236,13 +240,13 @@ class LeaseClient:
         )
         self.fail(InvocationFailed((done.task,)))
 
-    def _note_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
+    def _log_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
         if not tokens:
             return
         by_token = {done.task.lease.token: done.task for done in finished}
         for token in tokens:
             task = by_token[token]
-            self._shift.log.warning(
+            self._lifecycle.log.warning(
                 events.LEASE_LOST,
                 task=task.name,
                 tag=task.tag,

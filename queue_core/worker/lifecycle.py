@@ -1,9 +1,12 @@
-"""Shift: what all threads of one worker share: whether it is ending and why, what it has done, what it can reach."""
+"""WorkerLifecycle: state shared by all threads of a worker: why it ends, tasks done, whether the queue is reachable."""
 
+import contextlib
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from mmap import mmap
 from queue import Empty, SimpleQueue
 from threading import Event, Lock
 from typing import Final, Literal
@@ -12,14 +15,14 @@ from structlog.typing import FilteringBoundLogger
 
 from queue_core.clock import Clock
 from queue_core.worker import events
-from queue_core.worker.forks import Forks
 from queue_core.worker.settings import WorkerSettings, recycle_reason
 
 EXIT_OK: Final = 0
+EXIT_CHILD_FAILED: Final = 1
 EXIT_INTERNAL: Final = 70
 EXIT_UNREACHABLE: Final = 75
 EXIT_CHANGED: Final = 77
-"""A handler changed the user or group that the process runs as."""
+"""Exit code after a handler changed the user or group of the process."""
 EXIT_MISCONFIGURED: Final = 78
 
 FIRST_RETRY_SECONDS: Final = 0.1
@@ -28,10 +31,10 @@ LONGEST_RETRY_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LifecycleEnd:
-    """Why a worker ends, how it logs it, and with which exit code.
+    """The end of a worker: the event and reason to log, and the exit code.
 
-    `urgency`: what is held may be finished, however long that takes (`finish`), or within the grace (`drain`), or is
-    given back at once (`release`).
+    `urgency`: running handlers may finish, however long that takes (`finish`), or within the grace (`drain`), or
+    their leases are released at once (`release`).
     """
 
     event: str
@@ -41,7 +44,7 @@ class LifecycleEnd:
 
 
 class WorkerLifecycle:
-    """One worker's time of service. Every method may be called from any thread; `ask` also from a signal handler."""
+    """State of one worker from start to exit. Methods are thread-safe; `request_end` also fits a signal handler."""
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class WorkerLifecycle:
         self.forks = Forks(log)
         self.started_at = clock.monotonic()
         self.ending = Event()
-        """Set: lease no more, finish what runs."""
+        """Set when the worker leases no more and finishes its running handlers."""
         self.over = Event()
-        """Set: even what is unfinished is let go."""
+        """Set when unfinished tasks are abandoned, too."""
         self._inbox: SimpleQueue[LifecycleEnd | None] = SimpleQueue()
         self._lock = Lock()
         self._tasks_done = 0
-        self._booked = 0
+        self._reserved = 0
         self._leased = 0
         self._on_last_lease = on_last_lease
         self._unreached_since: float | None = None
@@ -74,36 +77,36 @@ class WorkerLifecycle:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def end(self, ending: LifecycleEnd) -> None:
-        """Lease no more from now on, and have the worker drained."""
+        """Lease no more from now on, and make the main thread end the worker."""
         self._inbox.put(ending)
         self.ending.set()
 
-    def ask(self, ending: LifecycleEnd) -> None:
-        """The same from a signal handler, which must not wait for a lock: the main thread ends the shift."""
+    def request_end(self, ending: LifecycleEnd) -> None:
+        """Request the end without taking a lock, as a signal handler must; the main thread then sets `ending`."""
         self._inbox.put(ending)
 
     def fail(self, *, thread: str) -> None:
-        """End the shift because of the exception that is being handled, an error of our own.
+        """End the worker because of the exception being handled, an internal error.
 
-        Told as text: a log that renders exceptions itself may show local variables, and payloads and tokens in them.
+        The traceback is logged as text: a log that renders exceptions itself may show payloads and tokens in variables.
         """
         self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
         self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
 
-    def nudge(self) -> None:
-        """Have the main thread look again: something finished."""
+    def wake(self) -> None:
+        """Wake the main thread: a handler or thread has finished."""
         self._inbox.put(None)
 
-    def next_ending(self, *, timeout_seconds: float) -> LifecycleEnd | None:
-        """What was asked next; None after a nudge, or when the time is up."""
+    def next_end_request(self, *, timeout_seconds: float) -> LifecycleEnd | None:
+        """Wait for the next request to end; None after `wake` or at the timeout."""
         try:
             return self._inbox.get(timeout=max(0.0, timeout_seconds))
         except Empty:
             return None
 
-    def look_at_user(self) -> None:
-        """End the shift when the user or group of the process is another than at its start: its files, its store and
-        its supervisor may be out of reach by now."""
+    def check_user(self) -> None:
+        """End the worker when the user or group of the process has changed: it may no longer reach its files, its store
+        and its supervisor."""
         user = _user()
         if user == self._user:
             return
@@ -118,34 +121,36 @@ class WorkerLifecycle:
 
     @property
     def tasks_done(self) -> int:
-        """Tasks whose handler came to an end, whichever."""
+        """The number of tasks whose handler has ended, with success or not."""
         return self._tasks_done
 
-    def book(self, count: int) -> int:
-        """Before a lease: how many of `count` tasks it may ask for, so that the worker leases no more than its bound in
-        all; 0 while others have booked the rest. To be followed by `leased`."""
+    def reserve(self, count: int) -> int:
+        """Reserve up to `count` tasks before a lease, and return how many the recycle limit still allows.
+
+        0: other threads have reserved the rest. Follow it by `record_leased`.
+        """
         bound = self.settings.recycle.tasks
         if bound is None:
             return count
         with self._lock:
-            granted = min(count, bound - self._booked)
-            self._booked += granted
+            granted = min(count, bound - self._reserved)
+            self._reserved += granted
         return granted
 
-    def leased(self, count: int, *, booked: int) -> None:
-        """Of the tasks that were booked so many were leased; the others may be booked again."""
+    def record_leased(self, count: int, *, reserved: int) -> None:
+        """Record how many of the reserved tasks were leased; the others may be reserved again."""
         bound = self.settings.recycle.tasks
         if bound is None:
             return
         with self._lock:
-            self._booked -= booked - count
+            self._reserved -= reserved - count
             self._leased += count
             is_last = count > 0 and self._leased == bound
         if is_last:
             self._on_last_lease()
 
-    def count_tasks(self, count: int) -> None:
-        """Note finished tasks; ends the shift when they are as many as it may do."""
+    def record_done(self, count: int) -> None:
+        """Count finished tasks; end the worker when the recycle limit of tasks is reached."""
         with self._lock:
             before = self._tasks_done
             self._tasks_done += count
@@ -154,7 +159,7 @@ class WorkerLifecycle:
             self.recycle(memory_bytes=0)
 
     def recycle(self, *, memory_bytes: int) -> None:
-        """End the shift when one of its bounds is reached."""
+        """End the worker when one of its recycle limits is reached."""
         age_seconds = self.clock.monotonic() - self.started_at
         reason = recycle_reason(
             self.settings.recycle, tasks=self._tasks_done, memory_bytes=memory_bytes, age_seconds=age_seconds
@@ -164,8 +169,8 @@ class WorkerLifecycle:
 
     # -- reach ----------------------------------------------------------------------------------------------------
 
-    def reached(self) -> None:
-        """The queue answered."""
+    def queue_reached(self) -> None:
+        """Record that the queue replied."""
         if self._unreached_since is None:
             return
         with self._lock:
@@ -173,8 +178,8 @@ class WorkerLifecycle:
         if since is not None:
             self.log.info(events.QUEUE_REACHED, seconds=round(self.clock.monotonic() - since, 3))
 
-    def unreached(self, error: Exception) -> None:
-        """The queue did not answer."""
+    def queue_unreached(self, error: Exception) -> None:
+        """Record that the queue did not reply."""
         with self._lock:
             first = self._unreached_since is None
             if first:
@@ -183,18 +188,59 @@ class WorkerLifecycle:
             self.log.warning(events.QUEUE_UNREACHED, error=str(error))
 
     def unreached_seconds(self) -> float:
-        """For how long no thread has had an answer."""
+        """Return the seconds since the first call without a reply; 0 when the queue is reachable."""
         since = self._unreached_since
         return 0.0 if since is None else self.clock.monotonic() - since
 
 
+class Forks:
+    """A guard that ends forked children that return from a handler: only their parent is a worker."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._pid = os.getpid()
+        self._logged = mmap(-1, 1)  # shared memory: of all children only the first that ends is logged
+
+    def is_child(self) -> bool:
+        """Return whether this process was forked from the worker."""
+        return os.getpid() != self._pid
+
+    def end_child(self, *, handler: str, error: BaseException | None = None) -> None:
+        """Exit if this process is a forked child: with 0, its `SystemExit`'s code, or 1 after another exception."""
+        if not self.is_child():
+            return
+        if not self._logged[0]:
+            self._logged[0] = 1
+            self._log.warning(
+                events.CHILD_ENDED,
+                pid=os.getpid(),
+                handler=handler,
+                reason="a child forked by the handler returned from it; only the worker itself continues. "
+                "End a forked child by os._exit, or use multiprocessing; logged once",
+            )
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(_exit_code(error))
+
+
+def _exit_code(error: BaseException | None) -> int:
+    if error is None:
+        return 0
+    if not isinstance(error, SystemExit):
+        return EXIT_CHILD_FAILED
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else EXIT_CHILD_FAILED
+
+
 def _user() -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Users and groups of this process: real, effective, saved."""
+    """Return the users and the groups of this process: real, effective, saved."""
     return os.getresuid(), os.getresgid()
 
 
 def retry_seconds(attempt: int, *, jitter: float) -> float:
-    """How long to wait before the `attempt`-th repeat, from 1: doubling up to 2 s, of which `jitter` in [0, 1) takes
-    off up to a half, so that workers which lost a server together do not come back together."""
+    """Return the seconds to wait before retry number `attempt` (from 1): doubling up to 2 s, less up to a half by
+    `jitter` in [0, 1), so that workers that lost a server together do not return together."""
     longest = min(LONGEST_RETRY_SECONDS, FIRST_RETRY_SECONDS * 2.0 ** min(attempt - 1, 10))
     return longest * (1.0 - 0.5 * jitter)

@@ -1,11 +1,15 @@
-"""run_worker(): a whole worker process, from its settings to its exit code."""
+"""Run a worker process, from its settings to its exit code."""
 
+import contextlib
 import faulthandler
+import os
 import signal
+import sys
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
-from typing import Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 from structlog.typing import FilteringBoundLogger
@@ -20,50 +24,58 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.worker import events
-from queue_core.worker.leaving import leave_now, leave_within
+from queue_core.worker.app import load_app
+from queue_core.worker.invocation import line_of
 from queue_core.worker.lifecycle import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
-from queue_core.worker.loading import load_app
-from queue_core.worker.respawn import EXIT_RECYCLED, respawned
+from queue_core.worker.respawn import EXIT_RECYCLED, run_in_children
 from queue_core.worker.runner import OrphanWatch, Runner
 from queue_core.worker.settings import WorkerSettings
-from queue_core.worker.signals import heard
+from queue_core.worker.signals import stop_signals_handled
 
-SHORTEST_LEAVE_SECONDS: Final = 1.0
-"""Threads and processes that a handler left have so long at least, when the worker has nothing else to wait for."""
+if TYPE_CHECKING:
+    import psutil
+
+TERMINATE_SECONDS: Final = 0.5
+"""Seconds between SIGTERM and SIGKILL for child processes that still run when the worker exits."""
+MAX_SHOWN: Final = 10
+"""Threads and processes that one log entry names at most."""
+SHORTEST_EXIT_SECONDS: Final = 1.0
+"""Least time in seconds that threads and processes started by a handler get to end before the worker exits."""
 TIMEOUT_SECONDS: Final = 10.0
-"""How long a server may take to answer, beside the time it was asked to wait: a lease may end meanwhile."""
+"""Seconds a server may take to reply, beyond the wait requested. Longer than this, leases may expire meanwhile."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
-"""At this signal the worker writes where its threads are to stderr, also while a handler keeps the interpreter lock."""
+"""Signal that makes the worker write all stacks to stderr, even while a handler holds the interpreter lock."""
 RETRIES: Final = Retries(tries=2)
-"""A worker's threads have a patience of their own, and must look after their leases between two tries."""
+"""Few tries per call: the worker's threads retry by themselves, and must renew their leases in between."""
 
 _STDERR: Final = 2
 
 
 def run_worker(settings: WorkerSettings) -> int:
-    """Import the app, work until the end of the shift, and return the exit code; every error is logged.
+    """Import the app, run the worker until it ends, and return its exit code; every error is logged.
 
-    0: finished, drained, retired or recycled. 70: an internal error, or a handler that never returns, or that ended or
-    blocked the loop of async handlers. 75: the queue was out of reach for too long. 77: a handler changed the user or
-    group of the process. 78: the app or the settings can't be used.
+    Exit codes: 0 finished, drained, retired or recycled; 70 an internal error, or a handler that never returned or
+    that ended or blocked the event loop; 75 the queue was unreachable for too long; 77 a handler changed the user or
+    group of the process; 78 the app or the settings can't be used.
 
-    Ends the process by itself, with that code, when a handler still runs that could not be waited for, or when what a
-    handler left (a thread, a pool, a child process) holds up its end for longer than the grace. Must be called
-    from the main thread, for its signals: SIGTERM and SIGINT drain, a second one of a kind releases at once.
+    Ends the process itself, with that code, when a handler still runs after the grace, or when a thread, pool or child
+    process that a handler left behind delays the exit beyond the grace. Must be called from the main thread because it
+    handles signals: SIGTERM and SIGINT drain, a second signal of the same kind releases the leases at once.
 
-    Under a supervisor of this host a worker that is recycled after so many tasks goes on, each lot of them done in a
-    fresh child of this process (see `respawn`); any other ends then, and whoever started it starts the next.
+    With a bound of tasks and a supervisor on this host, the worker continues in a fresh child process after each
+    batch of that size (see `respawn`). Otherwise it exits at the bound.
     """
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
         return _work(settings, EXIT_OK)
     watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
 
-    def may_go_on() -> bool:
+    def may_continue() -> bool:
         return watch.absent_seconds(now=clock.monotonic()) <= settings.orphan_grace_seconds
 
-    return respawned(
-        lambda may_begin, on_last_lease: _work(settings, EXIT_RECYCLED, may_begin, on_last_lease), may_go_on=may_go_on
+    return run_in_children(
+        lambda may_begin, on_last_lease: _work(settings, EXIT_RECYCLED, may_begin, on_last_lease),
+        may_continue=may_continue,
     )
 
 
@@ -73,17 +85,17 @@ def _work(
     may_begin: Callable[[], bool] = lambda: True,
     on_last_lease: Callable[[], None] = lambda: None,
 ) -> int:
-    """What `run_worker` does, in one process.
+    """Run one worker in this process.
 
     Args:
-        recycled: the exit code of one that reached a bound of its life.
-        may_begin: is called when the handlers are imported; False: nobody wants them any more.
-        on_last_lease: is called when the last task is leased that the bounds of its life allow.
+        recycled: the exit code when a recycle limit is reached.
+        may_begin: called once the handlers are imported; on False the worker exits without leasing.
+        on_last_lease: called when the last task that the recycle limits allow has been leased.
     """
     log = structlog.get_logger().bind(worker=settings.worker)
     queues: Queues | None = None
     try:
-        app = load_app(settings.app, also=settings.app_folder)
+        app = load_app(settings.app, app_folder=settings.app_folder)
         if not may_begin():
             return EXIT_OK
         queues, open_waiting = _open(settings)
@@ -96,8 +108,8 @@ def _work(
             on_last_lease=on_last_lease,
         )
     except QueueError as error:
-        told = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
-        log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=told)  # noqa: TRY400
+        text = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
+        log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)  # noqa: TRY400
         if queues is not None:
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
@@ -107,23 +119,23 @@ def _work(
         log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
         code = EXIT_INTERNAL
     if runner.is_abandoned:
-        # A thread can't be ended, and its tasks may be running elsewhere by now.
-        leave_now(code, log=log)
-    leave_within(max(SHORTEST_LEAVE_SECONDS, runner.grace_left_seconds()), code=code, log=log)
+        # A thread can't be killed, and its tasks may already be leased by another worker.
+        exit_now(code, log=log)
+    exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
 
 
 def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
-    """The queues, and how a thread that waits for work gets a line of its own.
+    """Return the queues, and a function that opens a client for one thread that waits for work.
 
-    At a server that is a connection of its own; a store is opened once per process.
+    For a server that client has its own connection; a store is opened once per process.
     """
     if settings.url.startswith(SERVER_SCHEMES):
         queues = _at_server(settings)
         return queues, lambda queue: _at_server(settings).queue(queue)
     opened = LocalQueues(QueueService(open_store(settings.url, durability=settings.durability)))
-    return opened, opened.waiting_line
+    return opened, opened.waiting_call
 
 
 def _at_server(settings: WorkerSettings) -> HttpQueues:
@@ -131,38 +143,114 @@ def _at_server(settings: WorkerSettings) -> HttpQueues:
 
 
 def _run(runner: Runner, log: FilteringBoundLogger) -> int:
-    """Run the worker; a single slot for plain handlers in this thread, the main one, and the rest beside it.
+    """Run the worker; with a concurrency of 1, plain handlers run in this thread, the main one.
 
     Many libraries work in the main thread only: `signal.alarm`, those that set signal handlers, some with event loops.
     """
-    serve = runner.lend_slot()
-    with heard(runner, beside="no" if serve is None else "yes") as restore:
+    serve = runner.caller_thread_loop()
+    with stop_signals_handled(runner, watcher="none" if serve is None else "thread") as restore:
         if serve is None:
             return runner.run()
         codes: list[int] = []
         watch = Thread(target=lambda: codes.append(_watched(runner, log)), name="towline-watch", daemon=True)
         watch.start()
-        is_told = False
+        is_logged = False
 
-        def after_call() -> None:
-            nonlocal is_told
+        def after_invocation() -> None:
+            nonlocal is_logged
             taken = restore()
-            if taken and not is_told:
-                is_told = True
-                log.warning(events.SIGNALS_RESTORED, signals=taken, reason="a handler had set its own; said once")
+            if taken and not is_logged:
+                is_logged = True
+                log.warning(events.SIGNALS_RESTORED, signals=taken, reason="a handler had set its own; logged once")
 
-        serve(after_call)
+        serve(after_invocation)
         watch.join()
         return codes[0]
 
 
 def _watched(runner: Runner, log: FilteringBoundLogger) -> int:
-    """`Runner.run` beside the main thread: when that is held up by a handler, the process ends from here."""
+    """Call `Runner.run` outside the main thread; end the process from here when a handler blocks the main thread."""
     try:
         code = runner.run()
     except BaseException:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
         log.error(events.WORKER_FAILED, thread="watch", traceback=traceback.format_exc())  # noqa: TRY400
-        leave_now(EXIT_INTERNAL, log=log)
+        exit_now(EXIT_INTERNAL, log=log)
     if runner.is_abandoned:
-        leave_now(code, log=log)
+        exit_now(code, log=log)
     return code
+
+
+def exit_within(seconds: float, *, code: int, log: FilteringBoundLogger) -> None:
+    """Let the interpreter exit, which waits for threads and pools; after `seconds` call `exit_now`."""
+
+    def cut() -> None:
+        threading.Event().wait(seconds)
+        exit_now(code, log=log)
+
+    threading.Thread(target=cut, name="towline-exit", daemon=True).start()
+
+
+def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
+    """End the child processes, then this process with `code`; log the threads and children that still ran."""
+    threads, children = _threads(), _children()
+    if threads or children:
+        log.warning(
+            events.WORKER_CUT_OFF,
+            reason="the grace is over and these still run: a handler should end the threads and processes it starts",
+            threads=threads[:MAX_SHOWN],
+            processes=[_shown(child) for child in children[:MAX_SHOWN]],
+        )
+    _end(children)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _threads() -> list[str]:
+    """Return the threads that Python would join at exit, each with the line of code it is at."""
+    frames = sys._current_frames()  # noqa: SLF001  the only way to see another thread's stack
+    waited_for = [
+        thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
+    ]
+    return [
+        f"{thread.name} at {line_of(frame)}" if (frame := frames.get(thread.ident or 0)) else thread.name
+        for thread in waited_for
+    ]
+
+
+def _children() -> "list[psutil.Process]":
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    import psutil  # only a worker that leaves children pays for the import
+
+    try:
+        return psutil.Process().children(recursive=True)
+    except (psutil.Error, OSError):
+        return []
+
+
+def _shown(child: "psutil.Process") -> str:
+    """Return the pid and program of a child, without arguments: they may contain a payload."""
+    import psutil
+
+    try:
+        return f"{child.pid} {child.name()}"
+    except psutil.Error:
+        return str(child.pid)
+
+
+def _end(children: "Sequence[psutil.Process]") -> None:
+    if not children:
+        return
+    import psutil
+
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.terminate()
+    _, alive = psutil.wait_procs(children, timeout=TERMINATE_SECONDS)
+    for child in alive:
+        with contextlib.suppress(psutil.Error):
+            child.kill()

@@ -1,7 +1,7 @@
-"""A worker that is recycled goes on in a fresh process at the cost of a fork: its parent has imported no handler yet.
+"""Recycle a worker by a fork: the parent, which has imported no handler, starts a fresh child for each batch of tasks.
 
-The parent is what a supervisor started and knows. It passes signals on, and ends as its last child did. While a child
-is at its last tasks the next one imports the handlers already.
+The supervisor started and knows the parent. The parent forwards signals and exits as its last child did. While a child
+works on its last tasks, the next one already imports the handlers.
 """
 
 import atexit
@@ -17,51 +17,54 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from queue_core.process.init_process import WAITED_FOR
+from queue_core.process.init_process import FORWARDED
 
 EXIT_RECYCLED: Final = 76
-"""A child that ends so is followed by the next; never the exit code of a worker as a whole."""
-NAME: Final = "towline-tasks"
-"""What the kernel calls a process that runs the handlers of a worker which is recycled."""
-NEXT: Final = signal.SIGRTMIN + 2
-"""At this signal from a child its successor imports the handlers, and waits."""
-_ASKED_BY: Final = {signal.SIGTERM, signal.SIGINT}
+"""Exit code of a child that the next one follows; a worker as a whole never exits with it."""
+PROCESS_NAME: Final = "towline-tasks"
+"""Kernel name (`comm`) of the child process that runs the handlers."""
+PREPARE_SIGNAL: Final = signal.SIGRTMIN + 2
+"""Signal from a child to its parent: fork the successor, which imports the handlers and waits."""
+_STOP_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 
 
-def respawned(work: Callable[[Callable[[], bool], Callable[[], None]], int], *, may_go_on: Callable[[], bool]) -> int:
-    """Run `work` in a child of this process, and in a fresh one as often as it returns `EXIT_RECYCLED`.
+Work = Callable[[Callable[[], bool], Callable[[], None]], int]
 
-    Each child ends with what `work` returns. Returns the exit code of the last one; where a signal ended that, this
-    process ends by the same. To be called before any thread is started.
+
+def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
+    """Run `work` in a child of this process, and in a new child each time it returns `EXIT_RECYCLED`.
+
+    A child's exit code is the value of `work`. Returns the exit code of the last child; where a signal ended that
+    child, this process ends by the same signal. Call it before any thread is started.
 
     Args:
-        work: is given two calls. The first is for when all is imported: it returns True once the child before has
-            ended, False when this one is not wanted any more. The second has the next child get ready.
-        may_go_on: whether another child may follow.
+        work: takes two functions. The first waits, after all imports, for the end of the previous child; it returns
+            False when this child is not needed any more. The second makes the parent prepare the next child.
+        may_continue: returns whether another child may follow.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_FOR)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     gc.freeze()  # no child needs to look through what is here already
     for name in ("ascii", "idna"):
         codecs.lookup(name)  # each would import them for its first connection
-    parent, is_asked = os.getpid(), False
-    current, following = _forked(work, parent, before), None
+    parent, is_stopping = os.getpid(), False
+    current, following = _fork_child(work, parent, before), None
     current.go()
     while True:
-        number = signal.sigwaitinfo(WAITED_FOR).si_signo
-        if number == NEXT:
-            following = following or _forked(work, parent, before)
+        number = signal.sigwaitinfo(FORWARDED).si_signo
+        if number == PREPARE_SIGNAL:
+            following = following or _fork_child(work, parent, before)
             continue
         if number != signal.SIGCHLD:
-            is_asked = is_asked or number in _ASKED_BY
-            os.kill(current.pid, number)  # it is there until we have collected it
+            is_stopping = is_stopping or number in _STOP_SIGNALS
+            os.kill(current.pid, number)  # its pid stays valid until we have reaped it
             continue
         if following is not None and following.ended() is not None:
-            following = None  # why it could not begin, the one in its place will tell
+            following = None  # its replacement fails the same way and logs why
         code = current.ended()
         if code is None:
             continue
-        if code == EXIT_RECYCLED and not is_asked and may_go_on():
-            current, following = following or _forked(work, parent, before), None
+        if code == EXIT_RECYCLED and not is_stopping and may_continue():
+            current, following = following or _fork_child(work, parent, before), None
             current.go()
             continue
         if following is not None:
@@ -72,19 +75,19 @@ def respawned(work: Callable[[Callable[[], bool], Callable[[], None]], int], *, 
 
 
 class _Child:
-    """A child, and the pipe by which it is told to begin."""
+    """A child process, and the pipe that lets it begin."""
 
     def __init__(self, pid: int, writing: int) -> None:
         self.pid = pid
         self._writing = writing
 
     def go(self) -> None:
-        """Let it lease."""
+        """Let the child lease."""
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             os.write(self._writing, b"g")
 
     def ended(self) -> int | None:
-        """Its exit code, or less than 0 for the signal that ended it, once it is collected; None while it runs."""
+        """Reap the child and return its exit code, negative for the signal that ended it; None while it runs."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         if not pid:
             return None
@@ -92,12 +95,12 @@ class _Child:
         return os.waitstatus_to_exitcode(status)
 
     def cancel(self) -> None:
-        """End it: it has leased nothing."""
+        """Kill a child that has leased nothing yet."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
 
-def _forked(work: Callable[[Callable[[], bool], Callable[[], None]], int], parent: int, mask: Iterable[int]) -> _Child:
+def _fork_child(work: Work, parent: int, mask: Iterable[int]) -> _Child:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -106,24 +109,23 @@ def _forked(work: Callable[[Callable[[], bool], Callable[[], None]], int], paren
         _name_process()
 
         def may_begin() -> bool:
-            told = os.read(reading, 1)
+            byte = os.read(reading, 1)
             os.close(reading)
-            return bool(told)  # nothing: the parent has ended
+            return bool(byte)  # nothing: the parent has ended
 
-        _leave(work(may_begin, lambda: _prepare_next(parent)))
+        _exit(work(may_begin, lambda: _prepare_next(parent)))
     os.close(reading)
     return _Child(pid, writing)
 
 
 def _prepare_next(parent: int) -> None:
-    with contextlib.suppress(OSError):  # not ours to signal any more: the next one gets ready later
-        os.kill(parent, NEXT)
+    with contextlib.suppress(OSError):  # we may not signal the parent any more: the next child starts later
+        os.kill(parent, PREPARE_SIGNAL)
 
 
-def _leave(code: int) -> NoReturn:
-    """As an interpreter ends, waiting for threads and calling what is registered, but for taking itself apart: that
-    would cost more than all the rest of a child's start and end."""
-    with contextlib.suppress(Exception):  # told by themselves, as at any other end
+def _exit(code: int) -> NoReturn:
+    """End the process as the interpreter does (join threads, run `atexit`), but without its costly teardown."""
+    with contextlib.suppress(Exception):  # both print their errors themselves
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing ends its children
         atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
@@ -142,6 +144,6 @@ def _end_by(number: int) -> None:
 
 def _name_process() -> None:
     try:
-        Path("/proc/self/comm").write_text(NAME, encoding="ascii")
+        Path("/proc/self/comm").write_text(PROCESS_NAME, encoding="ascii")
     except OSError:
-        return  # people see another name, and a supervisor less of what it takes
+        return  # the process keeps another name; a supervisor then sees less of its memory

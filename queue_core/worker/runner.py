@@ -1,4 +1,4 @@
-"""Runner: one worker from its first lease to its last. Watches over its slots, and drains them when it must end."""
+"""Runner: one worker from its first lease to its exit. It monitors the executor, and drains it when it must end."""
 
 import fcntl
 import os
@@ -25,13 +25,13 @@ from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, Thr
 
 
 def supervisor_lives(lock: Path) -> bool:
-    """Whether somebody holds the lock. A file that is gone or unreadable counts as nobody."""
+    """Return whether a process holds the lock; False when the file is gone or unreadable."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        # Shared, so that workers who look at the same moment do not take each other for the supervisor.
+        # Shared, so that workers that check at the same moment do not take each other for the supervisor.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -43,14 +43,14 @@ def supervisor_lives(lock: Path) -> bool:
 
 
 class OrphanWatch:
-    """How long the supervisor has been away; one that comes back sets it to nothing."""
+    """A watch that measures how long the supervisor has been absent."""
 
     def __init__(self, lock: Path) -> None:
         self._lock = lock
         self._absent_since: float | None = None
 
     def absent_seconds(self, *, now: float) -> float:
-        """Seconds for which nobody held the lock, as far as calls of this have seen."""
+        """Return the seconds since a call first found the lock free; 0 while it is held."""
         if supervisor_lives(self._lock):
             self._absent_since = None
             return 0.0
@@ -60,15 +60,16 @@ class OrphanWatch:
 
 
 WATCH_SECONDS: Final = 1.0
-"""How often the worker looks at its age, its memory, its supervisor and its queue's reach."""
+"""Seconds between two checks of the worker's age, memory, supervisor and reach of the queue."""
 DRAIN_WATCH_SECONDS: Final = 0.5
+"""The same while the worker drains."""
 UNWIND_SECONDS: Final = 1.0
-"""How long cancelled async handlers may take to clean up once their tasks are given back. A supervisor ends a worker
-2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
+"""Seconds that cancelled async handlers may take to clean up after their tasks were released. Must fit into the
+supervisor's margin, which kills a worker 2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
 
 
 class Runner:
-    """Leases, handles, deletes and renews with `settings.concurrency` slots, until something ends the shift.
+    """A worker: it leases, handles, renews and deletes up to `settings.concurrency` tasks at a time, until it must end.
 
     `run` may be called once. `drain` may be called from any thread and from a signal handler.
     """
@@ -85,182 +86,186 @@ class Runner:
         blocked_seconds: float = BLOCKED_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
-        on_call_end: Callable[[Invocation], None] | None = None,
+        on_invocation_end: Callable[[Invocation], None] | None = None,
     ) -> None:
-        """Args:
-        open_queue: a line to the queue of that name, which all threads share.
-        open_waiting: a further line for one waiting thread, which `close` cuts short without touching the others;
-            None where that can't be had, as in a program that opens the store itself.
-        watch_seconds: how often to look whether the worker is to end by itself.
-        blocked_seconds: how long the loop of async handlers may stand still, at least.
-        recycled_code: exit code of a worker that ends because it has served for long enough.
-        on_last_lease: called, from any thread, when a worker with a bound of tasks has leased the last of them.
-        on_call_end: called, in the handler's thread or the loop's, when a handler has come to an end.
+        """Create the executor for the settings; `run` starts it.
 
-        Raises `AppError` when the app's handlers do not cover what the settings ask for.
+        Args:
+            open_queue: opens the client of a queue that all threads share.
+            open_waiting: opens a client for one waiting thread, whose wait `close` interrupts; None where a wait can't
+                be interrupted.
+            watch_seconds: seconds between two checks whether the worker must end.
+            blocked_seconds: least time for which the event loop of async handlers may be blocked.
+            recycled_code: exit code of a worker that reached a recycle limit.
+            on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
+            on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
+
+        Raises `AppError` when the app has no handlers for the queue and tags of the settings.
         """
         queue = _queue_of(app, settings)
         offer = app.offer(queue, settings.tags)
         log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
-        self._shift = WorkerLifecycle(
+        self._lifecycle = WorkerLifecycle(
             settings, queue=queue, clock=clock or SystemClock(), log=log, on_last_lease=on_last_lease
         )
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
-        self._lines = QueueClients(open_queue(queue), waiting)
-        self._renewals = Renewals(self._lines.shared, self._shift)
-        self._bench = ExecutorContext(app, offer, self._shift, self._renewals, self._lines, on_call_end=on_call_end)
+        self._clients = QueueClients(open_queue(queue), waiting)
+        self._renewals = Renewals(self._clients.shared, self._lifecycle)
+        self._context = ExecutorContext(
+            app, offer, self._lifecycle, self._renewals, self._clients, on_invocation_end=on_invocation_end
+        )
         handlers = app.serving(queue, settings.tags)
         self._loop = (
-            HandlerEventLoop(self._shift, blocked_seconds=blocked_seconds)
+            HandlerEventLoop(self._lifecycle, blocked_seconds=blocked_seconds)
             if any(handler.is_async for handler in handlers)
             else None
         )
-        self._slots = self._make_slots(all_async=all(handler.is_async for handler in handlers))
+        self._executor = self._make_executor(all_async=all(handler.is_async for handler in handlers))
         lock = settings.supervisor_lock
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
         self._recycled_code = recycled_code
-        self._leaves_at = 0.0
+        self._grace_ends_at = 0.0
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether handlers still run that the drain could not wait for: their process must not live on."""
+        """Whether handlers still run although the drain is over: the process must end without them."""
         return self._is_abandoned
 
     def grace_left_seconds(self) -> float:
-        """What is left of the grace once `run` has returned; negative when it is over."""
-        return self._leaves_at - self._shift.clock.monotonic()
+        """Return the seconds of the grace left after `run` has returned; negative when it is over."""
+        return self._grace_ends_at - self._lifecycle.clock.monotonic()
 
-    def lend_slot(self) -> Callable[[Callable[[], None]], None] | None:
-        """Have the only slot for plain handlers run where the value is called, while `run` is called in another thread.
+    def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
+        """Return a function that runs the only handler thread's loop in its caller's thread; call `run` in another.
 
-        The value's argument is called after each handler. None: there are several slots, or async handlers only. To be
-        called before `run`.
+        The function's argument is called after each handler. None with a concurrency above 1 or async handlers only.
+        Call this before `run`.
         """
-        return self._slots.lend() if isinstance(self._slots, ThreadExecutor) else None
+        return self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
 
     def drain(self, reason: str) -> None:
-        """Lease no more, let running handlers finish within the grace, give back the rest, and have `run` return."""
-        self._shift.ask(LifecycleEnd(events.WORKER_DRAINING, reason))
+        """Lease no more, let running handlers finish within the grace, release the rest, and make `run` return."""
+        self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason))
 
     def release_now(self, reason: str) -> None:
-        """As `drain`, with no grace left."""
-        self._shift.ask(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
+        """Drain without a grace."""
+        self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
 
     def run(self) -> int:
-        """Work until the shift ends; returns the exit code."""
-        shift = self._shift
-        settings = shift.settings
-        shift.log.info(
+        """Run the worker until it ends, and return the exit code."""
+        lifecycle = self._lifecycle
+        settings = lifecycle.settings
+        lifecycle.log.info(
             events.WORKER_STARTED,
             pool=settings.pool,
-            tags=list(self._bench.offer.tags.tags) or self._bench.offer.tags.kind,
+            tags=list(self._context.offer.tags.tags) or self._context.offer.tags.kind,
             concurrency=settings.concurrency,
         )
         self._renewals.start()
         if self._loop is not None:
             self._loop.start()
-        self._slots.start()
+        self._executor.start()
         ending = self._watch()
-        shift.ending.set()
-        shift.log.info(ending.event, reason=ending.reason, tasks=shift.tasks_done)
-        self._slots.interrupt()
+        lifecycle.ending.set()
+        lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done)
+        self._executor.interrupt()
         ending = self._finish(ending)
         self._drain(ending)
-        shift.log.info(
+        lifecycle.log.info(
             events.WORKER_DRAINED,
             reason=ending.reason,
             code=ending.code,
-            tasks=shift.tasks_done,
-            seconds=round(shift.clock.monotonic() - shift.started_at, 3),
+            tasks=lifecycle.tasks_done,
+            seconds=round(lifecycle.clock.monotonic() - lifecycle.started_at, 3),
         )
         return self._recycled_code if ending.event == events.WORKER_RECYCLED else ending.code
 
-    def _make_slots(self, *, all_async: bool) -> TaskExecutor:
-        count = self._shift.settings.concurrency
+    def _make_executor(self, *, all_async: bool) -> TaskExecutor:
+        count = self._lifecycle.settings.concurrency
         if all_async and self._loop is not None:
-            return AsyncExecutor(self._bench, count=count, loop=self._loop)
-        return ThreadExecutor(self._bench, count=count, loop=self._loop)
+            return AsyncExecutor(self._context, count=count, loop=self._loop)
+        return ThreadExecutor(self._context, count=count, loop=self._loop)
 
     def _watch(self) -> LifecycleEnd:
-        """Sleep until somebody asks for the end, or there is a reason for it."""
+        """Sleep until a request to end, and check the limits meanwhile."""
         while True:
-            ending = self._shift.next_ending(timeout_seconds=self._watch_seconds)
+            ending = self._lifecycle.next_end_request(timeout_seconds=self._watch_seconds)
             if ending is not None:
                 return ending
-            self._look_for_reason()
+            self._check_limits()
 
-    def _look_for_reason(self) -> None:
-        shift, settings = self._shift, self._shift.settings
+    def _check_limits(self) -> None:
+        lifecycle, settings = self._lifecycle, self._lifecycle.settings
         if self._loop is not None:
-            self._loop.look()
+            self._loop.check()
         bounds = settings.recycle
         if bounds.age_seconds is not None or bounds.memory_bytes is not None:
-            shift.recycle(memory_bytes=resident_bytes() if bounds.memory_bytes is not None else 0)
+            lifecycle.recycle(memory_bytes=resident_bytes() if bounds.memory_bytes is not None else 0)
         if self._orphan_watch is not None:
-            absent_seconds = self._orphan_watch.absent_seconds(now=shift.clock.monotonic())
+            absent_seconds = self._orphan_watch.absent_seconds(now=lifecycle.clock.monotonic())
             if absent_seconds > settings.orphan_grace_seconds:
-                shift.end(LifecycleEnd(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
-        shift.look_at_user()
-        unreached_seconds = shift.unreached_seconds()
+                lifecycle.end(LifecycleEnd(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
+        lifecycle.check_user()
+        unreached_seconds = lifecycle.unreached_seconds()
         if unreached_seconds > settings.unreachable_seconds:
             reason = f"no answer from the queue for {unreached_seconds:.1f} s"
-            shift.end(LifecycleEnd(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
+            lifecycle.end(LifecycleEnd(events.WORKER_DRAINING, reason, EXIT_UNREACHABLE))
 
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
-        """Sleep until all slots have come to an end, or there is a reason to end sooner; returns the last reason."""
-        while ending.urgency == "finish" and self._slots.running():
-            asked = self._shift.next_ending(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
-            if asked is None:
-                self._look_for_reason()
-            elif asked.urgency != "finish":
-                ending = asked
-                self._shift.log.info(ending.event, reason=ending.reason, tasks=self._shift.tasks_done)
+        """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
+        while ending.urgency == "finish" and self._executor.running():
+            request = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
+            if request is None:
+                self._check_limits()
+            elif request.urgency != "finish":
+                ending = request
+                self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
         return ending
 
     def _drain(self, ending: LifecycleEnd) -> None:
-        shift = self._shift
-        now = shift.clock.monotonic()
-        self._leaves_at = now + (0.0 if ending.urgency == "release" else shift.settings.grace_seconds)
-        self._wait_for_slots(until=self._leaves_at)
-        shift.over.set()
+        lifecycle = self._lifecycle
+        now = lifecycle.clock.monotonic()
+        self._grace_ends_at = now + (0.0 if ending.urgency == "release" else lifecycle.settings.grace_seconds)
+        self._wait_for_executor(until=self._grace_ends_at)
+        lifecycle.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
-        self._slots.interrupt()
+        self._executor.interrupt()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
-        if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it is known what hangs
-            shift.log.warning(
+        if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it was logged what hangs
+            lifecycle.log.warning(
                 events.HANDLER_STUCK,
-                reason=f"cancelled, but not done with cleaning up within {UNWIND_SECONDS:g} s",
+                reason=f"cancelled, but still cleaning up after {UNWIND_SECONDS:g} s",
                 handlers=self._loop.running(),
             )
         if has_unwound and self._loop is not None:
-            self._wait_for_slots(until=shift.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = not has_unwound or self._slots.running() > 0
+            self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
+        self._is_abandoned = not has_unwound or self._executor.running() > 0
 
-    def _wait_for_slots(self, *, until: float) -> None:
-        """Sleep until all slots have come to an end, the time is up, or somebody asks to let go at once."""
-        while self._slots.running() and (left := until - self._shift.clock.monotonic()) > 0:
-            asked = self._shift.next_ending(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
-            if asked is not None and asked.urgency == "release":
-                self._leaves_at = self._shift.clock.monotonic()
+    def _wait_for_executor(self, *, until: float) -> None:
+        """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
+        while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
+            request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
+            if request is not None and request.urgency == "release":
+                self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 
     def _release(self, rest: list[Lease]) -> None:
-        """Give back what no handler finished in time: leasable at once by somebody else, and not counted.
+        """Release the tasks that no handler finished in time: leasable at once, and the lease is not counted.
 
-        Leases of a handler that ended or blocked the loop are counted, or its task would do that for ever.
+        Leases of a handler that ended or blocked the loop are counted, or its task would do so for ever.
         """
         if not rest:
             return
-        blamed = self._loop.blamed() if self._loop is not None else frozenset[str]()
+        blamed = self._loop.blamed_tokens() if self._loop is not None else frozenset[str]()
         try:
-            link = LeaseClient(QueueClients(self._lines.shared), self._shift, tags=self._bench.offer.tags)
-            link.give_back([lease for lease in rest if lease.token not in blamed])
-            link.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
+            client = LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
+            client.give_back([lease for lease in rest if lease.token not in blamed])
+            client.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
         except QueueError as error:
-            self._shift.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
+            self._lifecycle.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
 
 
 def _queue_of(app: App, settings: WorkerSettings) -> str:

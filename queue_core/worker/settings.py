@@ -1,4 +1,4 @@
-"""What a worker process is told by its supervisor, or by whoever starts it by hand: text in, one value out."""
+"""Settings of a worker process, read from the environment that its supervisor or a person set."""
 
 import json
 import secrets
@@ -13,7 +13,7 @@ from queue_core.task import ANY, UNTAGGED, TagFilter
 
 @dataclass(frozen=True, slots=True)
 class RecycleLimits:
-    """Bounds of one worker's life; None: no bound. They are looked at between tasks, never within one."""
+    """Limits after which a worker is recycled; None: no limit. They are checked between tasks, never within one."""
 
     tasks: int | None = None
     memory_bytes: int | None = None
@@ -21,7 +21,7 @@ class RecycleLimits:
 
 
 def recycle_reason(bounds: RecycleLimits, *, tasks: int, memory_bytes: int, age_seconds: float) -> str | None:
-    """Which bound is reached, in words, or None."""
+    """Return a sentence that names the limit reached, or None."""
     if bounds.tasks is not None and tasks >= bounds.tasks:
         return f"{tasks} tasks done, at most {bounds.tasks}"
     if bounds.age_seconds is not None and age_seconds >= bounds.age_seconds:
@@ -32,7 +32,7 @@ def recycle_reason(bounds: RecycleLimits, *, tasks: int, memory_bytes: int, age_
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     import psutil  # only a worker with a memory bound pays for the import
 
     return int(psutil.Process().memory_info().rss)
@@ -51,20 +51,19 @@ def _fresh_identity() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """One worker process.
+    """Settings of one worker process.
 
     Args:
-        app: where its handlers are, as `module:attribute`; `app_folder` is looked in after the working directory.
-        worker: its identity, fresh at each start.
-        url: the server or the store; `token` is the bearer token for a server that asks for one, `durability` that of
-            a store.
-        queue: what it serves; "": the only queue the app has handlers for.
-        concurrency: tasks (or batches) it holds at a time, in [1, 1000].
-        grace_seconds: from being asked to finish until what still runs is given back.
-        supervisor_lock: file that a living supervisor keeps locked; None: nobody is missed.
-        orphan_grace_seconds: how long the supervisor may be away.
-        unreachable_seconds: how long the queue may be out of reach before the worker gives up.
-        wait_seconds: longest single wait for work, where a wait can be cut short.
+        app: the `App` as `module:attribute`; `app_folder` is searched after the working directory.
+        worker: the worker's identity, new at each start.
+        url: the server or store; `token` is the bearer token for a server, `durability` applies to a store.
+        queue: the queue to serve; "": the only queue the app has handlers for.
+        concurrency: tasks (or batches) handled at a time, in [1, 1000].
+        grace_seconds: time from the start of a drain until unfinished tasks are released.
+        supervisor_lock: file that a living supervisor keeps locked; None: run without a supervisor.
+        orphan_grace_seconds: time without a supervisor after which the worker drains.
+        unreachable_seconds: time without a reply from the queue after which the worker ends.
+        wait_seconds: longest single wait for tasks, where a wait can be interrupted.
     """
 
     app: str
@@ -91,10 +90,10 @@ class WorkerSettings:
         """Read the `TOWLINE_...` variables; one that is missing or empty leaves the default.
 
         Args:
-            identity: makes the worker's identity when `TOWLINE_WORKER` does not give one. With `TOWLINE_POOL` that
-                becomes `POOL/HOST.IDENTITY`: so a supervisor knows the workers of a pool that others start.
+            identity: generates the worker's identity when `TOWLINE_WORKER` is not set. With `TOWLINE_POOL` it becomes
+                `POOL/HOST.IDENTITY`, by which a supervisor recognizes the workers of an external pool.
 
-        Raises `InvalidSettingError` naming every variable that can't be read, all at once.
+        Raises `InvalidSettingError` that names all variables that can't be read.
         """
         read = _Reader(environment)
         lock = read.text("TOWLINE_SUPERVISOR_LOCK")
@@ -115,36 +114,36 @@ class WorkerSettings:
             supervisor_lock=Path(lock) if lock else None,
             orphan_grace_seconds=read.seconds("TOWLINE_ORPHAN_GRACE_SECONDS", default=60.0),
         )
-        if read.mistakes:
-            raise InvalidSettingError("; ".join(read.mistakes))
+        if read.messages:
+            raise InvalidSettingError("; ".join(read.messages))
         return settings
 
 
 def _named(read: "_Reader", identity: str) -> str:
-    """A worker that nobody named: as one of its pool, and of its host, where these are told."""
+    """Return the identity of a worker without a name of its own, with its pool and host where these are set."""
     pool, host = read.text("TOWLINE_POOL"), read.text("HOSTNAME")[:MAX_HOST_CHARACTERS]
     return f"{pool}/{host}{'.' if host else ''}{identity}" if pool else identity
 
 
 class _Reader:
-    """Reads variables one by one and notes what is wrong with them."""
+    """A reader of variables that collects a message for each invalid one."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
-        self.mistakes: list[str] = []
+        self.messages: list[str] = []
 
     def text(self, name: str) -> str:
         return self._environment.get(name, "").strip()
 
     def secret(self, name: str) -> str | None:
-        """What is in the file that a variable names."""
+        """Return the content of the file that a variable names."""
         path = self.text(name)
         if not path:
             return None
         try:
             return Path(path).read_text(encoding="utf-8").strip() or None
         except (OSError, UnicodeDecodeError) as error:
-            self.mistakes.append(f"{name} must name a file that can be read: {path}: {error}")
+            self.messages.append(f"{name} must name a file that can be read: {path}: {error}")
             return None
 
     def count(self, name: str, *, default: int, most: int) -> int:
@@ -196,7 +195,7 @@ class _Reader:
         return self._wrong(name, text, wanted, RecycleLimits())
 
     def _wrong(self, name: str, text: str, wanted: str, default: Value) -> Value:
-        self.mistakes.append(f"{name} must be {wanted}: {text[:100]!r}")
+        self.messages.append(f"{name} must be {wanted}: {text[:100]!r}")
         return default
 
 

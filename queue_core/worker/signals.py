@@ -1,4 +1,4 @@
-"""Signals that ask a worker to finish: heard also while its main thread is inside a handler."""
+"""SIGTERM and SIGINT of a worker, handled even while its main thread is inside a task's handler."""
 
 import contextlib
 import os
@@ -6,52 +6,50 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import RLock, Thread
+from threading import RLock, Thread, get_ident
 from types import FrameType
 from typing import Final, Literal, Protocol
 
-from queue_core.worker.forks import give_children_signals
-
-ASKED_BY: Final = (signal.SIGTERM, signal.SIGINT)
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 READ_BYTES: Final = 64
 
 
-class StopState(Protocol):
-    """The worker, as it is asked to finish."""
+class StoppableWorker(Protocol):
+    """A worker that signals can stop."""
 
     def drain(self, reason: str) -> None:
-        """Finish what runs."""
+        """Lease no more and let running handlers finish."""
 
     def release_now(self, reason: str) -> None:
-        """Let go at once."""
+        """Release all leases at once."""
 
 
-class Requests:
-    """SIGTERM and SIGINT ask a worker to drain; the second of a kind, to let go at once.
+class StopSignals:
+    """Drain a worker at SIGTERM or SIGINT; release its leases at the second signal of the same kind.
 
-    Of a kind: Ctrl-C reaches a whole group of processes, and their supervisor's SIGTERM right after it is no
-    impatience. A signal may be heard twice, by Python's handler in the main thread and by the wake-up descriptor in a
-    thread beside it, where the main thread may be long in coming: how often it came is the greater count of the two.
+    Signals are counted per kind, because Ctrl-C reaches the whole process group and the supervisor's SIGTERM follows
+    it. One signal may be seen twice: by Python's handler in the main thread, which may be delayed, and through the
+    wake-up descriptor in a watcher thread. The number of signals is the greater of both counts.
     """
 
-    def __init__(self, worker: StopState) -> None:
+    def __init__(self, worker: StoppableWorker) -> None:
         self._worker = worker
         self._lock = RLock()  # a handler may be interrupted by another signal's
         self._counts: Mapping[str, Counter[int]] = {"handler": Counter(), "descriptor": Counter()}
-        self._done: Counter[int] = Counter()
+        self._handled: Counter[int] = Counter()
 
     def handle(self, number: int, _frame: FrameType | None) -> None:
-        """As a signal handler."""
-        self.came(number, by="handler")
+        """Handle a signal; to be set with `signal.signal`."""
+        self.count(number, by="handler")
 
-    def came(self, number: int, *, by: Literal["handler", "descriptor"]) -> None:
-        """One more signal of this number was heard in one of the two ways."""
+    def count(self, number: int, *, by: Literal["handler", "descriptor"]) -> None:
+        """Count one more signal of this number, seen by one of the two ways, and drain or release."""
         with self._lock:
             counts = self._counts[by]
             counts[number] += 1
-            if counts[number] <= self._done[number]:
+            if counts[number] <= self._handled[number]:
                 return
-            self._done[number] = counts[number]
+            self._handled[number] = counts[number]
             is_first = counts[number] == 1
         name = signal.Signals(number).name
         if is_first:
@@ -61,28 +59,30 @@ class Requests:
 
 
 @contextmanager
-def heard(worker: StopState, *, beside: Literal["yes", "no"]) -> Iterator[Callable[[], list[str]]]:
-    """Hear SIGTERM and SIGINT for the length of the block; `beside`: in a thread of their own, too.
+def stop_signals_handled(
+    worker: StoppableWorker, *, watcher: Literal["thread", "none"]
+) -> Iterator[Callable[[], list[str]]]:
+    """Handle SIGTERM and SIGINT within the block; `watcher`: `thread` reads them in a thread of their own, too.
 
-    The value sets back what a handler has changed, and names the signals that it took; for the main thread only.
-    Children that are forked meanwhile begin with the handlers of before.
+    The value is a function for the main thread: it restores signal handlers that a task's handler replaced, and returns
+    the names of those signals. Children forked within the block start with the signal handlers from before it.
     """
-    requests = Requests(worker)
-    before = {number: signal.signal(number, requests.handle) for number in ASKED_BY}
+    stop_signals = StopSignals(worker)
+    before = {number: signal.signal(number, stop_signals.handle) for number in STOP_SIGNALS}
     give_children_signals({number: signal.SIG_DFL if old is None else old for number, old in before.items()})
-    reading, writing = os.pipe() if beside == "yes" else (-1, -1)
+    reading, writing = os.pipe() if watcher == "thread" else (-1, -1)
     wakeup_before = -1
-    if beside == "yes":
+    if watcher == "thread":
         os.set_blocking(writing, False)
         wakeup_before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        Thread(target=_listen, args=(reading, requests), name="towline-signals", daemon=True).start()
+        Thread(target=_read_wakeups, args=(reading, stop_signals), name="towline-signals", daemon=True).start()
 
     def restore() -> list[str]:
         if writing >= 0:
             signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        taken = [number for number in ASKED_BY if signal.getsignal(number) != requests.handle]
+        taken = [number for number in STOP_SIGNALS if signal.getsignal(number) != stop_signals.handle]
         for number in taken:
-            signal.signal(number, requests.handle)
+            signal.signal(number, stop_signals.handle)
         return [number.name for number in taken]
 
     try:
@@ -95,10 +95,35 @@ def heard(worker: StopState, *, beside: Literal["yes", "no"]) -> Iterator[Callab
             os.close(writing)  # the thread reads the end of it
 
 
-def _listen(reading: int, requests: Requests) -> None:
+def give_children_signals(handlers: Mapping[signal.Signals, object]) -> None:
+    """Make forked children start with these signal handlers and without the worker's wake-up descriptor.
+
+    Signals are blocked from the fork until the handlers are set: a signal to the child must not reach the worker. Call
+    this once per process; it can't be undone.
+    """
+    masks: dict[int, set[int]] = {}
+
+    def before() -> None:
+        masks[get_ident()] = signal.pthread_sigmask(signal.SIG_BLOCK, handlers.keys())
+
+    def in_parent() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop(get_ident(), set()))
+
+    def in_child() -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal gave us
+        mask = masks.pop(get_ident(), set())
+        masks.clear()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    os.register_at_fork(before=before, after_in_parent=in_parent, after_in_child=in_child)
+
+
+def _read_wakeups(reading: int, stop_signals: StopSignals) -> None:
     with contextlib.suppress(OSError):
         while numbers := os.read(reading, READ_BYTES):
             for number in numbers:
-                if number in ASKED_BY:
-                    requests.came(number, by="descriptor")
+                if number in STOP_SIGNALS:
+                    stop_signals.count(number, by="descriptor")
     os.close(reading)

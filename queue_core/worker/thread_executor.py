@@ -1,4 +1,4 @@
-"""ThreadSlots: each slot is a thread that leases, handles and deletes over a line of its own. For plain handlers."""
+"""ThreadExecutor: threads that each lease, handle and delete tasks with a client of their own. For plain handlers."""
 
 from collections.abc import Callable, Sequence
 from logging import DEBUG
@@ -14,71 +14,73 @@ from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 
-BOOKED_OUT_SECONDS: Final = 0.1
-"""Between two looks of a slot whether others have left something of the worker's last tasks."""
+RESERVATION_POLL_SECONDS: Final = 0.1
+"""Seconds between two tries of a thread to reserve one of the worker's last tasks (see `reserve`)."""
 
 
 class TaskExecutor(Protocol):
-    """As many places for running handlers as the worker's concurrency."""
+    """An executor runs as many handlers at a time as the worker's concurrency."""
 
     def start(self) -> None:
-        """Begin to lease."""
+        """Start to lease."""
 
     def interrupt(self) -> None:
-        """The shift is ending: cut waits for work short."""
+        """Interrupt waits for tasks, when the worker is ending."""
 
     def running(self) -> int:
-        """Slots that have not come to an end."""
+        """Return the number of threads that have not finished."""
 
 
 class ExecutorContext:
-    """What slots share: which handler takes which task, and the renewals that keep it theirs."""
+    """State shared by the threads of an executor: the app, the lease to request, renewals and clients."""
 
     def __init__(
         self,
         app: App,
         offer: LeaseOffer,
-        shift: WorkerLifecycle,
+        lifecycle: WorkerLifecycle,
         renewals: Renewals,
-        lines: QueueClients,
+        clients: QueueClients,
         *,
-        on_call_end: Callable[[Invocation], None] | None = None,
+        on_invocation_end: Callable[[Invocation], None] | None = None,
     ) -> None:
         self.offer = offer
-        self.shift = shift
+        self.lifecycle = lifecycle
         self.renewals = renewals
         self._app = app
-        self._lines = lines
-        self._on_call_end = on_call_end
-        self._tells_all = shift.log.is_enabled_for(DEBUG)
+        self._clients = clients
+        self._on_invocation_end = on_invocation_end
+        self._logs_all = lifecycle.log.is_enabled_for(DEBUG)
 
-    def link(self) -> LeaseClient:
-        """A line to the queue for one more thread."""
-        return LeaseClient(self._lines, self.shift, tags=self.offer.tags)
+    def lease_client(self) -> LeaseClient:
+        """Open a lease client for one thread."""
+        return LeaseClient(self._clients, self.lifecycle, tags=self.offer.tags)
 
-    def begin(self, leases: Sequence[Lease], link: LeaseClient) -> Invocation:
-        """Put leases of one tag into the hands of their handler; a batch that was leased short is filled up."""
+    def begin(self, leases: Sequence[Lease], client: LeaseClient) -> Invocation:
+        """Create the invocation for leases of one tag, filling up a batch that was leased short; renew its leases."""
         handler = self._handler(leases[0])
         leases = list(leases)
         if self.offer.tops_up and handler.batch is not None and handler.batch > 1:
             tag = leases[0].tag
             tags = UNTAGGED if tag is None else TagFilter.of(tag)
-            if count := self.shift.book(handler.batch - 1):
-                more = link.top_up(count=count, tags=tags)
-                self.shift.leased(len(more), booked=count)
+            if count := self.lifecycle.reserve(handler.batch - 1):
+                more = client.top_up(count=count, tags=tags)
+                self.lifecycle.record_leased(len(more), reserved=count)
                 leases += more
-        call = Invocation(handler, leases, started_at=self.shift.clock.monotonic())
-        self.renewals.hold(call)
-        return call
+        invocation = Invocation(handler, leases, started_at=self.lifecycle.clock.monotonic())
+        self.renewals.track(invocation)
+        return invocation
 
-    def end(self, call: Invocation) -> None:
-        """Its handler has come to an end."""
-        self.renewals.drop(call)
-        if self._on_call_end is not None:
-            self._on_call_end(call)
-        self.shift.look_at_user()
-        if self._tells_all:
-            self.shift.log.debug(events.HANDLER_FINISHED, **call.told(now=self.shift.clock.monotonic()))
+    def end(self, invocation: Invocation) -> None:
+        """Stop renewing and log: the invocation's handler has ended."""
+        self.renewals.untrack(invocation)
+        if self._on_invocation_end is not None:
+            self._on_invocation_end(invocation)
+        self.lifecycle.check_user()
+        if self._logs_all:
+            self.lifecycle.log.debug(
+                events.HANDLER_FINISHED, **invocation.log_fields(now=self.lifecycle.clock.monotonic())
+            )
 
     def _handler(self, lease: Lease) -> Handler:
         handler = self._app.handler(lease.queue, lease.tag)
@@ -88,29 +90,31 @@ class ExecutorContext:
 
 
 class ThreadExecutor:
-    """Plain handlers run in their slot's thread; an async one among them runs in the loop while its slot waits."""
+    """An executor with a thread per handler; an async handler runs in the event loop while its thread waits."""
 
-    def __init__(self, bench: ExecutorContext, *, count: int, loop: HandlerEventLoop | None) -> None:
-        self._bench = bench
+    def __init__(self, context: ExecutorContext, *, count: int, loop: HandlerEventLoop | None) -> None:
+        self._context = context
         self._loop = loop
         self._count = count
         self._begun = Event()
-        self._after_call: Callable[[], None] = _nothing
-        self._links: list[LeaseClient] = []
+        self._after_invocation: Callable[[], None] = _nothing
+        self._clients: list[LeaseClient] = []
         self._ended: list[None] = []
-        self._threads = [Thread(target=self._run, name=f"towline-slot-{slot}", daemon=True) for slot in range(count)]
+        self._threads = [
+            Thread(target=self._run, name=f"towline-executor-{number}", daemon=True) for number in range(count)
+        ]
 
-    def lend(self) -> Callable[[Callable[[], None]], None] | None:
-        """Have the only slot run where the value is called, once `start` was called elsewhere; None if there are more.
+    def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
+        """Return a function that runs the only thread's loop in its caller's thread, once `start` was called elsewhere.
 
-        The value's argument is called after each handler.
+        The function's argument is called after each handler. None when there are several threads.
         """
         if self._count != 1:
             return None
         self._threads.clear()
 
-        def serve(after_call: Callable[[], None]) -> None:
-            self._after_call = after_call
+        def serve(after_invocation: Callable[[], None]) -> None:
+            self._after_invocation = after_invocation
             self._begun.wait()
             self._run()
 
@@ -124,66 +128,66 @@ class ThreadExecutor:
 
     def interrupt(self) -> None:
         """See `TaskExecutor.interrupt`."""
-        for link in tuple(self._links):
-            link.interrupt()
+        for client in tuple(self._clients):
+            client.interrupt()
 
     def running(self) -> int:
         """See `TaskExecutor.running`."""
         return self._count - len(self._ended)
 
     def _run(self) -> None:
-        shift = self._bench.shift
-        link: LeaseClient | None = None
+        lifecycle = self._context.lifecycle
+        client: LeaseClient | None = None
         try:
-            link = self._bench.link()
-            self._links.append(link)
-            while not shift.ending.is_set():
-                count = shift.book(self._bench.offer.count)
-                if not count:  # other slots are at the last tasks of this worker
-                    link.flush()
-                    shift.ending.wait(BOOKED_OUT_SECONDS)
+            client = self._context.lease_client()
+            self._clients.append(client)
+            while not lifecycle.ending.is_set():
+                count = lifecycle.reserve(self._context.offer.count)
+                if not count:  # other threads have the last tasks of this worker
+                    client.flush()
+                    lifecycle.ending.wait(RESERVATION_POLL_SECONDS)
                     continue
-                leases = link.next(count=count)
-                shift.leased(len(leases), booked=count)
-                if leases and shift.ending.is_set():
-                    link.give_back(leases)
+                leases = client.exchange(count=count)
+                lifecycle.record_leased(len(leases), reserved=count)
+                if leases and lifecycle.ending.is_set():
+                    client.give_back(leases)
                 elif leases:
-                    self._work(link, leases)
-            link.flush()
-        except BaseException:  # noqa: BLE001  the top of a thread: a worker with a dead slot would look alive and do nothing
-            shift.fail(thread="slot")
+                    self._work(client, leases)
+            client.flush()
+        except BaseException:  # noqa: BLE001  the top of a thread: without it the worker would look alive and do nothing
+            lifecycle.fail(thread="executor")
         finally:
-            if link is not None:
-                link.close()
+            if client is not None:
+                client.close()
             self._ended.append(None)
-            shift.nudge()
+            lifecycle.wake()
 
-    def _work(self, link: LeaseClient, leases: Sequence[Lease]) -> None:
-        call = self._bench.begin(leases, link)
-        outcome = self._outcome(call)
-        self._after_call()
-        self._bench.end(call)
+    def _work(self, client: LeaseClient, leases: Sequence[Lease]) -> None:
+        invocation = self._context.begin(leases, client)
+        outcome = self._outcome(invocation)
+        self._after_invocation()
+        self._context.end(invocation)
         if isinstance(outcome, InvocationFailed):
-            link.fail(outcome)
+            client.fail(outcome)
         else:
-            link.finish(outcome)
-        self._bench.shift.count_tasks(len(call.tasks))
+            client.finish(outcome)
+        self._context.lifecycle.record_done(len(invocation.tasks))
 
-    def _outcome(self, call: Invocation) -> Outcome:
-        if call.handler.is_async and self._loop is not None:
-            return self._loop.result(call)
-        shift, name = self._bench.shift, call.handler.shown_name
+    def _outcome(self, invocation: Invocation) -> Outcome:
+        if invocation.handler.is_async and self._loop is not None:
+            return self._loop.result(invocation)
+        lifecycle, name = self._context.lifecycle, invocation.handler.display_name
         try:
-            value = call.run()
-            shift.forks.end_child(handler=name)
-            return call.returned(value)
-        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its own failure, the slot lives on
-            if shift.forks.is_child() and isinstance(error, SystemExit):
-                shift.forks.end_child(handler=name, error=error)
-            outcome = call.raised(error, now=shift.clock.monotonic(), log=shift.log)
-            shift.forks.end_child(handler=name, error=error)
+            value = invocation.run()
+            lifecycle.forks.end_child(handler=name)
+            return invocation.returned(value)
+        except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the thread goes on
+            if lifecycle.forks.is_child() and isinstance(error, SystemExit):
+                lifecycle.forks.end_child(handler=name, error=error)
+            outcome = invocation.raised(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)
+            lifecycle.forks.end_child(handler=name, error=error)
             return outcome
 
 
 def _nothing() -> None:
-    """No more than the slot itself is to be looked after."""
+    """Do nothing after an invocation."""

@@ -1,24 +1,23 @@
-"""The project's own simulator against an outside one: the same policy, tasks and settings, their own starts and turns.
+"""Compare the project's simulator with an outside one: same policy, tasks and settings, but own starts and turns.
 
     python3 -m tests.bench.agreement --simulator PATH/autoscale_sim.py --traces PATH/traces
 
-The outside file is loaded from where it lies; nothing of it is in the project. For each of its scenarios both run the
-policy over the same seeds. Worker-seconds are compared by their means over the seeds, and must agree within 3 % (or
-within three standard errors of the two means' difference, where those are more); late shares within 0.3 points; the
-clairvoyant schedules within 1 %. Exit code 1 when a scenario does not.
+The outside file is loaded from its path and is not part of the project. For each of its scenarios both run the policy
+over the same seeds. Mean worker-seconds must agree within 3 % (or within three standard errors of the difference, if
+that is more), late shares within 0.3 points, clairvoyant schedules within 1 %. Exit code 1 when a scenario does not.
 
-Waits, changes and starts are shown, not compared. What is not alike, and cannot be made so through the outside's
-interface:
+Waits, changes and starts are shown, not compared. These differences can't be removed through the outside's interface:
 
-- Both draw starts from one distribution, but not in one order, and their turns do not fall on the same instants: an
-  outside turn that is due at once, or is a turn after one that was, comes up to a tenth of a turn late (see
-  `sim_adapter`). So runs of one seed part at the first start, and only means over seeds say anything.
-- A lease that began and ended between two looks ended half-way as far as the outside's policy knows, and of the leases
-  that began within one look those that run on are taken for the late ones.
-- Where a guard makes busy workers leave, the outside asks those first that were spawned first; a pool asks those whose
-  lease is youngest (`plan`).
+- Both draw start times from one distribution, but in different order, and their turns fall on different instants: an
+  outside turn that is due at once, or follows one that was, comes up to a tenth of a turn late (see `sim_adapter`). So
+  runs of one seed diverge at the first start, and only means over seeds are comparable.
+- A lease that began and ended between two samples is assumed to have ended half-way; of the leases that began between
+  two samples, those still running are assumed to be the late ones.
+- When a guard retires busy workers, the outside starts with the oldest workers, a pool with the youngest leases
+  (`plan`).
 
-The scenario `meta` magnifies this: without a guard a burst lures the pool into contention, and it never comes back.
+The scenario `meta` magnifies this: without a guard a burst drives the pool into contention, from which it never
+recovers.
 """
 
 import argparse
@@ -53,8 +52,8 @@ _RULES: Final = {
 
 
 @dataclass(frozen=True)
-class Figures:
-    """One run of either: worker-seconds, the share of late tasks, waits in slos, changes of size, starts."""
+class RunFigures:
+    """The figures of one run: worker-seconds, late share, waits in slos, changes of size, starts."""
 
     cost: float
     late: float
@@ -65,7 +64,7 @@ class Figures:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print, and say by the exit code whether they agree."""
+    """Compare and print; return 1 when they disagree."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulator", type=Path, required=True, help="the outside simulator's file")
     parser.add_argument("--traces", type=Path, required=True, help="the folder of its arrivals")
@@ -140,18 +139,18 @@ def _agree(outside: ModuleType, scenario, name: str, policy: type, seeds: range)
     return is_close
 
 
-def _theirs(outside: ModuleType, scenario, policy: type, seed: int) -> Figures:
+def _theirs(outside: ModuleType, scenario, policy: type, seed: int) -> RunFigures:
     told = outside.simulate(scenario, policy(outside.Cfg(scenario)), seed)
     slo = scenario.slo
     waits = told["p99"] / slo, told["max"] / slo
-    return Figures(told["worker_s"], told["viol"] / 100, *waits, told["actions"], told["starts"])
+    return RunFigures(told["worker_s"], told["viol"] / 100, *waits, told["actions"], told["starts"])
 
 
-def _ours(scenario, name: str, seed: int) -> Figures:
+def _ours(scenario, name: str, seed: int) -> RunFigures:
     result = simulate(
         _workload(scenario), _world(scenario), _scaler(scenario, name), slo_seconds=scenario.slo, seed=seed
     )
-    return Figures(
+    return RunFigures(
         result.worker_seconds,
         result.late_share,
         result.p99_over_slo,
@@ -193,14 +192,14 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _error(values: Sequence[float]) -> float:
-    """The standard error of a mean; 0 of a single value."""
+    """Return the standard error of a mean; 0 for a single value."""
     if len(values) < 2:
         return 0.0
     mean = _mean(values)
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1) / len(values))
 
 
-def _late_error(theirs: Sequence[Figures], ours: Sequence[Figures]) -> float:
+def _late_error(theirs: Sequence[RunFigures], ours: Sequence[RunFigures]) -> float:
     return math.hypot(*(_error([run.late for run in runs]) for runs in (theirs, ours)))
 
 

@@ -1,7 +1,7 @@
-"""What App Engine's door costs beside the native API, on the same server: `python3 -m tests.bench.appengine`.
+"""Compare the App Engine endpoint's cost with the native API's, on one server: `python3 -m tests.bench.appengine`.
 
-One connection, one call after another, as bytes that were made beforehand, so that a client's own work counts for
-neither. Rounds alternate; the figures are medians over all calls of a side. It measures and reports; it never fails.
+Calls run one after another on one connection, as prepared bytes, so that no client's work counts. Rounds alternate; the
+figures are medians over all calls of a side. It measures and reports; it never fails.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.task import QueueSpec
 from tests.bench.alone.served import serving
 from tests.bench.places import new_place
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 QUEUE = "bench"
 ROUNDS = 20
@@ -31,20 +31,20 @@ BATCH = 100
 LEASE_SECONDS = 600.0
 
 Answered = Callable[[bytes], int]
-"""How many tasks an answer's body tells of; to be sure that both sides did the same."""
+"""Returns the number of tasks in an answer's body, to check that both sides did the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One way to make a call: its bytes, and what its answer should tell of."""
+    """One way to make a call: its bytes, and how to check its answer."""
 
     request: bytes
     tasks: Answered
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same call through both doors."""
+class EndpointComparison:
+    """The same call through both endpoints."""
 
     name: str
     native: Side
@@ -70,8 +70,8 @@ def _answer(body: bytes) -> bytes:
     return decode(messages.REMOTE_RESPONSE, body).octets("response")
 
 
-def comparisons() -> Sequence[Comparison]:
-    """One task, and a hundred, added and leased."""
+def comparisons() -> Sequence[EndpointComparison]:
+    """Return the comparisons: one task and a hundred, added and leased."""
     found = []
     for count in (1, BATCH):
         name = "" if count == 1 else f" {count}"
@@ -89,7 +89,7 @@ def comparisons() -> Sequence[Comparison]:
         )
         lease = ProtoRecord(queue_name=QUEUE.encode(), lease_seconds=LEASE_SECONDS, max_tasks=count)
         found += [
-            Comparison(
+            EndpointComparison(
                 f"add{name}",
                 _native("add", {"tasks": [task] * count}, lambda body: len(json.loads(body)["added"])),
                 _appengine(
@@ -99,7 +99,7 @@ def comparisons() -> Sequence[Comparison]:
                 ),
                 count,
             ),
-            Comparison(
+            EndpointComparison(
                 f"lease{name}",
                 _native(
                     "lease", {"count": count, "seconds": LEASE_SECONDS}, lambda body: len(json.loads(body)["leases"])
@@ -116,14 +116,14 @@ def comparisons() -> Sequence[Comparison]:
 
 
 class Connection:
-    """A kept connection to the server; calls are timed from the first byte sent to the last one read."""
+    """A kept-alive connection; a call's time runs from the first byte sent to the last one read."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._socket = socket.create_connection(address)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def seconds(self, side: Side, *, tasks: int) -> float:
-        """Of one call. Raises `AssertionError` when its answer is not what was asked for."""
+        """Return the seconds of one call. Raises `AssertionError` when its answer is wrong."""
         began = time.perf_counter()
         self._socket.sendall(side.request)
         data = bytearray(self._socket.recv(1 << 20))
@@ -136,12 +136,12 @@ class Connection:
         return seconds
 
     def close(self) -> None:
-        """Hang up."""
+        """Close it."""
         self._socket.close()
 
 
 def measure(address: tuple[str, int], *, rounds: int, calls: int) -> dict[str, dict[str, float]]:
-    """Medians in seconds of both sides, and their ratio, for every comparison."""
+    """Return both sides' medians in seconds, and their ratio, for every comparison."""
     connection = Connection(address)
     sample: dict[tuple[str, str], list[float]] = {}
     pairs = comparisons()
@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="towline-bench-") as folder:
-        site = Site(Path(folder))
+        site = BenchSite(Path(folder))
         with new_place(site, "sqlite", durability=options.durability) as place, serving(site, place) as served:
             queues = HttpQueues(served.url)
             queues.put_queue(QueueSpec(QUEUE, lease_seconds=LEASE_SECONDS))

@@ -1,18 +1,17 @@
-"""Bursts and long tasks for real: worker processes under a real `towline up`, each figure beside its bar.
+"""Measure bursts and long tasks with real workers under a real `towline up`; print each figure beside its bar.
 
     python3 -m tests.bench.bursts                        # all of them: a quarter of an hour
     python3 -m tests.bench.bursts --only first,compute
 
-- `first`: 40 tasks of a minute at once, at a pool that knows nothing; slo 5 s, max 40.
-- `second`: a burst of 24 tasks of 19 s, at a pool that has done 8 of them.
-- `mixed`: 3 tasks a second for five minutes, 5 % of them 30 s long and the rest 0.2 s; slo 5 s. That a new pool is
-  tried on few workers for a second is not counted as a guard.
-- `compute`: 150 tasks of a second of CPU each, at a pool that knows nothing; max 40. What two workers take is measured
-  too.
+- `first`: 40 tasks of a minute at once, for a new pool; slo 5 s, max 40.
+- `second`: a burst of 24 tasks of 19 s, for a pool that has done 8 of them.
+- `mixed`: 3 tasks a second for five minutes, 5 % of them 30 s long and the rest 0.2 s; slo 5 s. The first second, in
+  which a new pool tries few workers, does not count as a guard.
+- `compute`: 150 tasks of a second of CPU each, for a new pool; max 40. The time that two workers take is measured too.
 
-The tasks of `first` and `mixed` go through the simulator afterwards, as the run's own log tells them (see `predicted`):
-worker-seconds must agree within 10 %, the 99th percentile of waits within 10 % or a turn, which is a second. Other
-programs on the machine make every figure worse. Exit code 1 when a bar was missed.
+The logged tasks of `first` and `mixed` are simulated afterwards (see `predicted`): worker-seconds must agree within
+10 %, the 99th percentile of waits within 10 % or a turn, which is a second. Other programs on the machine make every
+figure worse. Exit code 1 when a bar was missed.
 """
 
 import argparse
@@ -29,9 +28,9 @@ from random import Random
 from typing import Final
 
 from orchestrator.cli.arrivals import LogFilter, read_files
-from orchestrator.cli.project_file import load_project, state_of
-from orchestrator.demo.crew import ProcessFleet
-from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.cli.project_file import load_project
+from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import quantile
 from queue_core import events
@@ -41,9 +40,9 @@ from tests.bench.sleeping import QUEUE
 
 SLO_SECONDS: Final = 5.0
 SETTLE_SECONDS: Final = 2.0
-"""How long a fleet without work is left alone before the first task, so that nothing of its own start is measured."""
+"""Seconds for which an empty fleet is left alone before the first task, so that its own start is not measured."""
 DONE_SECONDS: Final = 600.0
-"""How long after the last burst all must be done."""
+"""Seconds after the last burst within which all tasks must be done."""
 AGREES_SHARE: Final = 0.10
 AGREES_SECONDS: Final = 1.0  # a turn of the pool
 SETTINGS: Final = """\
@@ -63,7 +62,10 @@ Burst = tuple[float, Sequence[float]]
 
 @dataclass(frozen=True)
 class Run:
-    """What a run came to. Instants are seconds from the first task; `sizes` the workers there were from each on."""
+    """The result of a run.
+
+    Instants are seconds from the first task; `sizes` are the fleet's sizes with their start times.
+    """
 
     added_at: Sequence[float]
     begun_at: Sequence[float]
@@ -73,7 +75,7 @@ class Run:
 
     @property
     def waits(self) -> list[float]:
-        """Of each task, the shortest first."""
+        """The waits of all tasks, shortest first."""
         return sorted(begun - added for added, begun in zip(self.added_at, self.begun_at, strict=True))
 
     @property
@@ -86,7 +88,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the report; `is_met` None: nothing is asked of it."""
+    """One line of the report; `is_met` None: it has no bar."""
 
     name: str
     bar: str
@@ -95,7 +97,7 @@ class Figure:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what was chosen, print each figure; exit code 1 when a bar was missed."""
+    """Run the chosen scenarios and print each figure; return 1 when a bar was missed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios, by name")
     parser.add_argument("--seconds", type=float, default=300.0, help="how long the tasks of `mixed` arrive")
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def first(_seconds: float) -> Iterator[Figure]:
-    """Forty long tasks at a new pool."""
+    """Add forty long tasks to a new pool."""
     with _folder() as folder:
         run = _played(folder, [(0.0, [60.0] * 40)])
         yield _at_most("the last of 40 is begun within", 12.0, max(run.begun_at))
@@ -119,7 +121,7 @@ def first(_seconds: float) -> Iterator[Figure]:
 
 
 def second(_seconds: float) -> Iterator[Figure]:
-    """A burst at a pool that has learned how long its tasks take."""
+    """Add a burst to a pool that has learned how long its tasks take."""
     burst_at = 60.0
     with _folder() as folder:
         run = _played(folder, [(0.0, [19.0] * 8), (burst_at, [19.0] * 24)])
@@ -127,7 +129,7 @@ def second(_seconds: float) -> Iterator[Figure]:
 
 
 def mixed(seconds: float) -> Iterator[Figure]:
-    """Short tasks with a few long ones among them."""
+    """Add short tasks with a few long ones among them."""
     rng = Random(1)
     at, tasks = 0.0, []
     while at < seconds:
@@ -142,7 +144,7 @@ def mixed(seconds: float) -> Iterator[Figure]:
 
 
 def compute(_seconds: float) -> Iterator[Figure]:
-    """Tasks that compute at a new pool: workers beyond the cores would only slow each other down."""
+    """Add CPU-bound tasks to a new pool: workers beyond the cores would only slow each other down."""
     tasks: list[Burst] = [(0.0, [1.0] * 150)]
     with _folder(program="computing", most=2) as folder:
         two = _played(folder, tasks).done_at
@@ -162,7 +164,7 @@ SCENARIOS: Final[dict[str, Callable[[float], Iterator[Figure]]]] = {
 
 
 class _folder(tempfile.TemporaryDirectory):  # noqa: N801  used as a function
-    """A folder with the settings of a pool that knows nothing yet."""
+    """A folder with the settings of a new pool."""
 
     def __init__(self, *, program: str = "sleeping", most: int = 40) -> None:
         super().__init__(prefix="towline-bursts-")
@@ -173,7 +175,7 @@ class _folder(tempfile.TemporaryDirectory):  # noqa: N801  used as a function
 def _played(name: str, bursts: Sequence[Burst]) -> Run:
     """Add the tasks to a real fleet, each burst at its time, and wait until all are done."""
     folder = Path(name)
-    fleet = FleetProcess(folder, crew=ProcessFleet())
+    fleet = FleetProcess(folder, workers=ProcessWorkers())
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)
@@ -192,7 +194,7 @@ def _played(name: str, bursts: Sequence[Burst]) -> Run:
 
 
 def _run(folder: Path) -> Run:
-    """What the queue's own log, the record of deaths and that of decisions tell."""
+    """Read the run from the queue's log and the records of deaths and decisions."""
     added: dict[str, float] = {}
     begun: dict[str, float] = {}
     done_at = 0.0
@@ -236,7 +238,7 @@ def _guards_of(decision: dict[str, object]) -> list[str]:
 
 
 def _against_prediction(folder: Path, run: Run) -> Iterator[Figure]:
-    """The same tasks through the simulator."""
+    """Compare with a simulation of the same tasks."""
     project = load_project(folder / "towline.yaml")
     recorded = read_files(
         [folder / "events.jsonl"], rng=Random(1), service=None, slot_seconds=None, wanted=LogFilter(QUEUE)
@@ -256,7 +258,7 @@ def _at_most(name: str, bar: float, measured: float, *, unit: str = " s") -> Fig
 
 
 def _agrees(name: str, real: float, predicted: Sequence[float]) -> Figure:
-    """Predicted, by the mean of several seeds, against real."""
+    """Compare the mean prediction of several seeds with the real figure."""
     told = statistics.mean(predicted)
     away = abs(told - real)
     is_met = away <= max(AGREES_SHARE * real, AGREES_SECONDS)

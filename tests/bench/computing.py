@@ -1,4 +1,4 @@
-"""A program whose tasks say how much CPU time they take, and take it."""
+"""An app whose tasks use as much CPU time as their payload says."""
 
 import time
 

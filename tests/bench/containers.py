@@ -1,7 +1,4 @@
-"""What hundreds of containers cost a supervisor's runtime: threads, memory, descriptors, and how long its verbs take.
-
-`python3 -m tests.bench.containers [--count 200]` starts an engine of its own and sleeping containers on it.
-"""
+"""Measure what hundreds of containers cost a supervisor's runtime: threads, memory, descriptors, time of its verbs."""
 
 import argparse
 import statistics
@@ -16,15 +13,15 @@ import structlog
 
 from orchestrator.errors import RuntimeUnavailableError
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench
-from tests.support.docker.engine import DockerEngine, docker_engine
+from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
 
 PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Of so many containers. Times are in seconds; `threads` and `memory_bytes` are this process's."""
+class ContainerFigures:
+    """The figures of one run. Times are in seconds; `threads` and `memory_bytes` are this process's."""
 
     count: int
     threads_before: int
@@ -40,7 +37,7 @@ class Figures:
     ended: int
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the figures as text."""
         grown = (self.memory_bytes - self.memory_before_bytes) / 2**20
         usual, slowest = self.spawn_seconds * 1000, self.slowest_spawn_seconds * 1000
         return [
@@ -52,8 +49,8 @@ class Figures:
         ]
 
 
-def measured(engine: DockerEngine, folder: Path, *, count: int) -> Figures:
-    """Start so many, look, restart the runtime, end them all."""
+def measured(engine: PrivateDockerEngine, folder: Path, *, count: int) -> ContainerFigures:
+    """Start `count` containers, sample them, restart the runtime, end them all."""
     process = psutil.Process()
     with docker_bench(engine, folder) as bench:
         threads_before, memory_before = threading.active_count(), process.memory_info().rss
@@ -70,7 +67,7 @@ def measured(engine: DockerEngine, folder: Path, *, count: int) -> Figures:
         for handle in adopted:
             bench.runtime.kill(handle.worker)
         ended = bench.exits(len(adopted), seconds=PATIENCE_SECONDS)
-    return Figures(
+    return ContainerFigures(
         count=count,
         threads_before=threads_before,
         threads=threads,
@@ -87,13 +84,13 @@ def measured(engine: DockerEngine, folder: Path, *, count: int) -> Figures:
 
 
 def _spawned(bench: DockerBench) -> float:
-    """How long it took to start one; while the engine can't keep up it is waited for, as a supervisor does."""
+    """Start one and return its time; wait while the engine can't keep up, as a supervisor does."""
     while True:
         began = CLOCK.monotonic()
         try:
             bench.spawn(STAY)
         except RuntimeUnavailableError:
-            eventually(lambda: not bench.runtime.trouble, seconds=PATIENCE_SECONDS)
+            eventually(lambda: not bench.runtime.unavailable_reason, seconds=PATIENCE_SECONDS)
             continue
         return CLOCK.monotonic() - began
 

@@ -1,4 +1,4 @@
-"""What the benchmark asks of every system, ours included: the seam between measuring and driving.
+"""The benchmark's interface to every system, ours included.
 
 A library is drained by our own loop in two processes; a framework brings its workers, which run `record.record`.
 """
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 BATCH = 100
 WORKERS = 2
@@ -20,7 +20,7 @@ class NotOfferedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """How many tasks a round of each measurement takes: a second or more of this system's work; 0: not offered."""
+    """Tasks per round of each measurement: a second or more of this system's work; 0: not offered."""
 
     add: int
     drain: int
@@ -28,7 +28,7 @@ class Loads:
     drain_batch: int = 0
 
     def divided(self, by: int) -> "Loads":
-        """The same loads for a run that only has to prove that everything works."""
+        """Return smaller loads for a run that only proves that everything works."""
         return Loads(
             add=_divided(self.add, by, step=1),
             drain=_divided(self.drain, by, step=1),
@@ -38,11 +38,11 @@ class Loads:
 
 
 IN_A_TABLE = Loads(add=4_000, drain=6_000, add_batch=60_000, drain_batch=120_000)
-"""Of queues in PostgreSQL that are compared: as many rows for each, as rows that are done with slow down the rest."""
+"""Tasks for all compared queues in PostgreSQL: finished rows slow down the rest, so all get equally many."""
 
 
 def _divided(load: int, by: int, *, step: int) -> int:
-    """A smaller load in whole steps that still means something; what is not offered stays so."""
+    """Return a smaller load in whole steps that is still useful; 0 stays 0."""
     if load == 0:
         return 0
     return max(load // by // step, -(-FEWEST_TASKS // step)) * step
@@ -54,7 +54,7 @@ class Producer(Protocol):
     def add(self, payload: bytes) -> None: ...
 
     def add_batch(self, payloads: Sequence[bytes]) -> None:
-        """Raises `NotOfferedError` when tasks can only be added one by one; then its load is 0."""
+        """Add a batch. Raises `NotOfferedError` when tasks can only be added one by one; then its load is 0."""
 
     def close(self) -> None: ...
 
@@ -63,20 +63,20 @@ class Consumer(Protocol):
     """One consumer's connection to a library."""
 
     def take(self, tasks: int) -> int:
-        """Lease up to `tasks` and delete them, the delete perhaps with the next call; 0 when none is left."""
+        """Lease up to `tasks` and delete them, perhaps with the next call; return 0 when none is left."""
 
     def close(self) -> None: ...
 
 
-class Driver(Protocol):
-    """One system under measurement, in one configuration. `start` and `stop` enclose one round."""
+class BenchDriver(Protocol):
+    """One system in one configuration. `start` and `stop` enclose one round."""
 
     name: str
     durable: str  # what an acknowledged add survives, as this configuration runs
     loads: Loads
 
-    def start(self, site: Site) -> None:
-        """Begin with an empty queue. Raises `EngineUnavailableError` when the system cannot be had here."""
+    def start(self, site: BenchSite) -> None:
+        """Begin with an empty queue. Raises `EngineUnavailableError` when the system can't run here."""
 
     def producer(self) -> Producer: ...
 
@@ -84,20 +84,20 @@ class Driver(Protocol):
         """Leave nothing behind; also called when `start` failed half-way."""
 
 
-class Library(Driver, Protocol):
+class Library(BenchDriver, Protocol):
     """A system without workers of its own."""
 
     def consumer(self) -> Callable[[], Consumer]:
-        """Something that opens a consumer in another process; it is pickled."""
+        """Return a picklable function that opens a consumer in another process."""
 
 
-class Framework(Driver, Protocol):
+class Framework(BenchDriver, Protocol):
     """A system that runs handlers."""
 
     def workers(self) -> Sequence[Sequence[str]]:
-        """The commands of its workers: `WORKERS` processes in all, one task at a time each, running `record`."""
+        """Return the commands of its workers: `WORKERS` processes, one task at a time each, running `record`."""
 
 
-def is_library(driver: Driver) -> bool:
-    """Whether our own loop drains it."""
+def is_library(driver: BenchDriver) -> bool:
+    """Return whether our own loop drains it."""
     return hasattr(driver, "consumer")

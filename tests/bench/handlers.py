@@ -1,4 +1,4 @@
-"""The program `towline work` runs for the benchmark: one handler that only notes that it started."""
+"""The benchmark's app for `towline work`: one handler that only records its start."""
 
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
@@ -9,5 +9,5 @@ app = App()
 
 @app.task(queue=QUEUE)
 def note(task: Task) -> None:
-    """As cheap as a handler can be."""
+    """Record the start, as cheaply as possible."""
     record(task.payload)

@@ -1,6 +1,6 @@
-"""A load generator that is not the bottleneck: ready-made requests over kept-alive connections, in its own process.
+"""A fast load generator in its own process: prepared requests over kept-alive connections.
 
-One epoll loop; a connection has one request under way. Responses are told apart by their Content-Length only.
+It uses one epoll loop, with one request per connection in flight. Responses are framed by their Content-Length only.
 """
 
 import json
@@ -28,7 +28,7 @@ Address = tuple[str, int] | str
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What came back: responses of status 2xx, the others, and how long it took."""
+    """The number of 2xx and of other responses, and the time taken."""
 
     answered: int
     refused: int
@@ -37,12 +37,12 @@ class LoadResult:
 
     @property
     def per_second(self) -> float:
-        """Rate of good answers."""
+        """The rate of 2xx responses."""
         return self.answered / self.seconds
 
 
 def run_load(address: Address, request: bytes, *, connections: int, seconds: float) -> LoadResult:
-    """Repeat `request` over so many connections for so long. Raises `MeasurementFailedError` unless all is 2xx."""
+    """Repeat `request` over `connections` for `seconds`. Raises `MeasurementFailedError` unless all is 2xx."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=_generate, args=(address, request, connections, seconds, theirs), daemon=True)
@@ -65,7 +65,7 @@ def run_load(address: Address, request: bytes, *, connections: int, seconds: flo
 
 @contextmanager
 def held_open(address: Address, requests: Sequence[bytes]) -> Iterator[Sequence[socket.socket]]:
-    """Send each request on a connection of its own and leave it waiting for its response."""
+    """Send each request on its own connection and leave it waiting."""
     sockets: list[socket.socket] = []
     try:
         for request in requests:
@@ -142,12 +142,12 @@ def _connect(address: Address) -> socket.socket:
 
 
 def add_request(address: tuple[str, int], queue: str, payload: bytes) -> bytes:
-    """An add of one task without a name, as bytes of HTTP."""
+    """Return the HTTP bytes of an add of one unnamed task."""
     return _post(address, f"/v1/queues/{queue}/add", {"tasks": [{"payload": b64encode(payload).decode()}]})
 
 
 def lease_request(address: tuple[str, int], queue: str, *, worker: str, wait_seconds: float) -> bytes:
-    """A lease of one task that waits, as bytes of HTTP."""
+    """Return the HTTP bytes of a waiting lease of one task."""
     return _post(address, f"/v1/queues/{queue}/lease", {"worker": worker, "wait_seconds": wait_seconds})
 
 

@@ -1,4 +1,4 @@
-"""A producer for libraries that live in an event loop: one by one without leaving the loop between two adds."""
+"""A producer for asyncio libraries that stays in the loop between two adds."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from tests.bench.driver import NotOfferedError
 
 
 class LoopProducer(ABC):
-    """Entering a loop for each add would cost such a library time that its users do not spend."""
+    """Entering a loop for each add would cost such a library time that its users don't spend."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -20,13 +20,13 @@ class LoopProducer(ABC):
 
     @abstractmethod
     async def leave(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
     def add(self, payload: bytes) -> None:
         self.run(self.send(payload))
 
     def add_one_by_one(self, payload: bytes, tasks: int) -> None:
-        """Add it so many times, each once the one before is acknowledged."""
+        """Add the payload `tasks` times, each once the one before is acknowledged."""
         self.run(self._send_each(payload, tasks))
 
     def add_batch(self, payloads: Sequence[bytes]) -> None:
@@ -37,7 +37,7 @@ class LoopProducer(ABC):
         self._loop.close()
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """In the loop, to its end."""
+        """Run a coroutine in the loop."""
         self._loop.run_until_complete(coroutine)
 
     async def _send_each(self, payload: bytes, tasks: int) -> None:

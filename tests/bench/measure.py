@@ -1,4 +1,4 @@
-"""The measurements that every system gets: adding, draining, and the time from add to start of handler."""
+"""The measurements of every system: add rate, drain rate, and time from add to start of handler."""
 
 import gc
 import multiprocessing
@@ -16,8 +16,8 @@ from typing import Literal, cast
 from tests.bench.driver import (
     BATCH,
     WORKERS,
+    BenchDriver,
     Consumer,
-    Driver,
     Framework,
     Library,
     NotOfferedError,
@@ -26,7 +26,7 @@ from tests.bench.driver import (
 )
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import RECORDING_VARIABLE, latencies_seconds, recorded, stamped_payload, steady_rate
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 Kind = Literal["add", "add_batch", "drain", "drain_batch", "latency"]
 KINDS: tuple[Kind, ...] = ("add", "add_batch", "drain", "drain_batch", "latency")
@@ -40,13 +40,13 @@ POLL_SECONDS = 0.01
 
 
 class MeasurementFailedError(Exception):
-    """A system did not do what was asked in time; the message says how far it came."""
+    """A system did not finish in time; the message says how far it came."""
 
 
-def measure(driver: Driver, kinds: Sequence[Kind], site: Site) -> dict[Kind, float]:
-    """One round of one system: rates in tasks a second, latency as its median in seconds.
+def measure(driver: BenchDriver, kinds: Sequence[Kind], site: BenchSite) -> dict[Kind, float]:
+    """Run one round of one system; return rates in tasks a second, latency as its median in seconds.
 
-    What a system does not offer is left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
+    Verbs a system does not offer are left out. Raises `EngineUnavailableError` and `MeasurementFailedError`.
     """
     figures: dict[Kind, float] = {}
     for kind in kinds:
@@ -59,7 +59,7 @@ def measure(driver: Driver, kinds: Sequence[Kind], site: Site) -> dict[Kind, flo
 
 
 @contextmanager
-def _started(driver: Driver, site: Site) -> Iterator[None]:
+def _started(driver: BenchDriver, site: BenchSite) -> Iterator[None]:
     try:
         driver.start(site)
         gc.collect()
@@ -68,7 +68,7 @@ def _started(driver: Driver, site: Site) -> Iterator[None]:
         driver.stop()
 
 
-def _add(driver: Driver, site: Site) -> float:
+def _add(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).add
     with closing(driver.producer()) as producer:
         payload = stamped_payload()
@@ -79,7 +79,7 @@ def _add(driver: Driver, site: Site) -> float:
         return tasks / (time.perf_counter() - began)
 
 
-def _add_batch(driver: Driver, site: Site) -> float:
+def _add_batch(driver: BenchDriver, site: BenchSite) -> float:
     batches = driver.loads.divided(site.divide_loads_by).add_batch // BATCH
     if batches == 0:
         raise NotOfferedError
@@ -92,7 +92,7 @@ def _add_batch(driver: Driver, site: Site) -> float:
         return batches * BATCH / (time.perf_counter() - began)
 
 
-def _drain(driver: Driver, site: Site) -> float:
+def _drain(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).drain
     _fill(driver, tasks)
     if is_library(driver):
@@ -103,7 +103,7 @@ def _drain(driver: Driver, site: Site) -> float:
     return steady_rate(recording)
 
 
-def _drain_batch(driver: Driver, site: Site) -> float:
+def _drain_batch(driver: BenchDriver, site: BenchSite) -> float:
     tasks = driver.loads.divided(site.divide_loads_by).drain_batch
     if not is_library(driver) or tasks == 0:
         raise NotOfferedError
@@ -111,8 +111,8 @@ def _drain_batch(driver: Driver, site: Site) -> float:
     return _drain_library(cast("Library", driver), tasks, size=BATCH)
 
 
-def _latency(driver: Driver, site: Site) -> float:
-    """Add one task every 20 ms to workers that wait; the median from just before the add to the handler."""
+def _latency(driver: BenchDriver, site: BenchSite) -> float:
+    """Add a task every 20 ms to waiting workers; return the median from just before the add to the handler."""
     if is_library(driver):
         raise NotOfferedError
     recording = site.new_directory("record") / "started"
@@ -131,7 +131,7 @@ def _latency(driver: Driver, site: Site) -> float:
     return statistics.median(latencies_seconds(recording))
 
 
-_MEASUREMENTS: dict[Kind, Callable[[Driver, Site], float]] = {
+_MEASUREMENTS: dict[Kind, Callable[[BenchDriver, BenchSite], float]] = {
     "add": _add,
     "add_batch": _add_batch,
     "drain": _drain,
@@ -140,8 +140,8 @@ _MEASUREMENTS: dict[Kind, Callable[[Driver, Site], float]] = {
 }
 
 
-def _fill(driver: Driver, tasks: int) -> None:
-    """Add at least `tasks`, in batches where there are batches."""
+def _fill(driver: BenchDriver, tasks: int) -> None:
+    """Add at least `tasks`, in batches where possible."""
     payload = stamped_payload()
     with closing(driver.producer()) as producer:
         if driver.loads.add_batch:
@@ -160,7 +160,7 @@ def _add_one_by_one(producer: Producer, payload: bytes, tasks: int) -> None:
 
 
 def _drain_library(driver: Library, tasks: int, *, size: int) -> float:
-    """Two processes connect, start together, and delete until none is left."""
+    """Let two processes connect, start together, and delete until none is left."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     children = []
@@ -191,7 +191,7 @@ def _drain_library(driver: Library, tasks: int, *, size: int) -> float:
 
 
 def _consume(connect: Callable[[], Consumer], size: int, pipe: Connection) -> None:
-    """A consumer's process: its count of deleted tasks, and when it began and made its last delete."""
+    """Run a consumer's process; send its count of deleted tasks, and the times of its start and last delete."""
     with closing(connect()) as consumer:
         pipe.send((0, 0.0, 0.0))
         pipe.recv()
@@ -214,7 +214,7 @@ def _receive(pipe: Connection) -> tuple[int, float, float]:
 
 @contextmanager
 def _workers(driver: Framework, recording: Path) -> Iterator[Callable[[], None]]:
-    """Run the framework's workers; yields a check that raises when one of them has ended."""
+    """Run the framework's workers; yield a check that raises when one of them has ended."""
     log = recording.with_name("workers.log")
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -240,7 +240,7 @@ def _popen(command: Sequence[str], recording: Path, output: int) -> subprocess.P
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process we started to end, then end whatever is left of its group."""
+    """End a process that we started, then the rest of its group."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
@@ -251,7 +251,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def check_alive(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> Callable[[], None]:
-    """A check that raises, with the last lines of the log, when one of the processes has ended."""
+    """Return a check that raises, with the log's last lines, when one of the processes has ended."""
 
     def check() -> None:
         for process in processes:
@@ -263,7 +263,7 @@ def check_alive(processes: Sequence[subprocess.Popen[bytes]], log: Path) -> Call
 
 
 def await_records(recording: Path, tasks: int, check: Callable[[], None]) -> None:
-    """Wait until so many handlers have started. Raises `MeasurementFailedError`, also when `check` does."""
+    """Wait until `tasks` handlers have started. Raises `MeasurementFailedError`, also when `check` does."""
     deadline = time.monotonic() + DRAIN_TIMEOUT_SECONDS
     while recorded(recording) < tasks:
         check()

@@ -1,6 +1,6 @@
-"""Towline side by side with its peers, in one run on this machine: `python3 -m tests.bench.peers`.
+"""Compare Towline with its peers in one run on this machine: `python3 -m tests.bench.peers`.
 
-It measures and reports; it never fails because a figure is missed. Servers are private, and ended with it.
+It measures and reports; a missed figure is no failure. Servers are private, and ended with it.
 """
 
 import argparse
@@ -18,14 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from queue_core.errors import QueueError
-from tests.bench.catalog import ENTRIES, NAMES, Entry
-from tests.bench.driver import Driver
+from tests.bench.catalog import ALONE, DEFAULT_SECTIONS, ENTRIES, NAMES, SECTIONS, CatalogEntry, SoloSection
+from tests.bench.driver import BenchDriver
 from tests.bench.measure import KINDS, Kind, MeasurementFailedError, measure
 from tests.bench.places import ENGINES, Engine
 from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, verdicts_table
 from tests.bench.requirements import judge
-from tests.bench.sections import ALONE, DEFAULT_SECTIONS, SECTIONS, Alone
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 from tests.support.stores.engines import EngineUnavailableError
 
 QUICK_DIVISOR = 10
@@ -33,38 +32,38 @@ QUICK_DIVISOR = 10
 
 @dataclass(slots=True)
 class Results:
-    """What a run has gathered: every round's value of every figure, and why some are missing."""
+    """Every round's figures so far, and why some are missing."""
 
     rounds: dict[str, list[float]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    drivers: dict[str, Driver] = field(default_factory=dict)
+    drivers: dict[str, BenchDriver] = field(default_factory=dict)
 
     def note(self, owner: str, figures: Mapping[str, float] | Mapping[Kind, float]) -> None:
-        """Keep one round's figures under their owner's name."""
+        """Record one round's figures under their owner's name."""
         for name, value in figures.items():
             self.rounds.setdefault(f"{owner}.{name}", []).append(value)
 
     def lack(self, owner: str, error: Exception, label: str) -> None:
-        """Remember why this one has no figures: it cannot be had here, or it was tried and failed."""
+        """Record why an owner has no figures: unavailable here, or failed."""
         word = "not here" if isinstance(error, EngineUnavailableError) else "failed"
         self.missing[owner] = f"{word}: {error}"
         print(f"{label}: {owner} {word}: {error}", flush=True)
 
     def medians(self) -> dict[str, float]:
-        """Each figure's median over the rounds it has."""
+        """Return each figure's median over its rounds."""
         return {name: statistics.median(values) for name, values in self.rounds.items()}
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     arguments = _arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwinds, so that every server is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that every server is ended
     divisor = QUICK_DIVISOR if arguments.quick else 1
     rounds = 1 if arguments.quick else arguments.rounds
     results = Results()
     with (
         tempfile.TemporaryDirectory(prefix="towline-bench-", dir=arguments.dir) as directory,
-        Site(
+        BenchSite(
             Path(directory),
             pgmq_sql=arguments.pgmq_sql,
             divide_loads_by=divisor,
@@ -73,7 +72,7 @@ def main() -> None:
     ):
         machine = _machine(site)
         print("  ".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
-        with suppress(KeyboardInterrupt):  # what was measured until then is still reported
+        with suppress(KeyboardInterrupt):  # figures measured so far are still reported
             _run(arguments, rounds, site, results)
     figures = results.medians()
     verdicts = judge(figures, results.missing)
@@ -87,10 +86,10 @@ def main() -> None:
         arguments.json.write_text(text + "\n")
 
 
-def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Results) -> None:
-    """Round by round, and one measurement of all systems after the other: a busy minute of the machine falls on all.
+def _run(arguments: argparse.Namespace, rounds: int, site: BenchSite, results: Results) -> None:
+    """Run round by round, each measurement for all systems in turn, so that a busy minute affects all.
 
-    Every other round goes through the systems backwards, so that none is always the one that follows another.
+    Every other round goes backwards through the systems, so that none always follows the same one.
     """
     for number in range(1, rounds + 1):
         label = f"round {number}/{rounds}"
@@ -105,7 +104,7 @@ def _run(arguments: argparse.Namespace, rounds: int, site: Site, results: Result
                     _measure_alone(part, engine, site, results, label)
 
 
-def _measure_system(entry: Entry, kind: Kind, site: Site, results: Results, label: str) -> None:
+def _measure_system(entry: CatalogEntry, kind: Kind, site: BenchSite, results: Results, label: str) -> None:
     if entry.name in results.missing:
         return
     try:
@@ -121,7 +120,7 @@ def _measure_system(entry: Entry, kind: Kind, site: Site, results: Results, labe
         results.lack(entry.name, error, label)
 
 
-def _measure_alone(part: Alone, engine: Engine, site: Site, results: Results, label: str) -> None:
+def _measure_alone(part: SoloSection, engine: Engine, site: BenchSite, results: Results, label: str) -> None:
     owner = part.owner(engine)
     if owner in results.missing:
         return
@@ -133,8 +132,8 @@ def _measure_alone(part: Alone, engine: Engine, site: Site, results: Results, la
         results.lack(owner, error, label)
 
 
-def _machine(site: Site) -> dict[str, object]:
-    """What the figures depend on: the sync of the disk first of all (a memory file system syncs for nothing)."""
+def _machine(site: BenchSite) -> dict[str, object]:
+    """Describe the machine, above all its disk's sync time (0 on a memory file system)."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),

@@ -1,4 +1,4 @@
-"""A new, empty store of ours on any engine, set as its peers on that engine are; nothing of it is left behind."""
+"""New, empty stores of ours on any engine, configured like their peers on that engine, removed at the end."""
 
 import logging
 import shutil
@@ -14,7 +14,7 @@ import structlog
 from queue_core.api import Queue
 from queue_core.connect import open_queue
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 Durability = Literal["strict", "relaxed"]
 Engine = Literal["sqlite", "postgresql", "redis"]
@@ -25,8 +25,8 @@ REDIS_DATABASES = 15  # beside 0, which is the peers', as a Redis has them that 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a store is to be opened, and how."""
+class BenchStore:
+    """A store's URL and durability."""
 
     url: str
     durability: Durability
@@ -34,38 +34,38 @@ class Place:
 
 
 @contextmanager
-def new_place(site: Site, engine: Engine, *, durability: Durability = "strict") -> Iterator[Place]:
-    """Room for one store. On Redis, which syncs once a second for all sides, durability is relaxed."""
+def new_place(site: BenchSite, engine: Engine, *, durability: Durability = "strict") -> Iterator[BenchStore]:
+    """Return a new store. On Redis, which syncs once a second for all sides, durability is relaxed."""
     if engine == "sqlite":
         directory = site.new_directory("towline")
         try:
-            yield Place(f"sqlite:///{directory}/bench.db", durability, engine)
+            yield BenchStore(f"sqlite:///{directory}/bench.db", durability, engine)
         finally:
             shutil.rmtree(directory)
     elif engine == "postgresql":
         with new_database(site) as url:
-            yield Place(url, durability, engine)
+            yield BenchStore(url, durability, engine)
     else:
         with _emptied(site) as url:
-            yield Place(url, "relaxed", engine)
+            yield BenchStore(url, "relaxed", engine)
 
 
-def opened(place: Place) -> Queue:
-    """Its queue, which is made when it is not there; a store says nothing of it, as a table is being printed."""
+def opened(place: BenchStore) -> Queue:
+    """Open its queue, made if needed; the store's log is silent while a table is printed."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     return open_queue(place.url, QUEUE, durability=place.durability)
 
 
 @contextmanager
-def new_database(site: Site) -> Iterator[str]:
-    """A database in the common PostgreSQL, so that no table, statistic or bloat is another system's; its URL."""
+def new_database(site: BenchSite) -> Iterator[str]:
+    """Make a database in the shared PostgreSQL, without other systems' tables, statistics or bloat; return its URL."""
     import psycopg
 
     server = site.postgresql()
     name = f"bench_{next(_NUMBERS)}"
     with closing(psycopg.connect(server, autocommit=True)) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
-        connection.execute("CHECKPOINT")  # what is measured does not pay for what came before
+        connection.execute("CHECKPOINT")  # earlier measurements must not slow down this one
     try:
         yield urlsplit(server)._replace(path=f"/{name}").geturl()
     finally:
@@ -74,8 +74,8 @@ def new_database(site: Site) -> Iterator[str]:
 
 
 @contextmanager
-def _emptied(site: Site) -> Iterator[str]:
-    """A database of its own in the common Redis; its URL."""
+def _emptied(site: BenchSite) -> Iterator[str]:
+    """Return the URL of an empty database in the shared Redis."""
     import redis
 
     number = next(_NUMBERS) % REDIS_DATABASES + 1
@@ -88,8 +88,8 @@ def _emptied(site: Site) -> Iterator[str]:
             connection.flushdb()
 
 
-def sizes(place: Place) -> dict[str, float]:
-    """Bytes on disk of all tables and of all indexes of a PostgreSQL place; of a Redis one, what it holds in memory."""
+def sizes(place: BenchStore) -> dict[str, float]:
+    """Return the bytes of all tables and of all indexes of a PostgreSQL store, or of a Redis store in memory."""
     if place.engine == "postgresql":
         import psycopg
 

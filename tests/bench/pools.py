@@ -1,7 +1,7 @@
-"""What a turn of one supervisor costs as its pools grow in number, and one decision as a pool grows in size.
+"""Measure a supervisor's turn as pools grow in number, and a decision as a pool grows in size.
 
-`python3 -m tests.bench.pools` prints both, in CPU time, which a busy machine does not change much; queue and processes
-are fakes that cost next to nothing, the rest is as it ships.
+`python3 -m tests.bench.pools` prints both, in CPU time, which a busy machine hardly changes; queue and processes are
+cheap fakes, the rest is the product.
 """
 
 import argparse
@@ -25,16 +25,15 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.view import Heartbeat
-from tests.support.fleet.decisions import learn_and_decide
 from tests.support.fleet.fakes import FakeRuntime
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 
 TURNS = 40
 WORKERS_PER_POOL = 4
 
 
 class SteadySource:
-    """Every worker holds a task, some tasks wait, and some finished since the last look."""
+    """A source where every worker holds a task, some tasks wait, and some finished since the last sample."""
 
     def __init__(self) -> None:
         self.turn = 0
@@ -69,7 +68,7 @@ class SteadySource:
 
 
 def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], list[float]]:
-    """CPU seconds of each turn of so many pools, all due at once, each with its workers; and of showing them after."""
+    """Return the CPU seconds of each turn of `pools` pools that are all due, and of publishing them."""
     clock, source, runtime = ManualMonotonicClock(), SteadySource(), FakeRuntime()
     names = iter(range(1_000_000))
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +81,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
             launch=Launch("memory:", folder, "lock", 60.0),
             identify=lambda pool: f"{pool}-{next(names)}",
         )
-        showcase = SnapshotWriter(files, clock=clock, url="memory:", pulse=Heartbeat(now=clock.monotonic()))
+        showcase = SnapshotWriter(files, clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
         specs = [_pool(number) for number in range(pools)]
         reconciler.set_pools({spec.name: spec for spec in specs})
         took, shown = [], []
@@ -105,7 +104,7 @@ def turn_seconds(pools: int, *, profile: bool = False) -> tuple[list[float], lis
 
 
 def decision_seconds(ready: int, workers: int) -> list[float]:
-    """CPU seconds of each decision for one pool of that size."""
+    """Return the CPU seconds of each decision for one pool of that size."""
     fleet = a_fleet_of(busy=workers)
     running = [a_lease(name, held=n / 9) for n, name in enumerate(fleet.workers)]
     step = ready // 8
@@ -136,7 +135,7 @@ def _pool(number: int) -> PoolSpec:
 
 
 def main() -> None:
-    """Print medians and worst of both."""
+    """Print median and maximum of both."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pools", type=int, default=200)
     parser.add_argument("--profile", action="store_true")

@@ -1,13 +1,12 @@
-"""Predicted against real: worker processes under a real `towline up`, and a simulation of the same arrivals.
+"""Compare a simulation with reality: real workers under `towline up`, and the same arrivals simulated.
 
     python3 -m tests.bench.predicted                      # 5 minutes of arrivals, three times
     python3 -m tests.bench.predicted --seconds 60 --repeats 1
 
 Arrivals follow a recorded shape; each task sleeps for a time drawn beforehand. Half a minute after the last task is
-done the run's own lifecycle log (when each task came, how long it was held), the start-up times of workers that had a
-core each and the CPU time of a start, as the supervisor measured them, go into the simulator, with the same settings.
-Worker-seconds until then must agree within 10 %, and the share of late tasks within 1 point. The prediction is the mean
-of several seeds: which start takes how long is drawn anew in each.
+done, the simulator gets the same settings, the run's lifecycle log, and the supervisor's measurements: start-up times
+of workers that had a core each, and the CPU time of a start. Worker-seconds must agree within 10 %, the share of late
+tasks within 1 point. The prediction is the mean of several seeds, which draw different start-up times.
 """
 
 import argparse
@@ -27,11 +26,11 @@ from typing import Final
 
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
-from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessFleet
-from orchestrator.demo.fleet_process import FleetProcess
+from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.demo.script import due_seconds, recorded_shape
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler
@@ -48,9 +47,9 @@ LATE_POINTS: Final = 0.01
 SEEDS: Final = 5
 UP_SECONDS: Final = 30.0
 DONE_SECONDS: Final = 180.0
-"""How long after the last arrival all must be done."""
+"""Seconds after the last arrival within which all tasks must be done."""
 IDLE_SECONDS: Final = 30.0
-"""How long after the last task the fleet is watched."""
+"""Seconds for which the fleet is watched after the last task."""
 LOOK_SECONDS: Final = 0.1
 POOL: Final = "sleepers"
 SETTINGS: Final = """\
@@ -66,7 +65,7 @@ pools:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FleetOutcome:
     """Worker-seconds, late tasks, waits in slos and starts of a run, real or predicted."""
 
     worker_seconds: float
@@ -78,7 +77,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, predict, compare; exit code 1 when a prediction was off."""
+    """Run, predict and compare; return 1 when a prediction was off."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300.0, help="how long tasks arrive")
     parser.add_argument("--rate", type=float, default=1.5, help="tasks a second, on average")
@@ -104,10 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Random) -> float:
-    """Feed a real fleet, and watch it until it has been idle for a while; the epoch second at which that was over."""
+    """Feed a real fleet, and watch it until it has been idle for a while; return that time in epoch seconds."""
     due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
     sleeps = ServiceTimes(service).drawn(len(due), rng)
-    fleet = FleetProcess(folder, crew=ProcessFleet())
+    fleet = FleetProcess(folder, workers=ProcessWorkers())
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)
@@ -131,7 +130,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
 
 
 def connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
-    """The queues of a fleet that was only just started, once it answers."""
+    """Open the queues of a starting fleet, once it answers."""
     give_up_at = time.monotonic() + UP_SECONDS
     while True:
         fleet.check()
@@ -148,7 +147,7 @@ def connected(fleet: FleetProcess, folder: Path) -> HttpQueues:
 
 
 def wait_until_done(fleet: FleetProcess, queue: HttpQueue, *, within_seconds: float = DONE_SECONDS) -> None:
-    """Return when the queue is empty. Raises `SystemExit` when it is not in time, and when the fleet has ended."""
+    """Wait until the queue is empty. Raises `SystemExit` after `within_seconds`, and when the fleet has ended."""
     give_up_at = time.monotonic() + within_seconds
     while True:
         fleet.check()
@@ -183,19 +182,19 @@ def _compare(folder: Path, repeat: int, ends_at: float) -> bool:
     return is_right
 
 
-def _real(folder: Path, recorded: RecordedTasks, spec: PoolSpec, ends_at: float) -> Outcome:
+def _real(folder: Path, recorded: RecordedTasks, spec: PoolSpec, ends_at: float) -> FleetOutcome:
     deaths = state_of(load_project(folder / "towline.yaml")).read_deaths(limit=100_000)
     lives = [(float(str(death["at"])), float(str(death["lived_seconds"]))) for death in deaths]
     lived = math.fsum(max(0.0, min(at, ends_at) - (at - seconds)) for at, seconds in lives)
     late = sum(1 for seconds in recorded.waits if seconds > spec.slo) / len(recorded.waits)
     p99, worst = quantile(recorded.waits, 0.99) / spec.slo, recorded.waits[-1] / spec.slo
-    return Outcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
+    return FleetOutcome(lived, late, len(lives), quantile(recorded.waits, 0.95), p99, worst)
 
 
-def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, ends_at: float) -> Outcome:
+def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, ends_at: float) -> FleetOutcome:
     runs = simulated(recorded, spec, world)
     until = ends_at - recorded.begins_at
-    return Outcome(
+    return FleetOutcome(
         statistics.mean(workers_over(run.sizes, end_at=until, slots=1)[0] * until for run in runs),
         statistics.mean(run.late_share for run in runs),
         statistics.mean(run.starts for run in runs),
@@ -206,7 +205,7 @@ def _predicted(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld, e
 
 
 def simulated(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld) -> list[RunResult]:
-    """The same tasks through the simulator, once for each seed."""
+    """Simulate the same tasks once for each seed."""
     start_seconds = world.computed_start_seconds
     return [
         simulate(
@@ -221,7 +220,7 @@ def simulated(recorded: RecordedTasks, spec: PoolSpec, world: SimulatedWorld) ->
 
 
 def world_of(folder: Path) -> SimulatedWorld:
-    """This host as a run found it. Of its starts those that had a core each are drawn from."""
+    """Return this host as a run measured it; start-up times are those of starts with a core each."""
     cores, starts = len(os.sched_getaffinity(0)), _starts(folder)
     alone = [
         ended_at - began_at
@@ -237,7 +236,7 @@ def world_of(folder: Path) -> SimulatedWorld:
 
 
 def _starts(folder: Path) -> list[tuple[float, float]]:
-    """When each start began and ended, in epoch seconds, as the supervisor's log tells."""
+    """Return when each start began and ended, in epoch seconds, from the supervisor's log."""
     began_at: dict[str, float] = {}
     found = []
     for line in (folder / "up.log").read_text(errors="replace").splitlines():

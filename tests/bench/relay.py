@@ -1,4 +1,4 @@
-"""A relay that counts the HTTP requests that pass: what a worker says, whatever its implementation is."""
+"""A relay that counts HTTP requests, for workers of any implementation."""
 
 import selectors
 import socket
@@ -11,8 +11,8 @@ LOOK_UP_SECONDS = 0.1
 METHODS = (b"GET ", b"POST ", b"PUT ", b"DELETE ")
 
 
-class Relay:
-    """Forwards connections to a server. `requests` counts what clients began to say, one at a time each."""
+class CountingRelay:
+    """Forwards connections to a server. `requests` counts the clients' requests, one at a time each."""
 
     def __init__(self, target: tuple[str, int]) -> None:
         self._target = target
@@ -24,11 +24,11 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """Where clients are to connect."""
+        """The URL for clients."""
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def run(self, stop: Event) -> None:
-        """Forward until told to stop, then close every connection."""
+        """Forward until `stop`, then close every connection."""
         while not stop.is_set():
             for key, _ in self._selector.select(LOOK_UP_SECONDS):
                 if key.data is None:
@@ -63,9 +63,9 @@ class Relay:
 
 
 @contextmanager
-def relaying(target: tuple[str, int]) -> Iterator[Relay]:
-    """A relay in a thread of its own."""
-    relay = Relay(target)
+def relaying(target: tuple[str, int]) -> Iterator[CountingRelay]:
+    """Run a relay in its own thread."""
+    relay = CountingRelay(target)
     stop = Event()
     thread = Thread(target=relay.run, args=(stop,), name="relay")
     thread.start()

@@ -1,11 +1,11 @@
-"""A run's figures as tables and as JSON. Pure: text out of values."""
+"""A run's figures as tables and as JSON. Pure."""
 
 from collections.abc import Mapping, Sequence
 
+from tests.bench.catalog import ALONE
 from tests.bench.measure import KINDS
 from tests.bench.places import ENGINES
 from tests.bench.requirements import SCALE, Verdict
-from tests.bench.sections import ALONE
 
 HEADINGS = {
     "add": "add 1 by 1",
@@ -17,7 +17,7 @@ HEADINGS = {
 
 
 def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, float]) -> str:
-    """Rates in tasks a second and latency of each system; `rows` are (key, name, durable)."""
+    """Return rates in tasks a second and latency of each system; `rows` are (key, name, durable)."""
     lines = [["system", *(HEADINGS[kind] for kind in KINDS), "durable when acknowledged"]]
     for key, name, durable in rows:
         if not any(f"{key}.{kind}" in figures for kind in KINDS):
@@ -28,14 +28,14 @@ def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, fl
 
 
 def alone_table(figures: Mapping[str, float]) -> str:
-    """Towline's own figures, those that have no peer, in their plainest unit."""
+    """Return Towline's figures without peers, in readable units."""
     sections = tuple(part.owner(engine) + "." for part in ALONE for engine in ENGINES)
     named = [(name, value) for name, value in figures.items() if name.startswith(sections) and ".minute_" not in name]
     return _table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
 
 
 def verdicts_table(verdicts: Sequence[Verdict]) -> str:
-    """Each requirement: the figure, what it must be, what it is, and the word for it."""
+    """Return each requirement with its figure, its bound, its value and the verdict."""
     lines = [["requirement", "must be", "measured", ""]]
     for verdict in verdicts:
         wanted = verdict.requirement
@@ -52,7 +52,7 @@ def as_json(
     verdicts: Sequence[Verdict],
     missing: Mapping[str, str],
 ) -> dict[str, object]:
-    """Everything the tables say and the rounds behind them; rates in tasks a second, times in seconds, bytes."""
+    """Return all tables and rounds; rates in tasks a second, times in seconds, bytes."""
     return {
         "machine": dict(machine),
         "figures": {name: {"median": figures[name], "rounds": list(values)} for name, values in rounds.items()},
@@ -77,7 +77,7 @@ def _cell(kind: str, value: float | None) -> str:
 
 
 def _plain(name: str, value: float) -> str:
-    """A figure says by its name what it is: a rate, a share of a core, bytes, a count, or else a time."""
+    """Format a figure by its name: a rate, a share of a core, bytes, a count, or else a time."""
     if "add_by" in name:
         return f"{value:,.0f} /s"
     if name.endswith("share"):

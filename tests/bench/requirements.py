@@ -1,4 +1,4 @@
-"""What Towline promises about speed, as ratios between figures of one run, and whether a run kept it. Pure."""
+"""Towline's speed requirements, as ratios between figures of one run, and their verdicts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A requirement and what the run says of it; `measured` is None when a figure is missing."""
+    """The verdict on a requirement; `measured` is None when a figure is missing."""
 
     requirement: Requirement
     measured: float | None
@@ -40,7 +40,7 @@ def _same_cost(what: str, figure: str, against: str) -> Requirement:
 
 
 def _scale(owner: str, engine: str) -> Sequence[Requirement]:
-    """The same cost at a hundred times the tasks, and at so many tags."""
+    """Require the same cost at a hundred times the tasks, and at many tags."""
     return (
         *(
             _same_cost(f"{engine}: {verb} at 1,000,000 pending vs 10,000", f"{owner}.{verb}_1m", f"{owner}.{verb}_10k")
@@ -54,7 +54,7 @@ def _scale(owner: str, engine: str) -> Sequence[Requirement]:
 
 
 def _flat(owner: str, engine: str, names: Sequence[str]) -> Sequence[Requirement]:
-    """What churn must not make grow."""
+    """Require that churn does not make these grow."""
     return tuple(
         _same_cost(f"{engine}: churn, {name}, last vs second minute", f"{owner}.last_{name}", f"{owner}.second_{name}")
         for name in names
@@ -70,17 +70,18 @@ _SQLITE = (
     _faster("add x100 vs pgmq", "towline.add_batch", 2, "pgmq.add_batch"),
     _faster("add x100 vs Procrastinate", "towline.add_batch", 8, "procrastinate.add_batch"),
     _faster("lease + delete x100, 2 processes, vs pgmq", "towline.drain_batch", 2, "pgmq.drain_batch"),
-    _faster("add one by one vs Celery", "towline.add", 2, "celery.add"),
-    _faster("lease + delete one by one, 2 processes, vs Celery", "towline.drain", 4, "celery.drain"),
+    _faster("add one by one vs Celery", "towline.add", 1.8, "celery.add"),
+    _faster("lease + delete one by one, 2 processes, vs Celery", "towline.drain", 3.8, "celery.drain"),
+    _faster("lease + delete one by one, 2 processes, vs Huey", "towline.drain", 1.3, "huey.drain"),
     _faster("lease + delete one by one, 2 processes, vs Procrastinate", "towline.drain", 6, "procrastinate.drain"),
     _faster(
         "lease + delete one by one, 2 processes, vs beanstalkd synced", "towline.drain", 0.9, "beanstalkd-synced.drain"
     ),
     _faster("add one by one, relaxed, vs beanstalkd without a log", "towline-relaxed.add", 2, "beanstalkd.add"),
-    _faster("served, 2 workers, one task at a time, vs Celery prefork 2", "towline-served.drain", 3, "celery.drain"),
-    _faster("the same, relaxed: Celery syncs nothing either", "towline-served-relaxed.drain", 3, "celery.drain"),
-    _faster("served, 2 workers, one task at a time, vs RQ", "towline-served.drain", 30, "rq.drain"),
-    _faster("the same, relaxed: RQ syncs nothing either", "towline-served-relaxed.drain", 30, "rq.drain"),
+    _faster("served, 2 workers, one task at a time, vs Celery prefork 2", "towline-served.drain", 2.6, "celery.drain"),
+    _faster("the same, relaxed: Celery syncs nothing either", "towline-served-relaxed.drain", 2.6, "celery.drain"),
+    _faster("served, 2 workers, one task at a time, vs RQ", "towline-served.drain", 20, "rq.drain"),
+    _faster("the same, relaxed: RQ syncs nothing either", "towline-served-relaxed.drain", 20, "rq.drain"),
     Requirement("add to start of handler, median", "towline-served.latency", "under", 3, "ms"),
     _faster("64 connections adding one by one vs 1", "path.add_by_64_connections", 5, "path.add_by_1_connection"),
     Requirement("round trips a task in steady state", "path.round_trips_per_task", "under", 1.05),
@@ -146,10 +147,10 @@ REQUIREMENTS = _SQLITE + _POSTGRESQL + _REDIS
 
 
 def judge(figures: Mapping[str, float], missing: Mapping[str, str]) -> Sequence[Verdict]:
-    """What the run's medians say of each requirement; what was not asked for is left out.
+    """Return the verdict on each requirement from the run's medians; those not chosen are left out.
 
     Args:
-        missing: why a system or section that was asked for has no figures.
+        missing: why a chosen system or section has no figures.
     """
     verdicts = [_verdict(requirement, figures, missing) for requirement in REQUIREMENTS]
     return [verdict for verdict in verdicts if verdict is not None]

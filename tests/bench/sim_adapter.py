@@ -1,10 +1,10 @@
-"""The project's own policy behind the interface of an outside simulator that races autoscalers on recorded arrivals.
+"""The project's policy behind the interface of an outside simulator that compares autoscalers on recorded arrivals.
 
-That simulator calls `decide(observation)` every `interval` seconds, and tells counts: neither when a lease ended nor
-which began late, both of which a queue tells; nor does it call when a worker exits, which wakes a supervisor. So it is
-asked for ten looks per turn. A look only takes note; the policy is asked once per `turn_seconds`, and at once when a
-supervisor's turn comes at once: a first task without any worker, a start that failed, the exit of a drained worker.
-Nothing is decided here.
+That simulator calls `decide(observation)` every `interval` seconds with counts only: it reports neither when a lease
+ended nor which began late, unlike a queue, and does not call when a worker exits, which wakes a supervisor. So it is
+called ten times per turn. Most calls only take a sample; the policy decides once per `turn_seconds`, and at once when a
+supervisor's turn would come at once: a first task without workers, a failed start, the exit of a drained worker. The
+adapter decides nothing itself.
 """
 
 import bisect
@@ -20,17 +20,17 @@ from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
-from tests.support.fleet.decisions import learn_and_decide
+from tests.support.fleet.fleet_builders import learn_and_decide
 
 POSITIONS = 8
 MAX_SEEN = 2000
 LOOKS_PER_TURN = 10
-CORES = 64  # the simulated host starts any number of workers at a time
+CORES = 64  # the simulated host can start any number of workers at a time
 _SAME_SECONDS = 1e-6
 
 
 class Settings(Protocol):
-    """What the simulator tells a policy once: the slo in seconds, and the bounds."""
+    """The simulator's settings for a policy: the slo in seconds, and the bounds."""
 
     slo: float
     max_workers: int
@@ -38,7 +38,7 @@ class Settings(Protocol):
 
 
 class Observation(Protocol):
-    """What the simulator tells a policy at each decision; see its documentation."""
+    """The simulator's input to each decision; see its documentation."""
 
     t: float
     ready: int
@@ -58,13 +58,13 @@ class Observation(Protocol):
 
 
 class Plan(Protocol):
-    """The simulator's richer answer: the size, the idle workers to let go (None: as it likes), and why."""
+    """The simulator's full answer: the size, the idle workers to retire (None: its choice), and why."""
 
     def __init__(self, desired: int, reap: list[int] | None, why: str) -> None: ...
 
 
-class Ended(NamedTuple):
-    """A lease that ended; `at_a_time` counts the leases held when it began."""
+class EndedLease(NamedTuple):
+    """A lease that ended; `at_a_time` is the number of leases held when it began."""
 
     held_seconds: float
     at_a_time: int
@@ -75,11 +75,11 @@ class Ended(NamedTuple):
 
 
 @dataclass(slots=True)
-class Seen:
-    """What the looks since the last turn saw; `starts` are seconds."""
+class SeenSinceTurn:
+    """The samples since the last turn; `starts` are seconds."""
 
     arrivals: int = 0
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[EndedLease] = field(default_factory=list)
     starts: list[float] = field(default_factory=list)
 
 
@@ -93,7 +93,7 @@ class Towline:
     settings: ClassVar[dict[str, object]] = {}
 
     def __init__(self, cfg: Settings) -> None:
-        # It knows an answer by its class, which is where its settings' class is.
+        # The simulator checks the answer's class, which is in the module of its settings' class.
         self.answer: type[Plan] = sys.modules[type(cfg).__module__].Plan
         self.spec = PoolSpec.model_validate(
             {
@@ -112,21 +112,21 @@ class Towline:
         self.decision: Decision | None = None
         self.due_at = 0.0
         self.looked_at = -self.interval
-        self.seen = Seen()
+        self.seen = SeenSinceTurn()
         self.running: dict[float, bool] = {}  # by the instant they began: whether late
         self.held: list[tuple[float, int]] = []
         self.births: set[float] = set()
         self.draining = 0
 
     def decide(self, o: Observation) -> Plan:
-        """What a look brings: at a turn the answer of the policy and plan as they ship, else as many as there are."""
+        """Return the decision of the product's policy and plan at a turn, else the present size."""
         is_urgent = self._look(o)
         if not is_urgent and o.t < self.due_at - _SAME_SECONDS:
             return self.answer(o.alive, [], "")
         self.due_at = o.t + self.spec.turn_seconds
         now = Monotonic(o.t)
         fleet, sample = self._fleet(o, now), self._sample(o, now)
-        self.seen = Seen()
+        self.seen = SeenSinceTurn()
         decision, self.state = learn_and_decide(
             sample, fleet=fleet, spec=self.spec, state=self.state, now=now, conditions=Conditions(cores=CORES)
         )
@@ -139,7 +139,7 @@ class Towline:
         return self.answer(size, [int(leave.worker[1:]) for leave in todo.retire], why)
 
     def _look(self, o: Observation) -> bool:
-        """Note what happened since the last look; whether a supervisor would take a turn at once."""
+        """Record what happened since the last sample; return whether a supervisor would take a turn at once."""
         span, self.looked_at = max(_SAME_SECONDS, o.t - self.looked_at), o.t
         has_changed = not self.held or self.held[-1][1] != o.inflight
         if has_changed:
@@ -155,7 +155,7 @@ class Towline:
         return is_first or has_exit or bool(o.start_fails)
 
     def _note_leases(self, o: Observation, span: float) -> None:
-        """A lease that ran at an earlier look ended when its seconds say; one that did not, somewhere in between."""
+        """Record ended leases: at the time their seconds give if seen running, else somewhere in between."""
         late = o.late
         running: dict[float, bool] = {}
         for held in o.elapsed():
@@ -171,7 +171,7 @@ class Towline:
             else:
                 ended_at, is_late = o.t - span / 2, late > 0
                 late -= is_late
-            self.seen.ended.append(Ended(held, at_a_time, is_ok, number, ended_at, is_late))
+            self.seen.ended.append(EndedLease(held, at_a_time, is_ok, number, ended_at, is_late))
         self.running = running
 
     def _note_starts(self, o: Observation) -> None:
@@ -192,7 +192,7 @@ class Towline:
 
     def _fleet(self, o: Observation, now: Monotonic) -> Fleet:
         workers = [self._worker(f"i{number}", "idle", since=now - seconds) for seconds, number in o.idle()]
-        for n, held in enumerate(_longest_first(o)):  # those that drain began nothing since they were asked to
+        for n, held in enumerate(_longest_first(o)):  # draining workers began nothing since
             state: State = "draining" if n < o.n_drain else "busy"
             workers.append(self._worker(f"b{n}", state, since=now - held, leases=1))
         workers += [self._worker(f"s{n}", "starting", since=now - age) for n, age in enumerate(o.starting())]
@@ -204,7 +204,7 @@ class Towline:
         )
 
     def _held_at(self, at: float) -> int:
-        """How many leases were held then, as far as was seen."""
+        """Return how many leases were held then, as far as was seen."""
         seen = bisect.bisect_left(self.held, (at, 0))
         return self.held[min(seen, len(self.held) - 1)][1]
 
@@ -250,7 +250,7 @@ class Towline:
 
 
 class Guarded(Towline):
-    """The same, which tries whether fewer workers get as much done."""
+    """The same, with the contention guard's trial of fewer workers."""
 
     name: ClassVar = "guarded"
     settings: ClassVar = {"contention": "guard"}
@@ -261,5 +261,5 @@ def _longest_first(o: Observation) -> list[float]:
 
 
 def _instant(at: float) -> float:
-    """The same for one event at any two looks."""
+    """Return the same value for one event at any two samples."""
     return round(at, 6)

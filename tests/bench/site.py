@@ -1,4 +1,4 @@
-"""Where a benchmark runs: one directory on one disk, and private servers started when first asked for."""
+"""A benchmark's site: one directory on one disk, and private servers started on demand."""
 
 import os
 import time
@@ -14,8 +14,8 @@ from tests.support.stores.engines import Engine, EngineUnavailableError
 FSYNC_SAMPLES = 50
 
 
-class Site:
-    """The directory, the servers, and the pgmq file given by the user; closing it ends every server."""
+class BenchSite:
+    """The directory, the servers, and the user's pgmq file; closing it ends every server."""
 
     def __init__(
         self,
@@ -41,30 +41,30 @@ class Site:
         self._stack.close()
 
     def redis(self, *, logged: bool = False) -> str:
-        """Its URL; nothing is saved or synced, as Celery's users commonly run it, or `logged`: synced every second."""
+        """Return its URL; nothing is saved, as Celery's users commonly run it, or `logged`: synced every second."""
         if not logged:
             return self._url("redis", lambda: engines.redis(self.directory))
         everysec = {"appendfsync": "everysec"}
         return self._url("redis logged", lambda: engines.redis(self.directory, durable=True, settings=everysec))
 
     def postgresql(self) -> str:
-        """Its URL, over a Unix socket; every commit is synced, as it ships."""
+        """Return its URL, over a Unix socket; every commit is synced, the default."""
         return self._url("postgresql", lambda: engines.postgresql(self.directory))
 
     def beanstalkd(self, *, synced: bool) -> str:
-        """Its URL; in memory, or with a log that is synced at every write."""
+        """Return its URL; in memory, or with a log that is synced at every write."""
         name = "beanstalkd synced" if synced else "beanstalkd"
         return self._url(name, lambda: engines.beanstalkd(self.directory, synced=synced))
 
     def new_directory(self, name: str) -> Path:
-        """An empty directory that nothing used before."""
+        """Return a new, empty directory."""
         number = sum(1 for _ in self.directory.glob(f"{name}-*"))
         path = self.directory / f"{name}-{number}"
         path.mkdir()
         return path
 
     def fsync_seconds(self) -> float:
-        """The median of appending 4 KiB and syncing it: what a durable change costs at least."""
+        """Return the median time to append 4 KiB and sync: the least cost of a durable change."""
         taken = []
         path = self.directory / "fsync-probe"
         with path.open("wb", buffering=0) as file:
@@ -77,7 +77,7 @@ class Site:
         return sorted(taken)[FSYNC_SAMPLES // 2]
 
     def _url(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> str:
-        """Start it at the first call; a server that could not be started is not tried again."""
+        """Start it at the first call; don't retry a server that could not be started."""
         if name not in self._running:
             try:
                 self._running[name] = self._stack.enter_context(start())

@@ -1,4 +1,4 @@
-"""The program whose workers the prediction is held against: a task says how long it takes, and takes that long."""
+"""An app whose tasks take as long as their payload says."""
 
 import time
 
@@ -12,5 +12,5 @@ app = App()
 
 @app.task(queue=QUEUE)
 def sleep(task: Task) -> None:
-    """Take as many seconds as the payload says."""
+    """Sleep as many seconds as the payload says."""
     time.sleep(float(task.payload))

@@ -1,6 +1,6 @@
-"""How fast the SQLite store is by itself: `python3 -m tests.bench.store [--seconds N] [--relaxed]`.
+"""Measure the SQLite store by itself: `python3 -m tests.bench.store [--seconds N] [--relaxed]`.
 
-One line per shape of work: tasks per second, 200-byte payloads, every acknowledged change synced unless relaxed.
+One line per kind of work: tasks per second, 200-byte payloads, every acknowledged change synced unless relaxed.
 """
 
 import argparse
@@ -31,7 +31,7 @@ def _open(path: Path, durability: Durability) -> Store:
 
 
 def fill(store: Store, number: int, *, batch: int, tags: int = 1) -> float:
-    """Add `number` tasks in batches; tasks per second."""
+    """Add `number` tasks in batches; return tasks per second."""
     clock = SystemClock()
     started = time.perf_counter()
     for first in range(0, number, batch):
@@ -43,7 +43,7 @@ def fill(store: Store, number: int, *, batch: int, tags: int = 1) -> float:
 
 
 def drain(store: Store, *, batch: int, worker: str, at_most: int, tags: TagFilter = ANY) -> int:
-    """Lease and delete, the delete of one batch fused with the lease of the next; how many tasks."""
+    """Lease and delete, each delete combined with the next lease; return how many tasks."""
     clock = SystemClock()
     request = LeaseRequest(batch, 60.0, tags, worker)
     tokens: list[str] = []
@@ -73,7 +73,7 @@ def _drain_in_process(
 
 
 def drain_by_two(path: Path, durability: Durability, *, batch: int) -> float:
-    """Two processes drain one file; tasks per second of both."""
+    """Let two processes drain one file; return tasks per second of both."""
     context = multiprocessing.get_context("spawn")
     barrier, told = context.Barrier(2), context.Queue()
     processes = [
@@ -90,12 +90,12 @@ def drain_by_two(path: Path, durability: Durability, *, batch: int) -> float:
 
 
 def report(name: str, rate: float) -> None:
-    """One line."""
+    """Print one line."""
     print(f"{name:<44}{rate:>12,.0f} /s", flush=True)
 
 
 def main() -> None:
-    """Run the shapes one after the other, each on a file of its own."""
+    """Measure one kind of work after another, each on its own file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, default=40_000, help="tasks per shape in batches; a tenth one by one")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))

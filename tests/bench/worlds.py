@@ -1,16 +1,16 @@
-"""A pool in random worlds beside its peers: in which of them does it do far worse than one of them?
+"""Compare a pool with its peers in random worlds: in which is it far worse than one of them?
 
-    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and what they come to
+    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and a summary
 
-A line tells of the pool and of each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
-worlds with a regret (see `Judged.regrets`).
+A line has for the pool and each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
+worlds with a regret (see `WorldResult.regrets`).
 """
 
 import argparse
 import math
 from collections.abc import Iterable, Sequence
 
-from tests.support.fleet.worlds import Judged, a_world, judged
+from tests.support.fleet.worlds import WorldResult, a_world, world_result
 
 
 def _mean(numbers: Iterable[float]) -> float:
@@ -22,8 +22,8 @@ def _geometric(numbers: Iterable[float]) -> float:
     return math.exp(_mean(math.log(number) for number in numbers))
 
 
-def summary(found: Sequence[Judged]) -> str:
-    """What some worlds come to, in a few lines."""
+def summary(found: Sequence[WorldResult]) -> str:
+    """Return the summary of some worlds, in a few lines."""
     marked = [one for one in found if one.regrets]
     late, best_late = (
         _mean(one.pool.late_share for one in found),
@@ -50,7 +50,7 @@ def main() -> None:
     given = parser.parse_args()
     found = []
     for number in range(given.first, given.last):
-        found.append(judged(a_world(number)))
+        found.append(world_result(a_world(number)))
         print(found[-1].line, flush=True)
     if found:
         print(summary(found))

@@ -1,4 +1,4 @@
-"""`python3 -m tests.differential --programs 100 --steps 150 --store memory sqlite`: our answers beside Google's."""
+"""`python3 -m tests.differential --programs 100 --steps 150 --store memory sqlite`: compare us with Google's stub."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ FIRST_SEED = 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 when every answer was the stub's, or differed by a rule; else 1."""
+    """Return 0 when every answer was the stub's, or differed by a rule; else 1."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.differential", description=__doc__)
     parser.add_argument("--programs", type=int, default=100)
     parser.add_argument("--steps", type=int, default=150)

@@ -1,4 +1,4 @@
-"""What a call is answered with, as values that can be compared: tasks by the names that Google's stub gave them."""
+"""The answers of calls as comparable values; tasks have the names that Google's stub gave them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,14 +22,14 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The stub raised something that is no answer."""
+    """An exception in the stub instead of an answer."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """A code per task, and whether a name was chosen; the names themselves differ."""
+class AddAnswer:
+    """A code per task, and whether its name was chosen by the queue; the names themselves differ."""
 
     results: tuple[tuple[int, bool], ...]
     chosen: tuple[bytes, ...] = field(compare=False)
@@ -60,13 +60,13 @@ class Modified:
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeleteAnswer:
     codes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
-    """What statistics tell beside the tasks: the stub draws it at random."""
+class RecentFigures:
+    """The statistics of recent time, which the stub draws at random."""
 
     last_minute: int
     last_hour: int
@@ -75,24 +75,24 @@ class Recent:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Tasks and lowest eta of each queue."""
+class StatsAnswer:
+    """The number of tasks and the lowest eta of each queue."""
 
     queues: tuple[tuple[int, int], ...]
-    recent: tuple[Recent | None, ...] = field(compare=False)
+    recent: tuple[RecentFigures | None, ...] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """An answer with nothing in it."""
+class EmptyAnswer:
+    """An answer without content."""
 
 
-Answer: TypeAlias = Refused | Crashed | Added | Leased | Modified | Deleted | Told | Done
+Answer: TypeAlias = Refused | Crashed | AddAnswer | Leased | Modified | DeleteAnswer | StatsAnswer | EmptyAnswer
 
 
-def _added(response: Any) -> Answer:
+def _add_answer(response: Any) -> Answer:
     results = [(one.result, one.HasField("chosen_task_name")) for one in response.taskresult]
-    return Added(tuple(results), tuple(bytes(one.chosen_task_name) for one in response.taskresult))
+    return AddAnswer(tuple(results), tuple(bytes(one.chosen_task_name) for one in response.taskresult))
 
 
 def _leased(response: Any) -> Answer:
@@ -110,9 +110,9 @@ def _leased(response: Any) -> Answer:
     )
 
 
-def _told(response: Any) -> Answer:
+def _stats_answer(response: Any) -> Answer:
     recent = tuple(
-        Recent(
+        RecentFigures(
             one.scanner_info.executed_last_minute,
             one.scanner_info.executed_last_hour,
             one.scanner_info.requests_in_flight,
@@ -122,7 +122,7 @@ def _told(response: Any) -> Answer:
         else None
         for one in response.queuestats
     )
-    return Told(tuple((one.num_tasks, one.oldest_eta_usec) for one in response.queuestats), recent)
+    return StatsAnswer(tuple((one.num_tasks, one.oldest_eta_usec) for one in response.queuestats), recent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ def _method(name: str, message: str, read: Callable[[Any], Answer]) -> Method:
     return Method(name, request, getattr(service_pb2, f"TaskQueue{message}Response"), read)
 
 
-ADD = _method("BulkAdd", "BulkAdd", _added)
+ADD = _method("BulkAdd", "BulkAdd", _add_answer)
 LEASE = _method("QueryAndOwnTasks", "QueryAndOwnTasks", _leased)
 MODIFY = _method("ModifyTaskLease", "ModifyTaskLease", lambda response: Modified(response.updated_eta_usec))
-DELETE = _method("Delete", "Delete", lambda response: Deleted(tuple(response.result)))
-PURGE = _method("PurgeQueue", "PurgeQueue", lambda _response: Done())
-PAUSE = _method("PauseQueue", "PauseQueue", lambda _response: Done())
-STATS = _method("FetchQueueStats", "FetchQueueStats", _told)
+DELETE = _method("Delete", "Delete", lambda response: DeleteAnswer(tuple(response.result)))
+PURGE = _method("PurgeQueue", "PurgeQueue", lambda _response: EmptyAnswer())
+PAUSE = _method("PauseQueue", "PauseQueue", lambda _response: EmptyAnswer())
+STATS = _method("FetchQueueStats", "FetchQueueStats", _stats_answer)

@@ -1,4 +1,4 @@
-"""A program on Google's stub and on our server, answer by answer."""
+"""Run a program on Google's stub and on our server, and compare each answer."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,18 +8,18 @@ from typing import Any  # protobuf messages have no types
 
 from queue_core.clock import MICROSECONDS, ManualClock
 from queue_core.store import Store
-from tests.differential.answers import OK, Added, Answer, Leased, Method, Told
-from tests.differential.facts import MINUTE, Facts
+from tests.differential.answers import OK, AddAnswer, Answer, Leased, Method, StatsAnswer
+from tests.differential.facts import MINUTE, TaskFacts
 from tests.differential.google_stub import GoogleStub, StubCopy
 from tests.differential.messages import Writer
+from tests.differential.operations import BOUNDED, PLAIN, RETRY_LIMIT, Call, Pass, PassTo, Program, Stats
 from tests.differential.our_server import OurServer
 from tests.differential.rules import RULES, Rule
-from tests.differential.steps import BOUNDED, PLAIN, RETRY_LIMIT, Call, Pass, PassTo, Program, Stats
-from tests.differential.trial import After, Trial, touched
+from tests.differential.trial import After, StubTrial, touched
 
 QUEUES: Mapping[str, int | None] = {PLAIN: None, BOUNDED: RETRY_LIMIT}
 RECENT_FIGURES = "figures of the last minute"
-"""The one difference that is no `Rule`: the stub draws these figures at random, so ours are checked by themselves."""
+"""The one difference without a `Rule`: the stub draws these figures at random, so ours are checked separately."""
 CHOSEN_NAMES = "names that are chosen"
 
 
@@ -36,27 +36,27 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What was compared."""
+class ComparisonTally:
+    """Counts of what was compared."""
 
     calls: Counter[str] = field(default_factory=Counter)
     same: Counter[str] = field(default_factory=Counter)
     kinds: Counter[str] = field(default_factory=Counter)
     rules: Counter[str] = field(default_factory=Counter)
 
-    def add(self, other: "Tally") -> None:
-        """Count another's as well."""
+    def add(self, other: "ComparisonTally") -> None:
+        """Add another's counts."""
         self.calls += other.calls
         self.same += other.same
         self.kinds += other.kinds
         self.rules += other.rules
 
 
-def compare(program: Program, store: Store) -> tuple[Tally, Difference | None]:
+def compare(program: Program, store: Store) -> tuple[ComparisonTally, Difference | None]:
     """Run both to the end, or to the first unexplained difference. Closes the store."""
     clock = ManualClock()
     with OurServer(store, QUEUES, clock) as server:
-        comparison = Comparison(GoogleStub(QUEUES, clock), server, clock)
+        comparison = StubComparison(GoogleStub(QUEUES, clock), server, clock)
         for number, step in enumerate(program):
             if isinstance(step, Pass):
                 comparison.let_pass(step.microseconds)
@@ -69,31 +69,31 @@ def compare(program: Program, store: Store) -> tuple[Tally, Difference | None]:
         return comparison.tally, None
 
 
-class Comparison:
-    """Both sides, and what is known of them."""
+class StubComparison:
+    """Both sides, and the facts about their tasks."""
 
     def __init__(self, stub: GoogleStub, server: OurServer, clock: ManualClock) -> None:
         self._stub = stub
         self._server = server
         self._clock = clock
-        self._facts = Facts.of(QUEUES)
+        self._facts = TaskFacts.of(QUEUES)
         self._writer = Writer(stub, self._facts)
-        self.tally = Tally()
+        self.tally = ComparisonTally()
 
     def let_pass(self, microseconds: int) -> None:
-        """Move the clock of both."""
+        """Advance the clock of both."""
         self._server.note_leases()
         self._clock.advance(microseconds / MICROSECONDS)
 
     def let_pass_to(self, step: PassTo) -> None:
-        """Move it to the next eta of a queue, or a microsecond beside that."""
+        """Advance the clock to the next eta of a queue, or a microsecond beside that."""
         ahead = [task.eta_usec - self._clock.now() for task in self._stub.tasks(step.queue)]
         next_one = min((eta for eta in ahead if eta > 0), default=None)
         if next_one is not None:
             self.let_pass(max(0, next_one + step.beside))
 
     def call(self, number: int, call: Call) -> Difference | None:
-        """One call on both; the stub then holds what it should hold."""
+        """Make one call on both; then bring the stub to the state it should have."""
         method, request = self._writer.write(call)
         start = self._stub.copy(touched(call))
         google, _ = self._try(call, method, request, start, ())
@@ -119,11 +119,11 @@ class Comparison:
 
     def _try(
         self, call: Call, method: Method, request: Any, start: StubCopy, rules: Sequence[Rule]
-    ) -> tuple[Answer, Trial]:
+    ) -> tuple[Answer, StubTrial]:
         self._stub.restore(start)
         own = type(request)()
         own.CopyFrom(request)
-        trial = Trial(call, method, own, self._stub, self._facts, start)
+        trial = StubTrial(call, method, own, self._stub, self._facts, start)
         afters: list[After] = []
         for rule in rules:
             after = rule.apply(trial)
@@ -135,7 +135,7 @@ class Comparison:
     def _needed(
         self, call: Call, method: Method, request: Any, start: StubCopy, ours: Answer, concerned: Sequence[Rule]
     ) -> Sequence[Rule]:
-        """The fewest rules that explain an answer, of those that have to do with it."""
+        """Return the smallest set of rules concerned that explains an answer."""
         for count in range(len(concerned)):
             for rules in combinations(concerned, count):
                 if self._try(call, method, request, start, rules)[0] == ours:
@@ -151,8 +151,8 @@ class Comparison:
         return Leased(tuple(replace(task, name=theirs.get(task.name, task.name)) for task in answer.tasks))
 
     def _are_recent(self, call: Call, answer: Answer) -> bool:
-        """Whether the figures that the stub draws at random are the true ones."""
-        if not isinstance(call, Stats) or not isinstance(answer, Told):
+        """Return whether the figures that the stub draws at random are true in our answer."""
+        if not isinstance(call, Stats) or not isinstance(answer, StatsAnswer):
             return True
         now = self._clock.now()
         for queue, recent in zip(call.queues, answer.recent, strict=True):
@@ -173,10 +173,10 @@ class Comparison:
                 return False
         return True
 
-    def _note(self, call: Call, expected: Answer, trial: Trial, given: Answer) -> None:
+    def _note(self, call: Call, expected: Answer, trial: StubTrial, given: Answer) -> None:
         now = self._clock.now()
-        if isinstance(given, Added):
-            assert isinstance(expected, Added)
+        if isinstance(given, AddAnswer):
+            assert isinstance(expected, AddAnswer)
             for one, (code, is_chosen), theirs, ours in zip(
                 trial.request.add_request, given.results, expected.chosen, given.chosen, strict=True
             ):

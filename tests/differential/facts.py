@@ -1,4 +1,4 @@
-"""What a comparison knows of every task beside the stub: when it was added, which ends its leases had, when it went."""
+"""Facts about every task beside the stub: when it was added, the ends of its leases, when it went."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ class Known:
 
     Args:
         sequence: its place in the order of all adds.
-        etas: all that it had, in order.
-        leased_at: the instant of its last lease; two are never at the same. 0: never.
-        gone_at: since when its name is only remembered; None while it is there.
+        etas: all its etas, in order.
+        leased_at: the instant of its last lease, unique; 0: never.
+        gone_at: since when only its name is remembered; None while it exists.
     """
 
     sequence: int
@@ -31,8 +31,8 @@ class Known:
 
 
 @dataclass(slots=True)
-class Facts:
-    """Of all queues; names are the stub's."""
+class TaskFacts:
+    """Facts of all queues; names are the stub's."""
 
     known: dict[str, dict[bytes, Known]]
     leased_at: dict[str, list[int]]
@@ -41,19 +41,19 @@ class Facts:
     added: int = 0
 
     @classmethod
-    def of(cls, queues: Mapping[str, int | None]) -> "Facts":
-        """Nothing yet."""
+    def of(cls, queues: Mapping[str, int | None]) -> "TaskFacts":
+        """Return empty facts for these queues."""
         return cls({name: {} for name in queues}, {name: [] for name in queues}, {name: {} for name in queues})
 
     def note_added(self, queue: str, name: bytes, *, chosen: bytes | None, now: int) -> None:
-        """A task was added; `chosen`: the name that our queue chose for it."""
+        """Record an added task; `chosen`: the name that our queue chose for it."""
         self.known[queue][name] = Known(self.added, now, chosen is not None)
         self.added += 1
         if chosen is not None:
             self.ours[queue][name] = chosen
 
     def note_tasks(self, stub: GoogleStub, queue: str, gone: Mapping[bytes, int], *, now: int) -> None:
-        """What the stub holds after a call; `gone`: since when a task is gone, where that is not now."""
+        """Record what the stub holds after a call; `gone`: since when a task is gone, if not now."""
         live = {bytes(task.task_name): task for task in stub.tasks(queue)}
         for name, known in self.known[queue].items():
             task = live.get(name)
@@ -63,16 +63,16 @@ class Facts:
                 known.etas.append(task.eta_usec)
 
     def theirs(self, queue: str) -> dict[bytes, bytes]:
-        """Names that our queue chose, to those that the stub chose."""
+        """Return names that our queue chose, to those that the stub chose."""
         return {ours: theirs for theirs, ours in self.ours[queue].items()}
 
     def leased_since(self, queue: str, start: int) -> int:
-        """Leases granted after `start`."""
+        """Return the leases granted after `start`."""
         return sum(at > start for at in self.leased_at[queue])
 
 
 def limit_of(task: Any, queue: Any) -> int | None:
-    """Leases that the stub grants of a task."""
+    """Return how many leases the stub grants of a task."""
     for parameters in (task.retry_parameters if task.HasField("retry_parameters") else None, queue.retry_parameters):
         if parameters is not None:
             return parameters.retry_limit if parameters.HasField("retry_limit") else None

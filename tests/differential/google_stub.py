@@ -1,4 +1,4 @@
-"""Google's in-process stub of the service, with its clock and its whole state in the test's hand."""
+"""Google's in-process stub of the service, with its clock and whole state under the test's control."""
 
 import datetime as dt
 import logging
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self  # the stub and its messages have no types
 
 from queue_core.clock import ManualClock
-from tests.differential.answers import OK, Added, Answer, Crashed, Method, Refused
+from tests.differential.answers import OK, AddAnswer, Answer, Crashed, Method, Refused
 from tests.support.google.appengine_sdk import apiproxy_errors, service_pb2
 
 with warnings.catch_warnings():
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
 
 
 class ExactSeconds(float):
-    """Seconds of the epoch that become whole microseconds when the stub multiplies them, none lost."""
+    """Seconds of the epoch that the stub's multiplication turns into exact microseconds."""
 
     def __new__(cls, microseconds: int) -> Self:
         made = super().__new__(cls, microseconds / 1e6)
@@ -34,7 +34,7 @@ class ExactSeconds(float):
 
 @dataclass(frozen=True, slots=True)
 class QueueCopy:
-    """What a queue of the stub holds."""
+    """The contents of a queue of the stub."""
 
     tasks: tuple[Any, ...]
     archive: frozenset[str]
@@ -43,14 +43,14 @@ class QueueCopy:
 
 @dataclass(frozen=True, slots=True)
 class StubCopy:
-    """What the stub holds."""
+    """The contents of the stub."""
 
     queues: Mapping[str, QueueCopy]
     next_task_id: int
 
 
 class GoogleStub:
-    """The stub with pull queues, of which some have a task_retry_limit."""
+    """The stub with pull queues, some of which have a task_retry_limit."""
 
     def __init__(self, queues: Mapping[str, int | None], clock: ManualClock) -> None:
         self.clock = clock
@@ -61,14 +61,14 @@ class GoogleStub:
         parsed = queueinfo.LoadSingleQueue(_queue_yaml(queues))
         self._stub.queue_yaml_parser = lambda _root: parsed
         self._stub.GetQueues()
-        self.group._queue_yaml_parser = None  # it has read it: not again at every call
+        self.group._queue_yaml_parser = None  # read once, not at every call
 
     def _gettime(self) -> ExactSeconds:
         return ExactSeconds(self.now)
 
     @property
     def now(self) -> int:
-        """What the stub takes for the present, in microseconds."""
+        """The stub's present, in microseconds."""
         return self.clock.now() + self.ahead
 
     @property
@@ -77,16 +77,16 @@ class GoogleStub:
         return self._stub._GetGroup()
 
     def queue(self, name: str) -> Any:
-        """The stub's own object for a queue; None for one that it does not have."""
+        """Return the stub's own object for a queue; None for an unknown one."""
         return self.group._queues.get(name)
 
     def tasks(self, name: str) -> list[Any]:
-        """The tasks of a queue by name; changes of what orders them need `reindex`."""
+        """Return the tasks of a queue by name; changing what orders them requires `reindex`."""
         queue = self.queue(name)
         return [] if queue is None else [task for _, task in queue._sorted_by_name]
 
     def call(self, method: Method, request: Any) -> Answer:
-        """One call. The request is left alone."""
+        """Make one call. The request is not changed."""
         response = method.response()
         own = method.request()
         own.CopyFrom(request)
@@ -102,10 +102,10 @@ class GoogleStub:
         except Exception as error:  # noqa: BLE001 - the stub has many ways to break
             return Crashed(type(error).__name__)
         answer = method.read(response)
-        return _with_chosen_names(answer, request, own) if isinstance(answer, Added) else answer
+        return _with_chosen_names(answer, request, own) if isinstance(answer, AddAnswer) else answer
 
     def accepts(self, add_request: Any) -> bool:
-        """Whether the stub finds nothing wrong with a request to add."""
+        """Return whether the stub accepts a request to add."""
         now = dt.datetime.fromtimestamp(self._gettime(), dt.UTC).replace(tzinfo=None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -118,7 +118,7 @@ class GoogleStub:
     # -- the state ------------------------------------------------------------------------------------------------
 
     def copy(self, names: Iterable[str]) -> StubCopy:
-        """What the stub holds now in these queues, those of them that exist."""
+        """Return the stub's contents of these queues, those that exist."""
         queues = {}
         for name in names:
             queue = self.queue(name)
@@ -128,7 +128,7 @@ class GoogleStub:
         return StubCopy(queues, self.group._next_task_id)
 
     def restore(self, copy: StubCopy) -> None:
-        """Let the stub hold that again."""
+        """Restore these contents."""
         self.group._next_task_id = copy.next_task_id
         for name, held in copy.queues.items():
             queue = self.queue(name)
@@ -137,7 +137,7 @@ class GoogleStub:
             self.reindex(name, [_copy_of(task) for task in held.tasks])
 
     def reindex(self, name: str, tasks: Iterable[Any]) -> None:
-        """Let these be the tasks of a queue, in the order that their names, etas and tags say."""
+        """Set the tasks of a queue, ordered by their names, etas and tags."""
         queue = self.queue(name)
         named = [(task.task_name.decode(), task) for task in tasks]
         queue._sorted_by_name = sorted(named, key=lambda row: row[0])
@@ -148,16 +148,16 @@ class GoogleStub:
         )
 
 
-def _with_chosen_names(answer: Added, request: Any, own: Any) -> Added:
-    """The names that the stub chose, from its own request, where it writes them.
+def _with_chosen_names(answer: AddAnswer, request: Any, own: Any) -> AddAnswer:
+    """Add the names that the stub chose, from its own request, where it writes them.
 
-    In its response they are lost or at the wrong task: it marks the results that need them by `id()`, of objects that
-    protobuf's C implementation makes anew for every look.
+    Its response loses them or assigns them to the wrong task: it marks results by `id()`, and protobuf's C
+    implementation makes new objects at every access.
     """
     is_chosen = [
         code == OK and not one.task_name for one, (code, _) in zip(request.add_request, answer.results, strict=True)
     ]
-    return Added(
+    return AddAnswer(
         tuple((code, chosen) for chosen, (code, _) in zip(is_chosen, answer.results, strict=True)),
         tuple(bytes(one.task_name) if chosen else b"" for one, chosen in zip(own.add_request, is_chosen, strict=True)),
     )

@@ -1,29 +1,42 @@
-"""A step as the protocol's message, with the names and etas that it picks."""
+"""Turn an operation into the protocol's message, with the names and etas it picks."""
 
 from typing import Any  # protobuf messages have no types
 
 from tests.differential import answers
 from tests.differential.answers import Method
-from tests.differential.facts import Facts
+from tests.differential.facts import TaskFacts
 from tests.differential.google_stub import GoogleStub
-from tests.differential.steps import Add, Call, Delete, Eta, Given, Lease, Modify, NewOne, Pause, Purge, Stats, Which
+from tests.differential.operations import (
+    Add,
+    Call,
+    Delete,
+    Eta,
+    Given,
+    LeaseCall,
+    Modify,
+    NewOne,
+    Pause,
+    Purge,
+    Stats,
+    Which,
+)
 
 NOBODY = b"never-added"
 PULL, PUSH = 1, 0
 
 
 class Writer:
-    """Writes messages about what the stub holds now."""
+    """Writes messages about the stub's present contents."""
 
-    def __init__(self, stub: GoogleStub, facts: Facts) -> None:
+    def __init__(self, stub: GoogleStub, facts: TaskFacts) -> None:
         self._stub = stub
         self._facts = facts
 
     def write(self, call: Call) -> tuple[Method, Any]:
-        """The call in the stub's names."""
+        """Return the call in the stub's names."""
         if isinstance(call, Add):
             return answers.ADD, self._add(call)
-        if isinstance(call, Lease):
+        if isinstance(call, LeaseCall):
             return answers.LEASE, _lease(call)
         if isinstance(call, Modify):
             return answers.MODIFY, self._modify(call)
@@ -40,7 +53,7 @@ class Writer:
         return answers.PURGE, answers.PURGE.request(queue_name=call.queue.encode())
 
     def in_our_names(self, call: Call, request: Any) -> Any:
-        """The same message for our server."""
+        """Return the same message for our server."""
         made = type(request)()
         made.CopyFrom(request)
         if isinstance(call, (Delete, Modify)):
@@ -94,7 +107,7 @@ class Writer:
         return names[int(which.place * len(names))] if names else NOBODY
 
     def _given(self, queue: str, which: Which) -> bytes:
-        """A name to add a task by: none that a queue chose."""
+        """Return a name for an add: not one that a queue chose."""
         if isinstance(which, Given):
             return which.name
         names = [name for name, task in self._facts.known.get(queue, {}).items() if not task.is_chosen]
@@ -116,7 +129,7 @@ class Writer:
         )
 
 
-def _lease(call: Lease) -> Any:
+def _lease(call: LeaseCall) -> Any:
     request = answers.LEASE.request(
         queue_name=call.queue.encode(), lease_seconds=call.seconds, max_tasks=call.count, group_by_tag=call.by_tag
     )

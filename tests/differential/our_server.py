@@ -1,4 +1,4 @@
-"""Our server in this process, under the same clock: requests go in as the protocol's bytes, through the application."""
+"""Our server in this process, under the same clock: the protocol's bytes go through the ASGI application."""
 
 import asyncio
 from collections.abc import Mapping, MutableMapping
@@ -18,7 +18,7 @@ from tests.support.google.appengine_sdk import remote_pb2
 
 
 class OurServer:
-    """A server over a store, with pull queues of which some have a limit of leases; closes the store at the end."""
+    """A server over a store, with pull queues, some with a limit of leases; closes the store at the end."""
 
     def __init__(self, store: Store, queues: Mapping[str, int | None], clock: ManualClock) -> None:
         self._loop = asyncio.new_event_loop()
@@ -49,12 +49,12 @@ class OurServer:
         self._core.stop()
 
     def note_leases(self) -> None:
-        """What the server does every few seconds, for its figures of the last minute and hour."""
-        noted = self._core.service.look(lease_totals)
+        """Record leases as the server does every few seconds, for its figures of the last minute and hour."""
+        noted = self._core.service.read(lease_totals)
         self._core.lease_counts.record(noted.totals, now=noted.at)
 
     def call(self, method: Method, request: Any) -> Answer:
-        """One call, as a client sends it."""
+        """Make one call as a client does."""
         answer = self.ask(method.name, request.SerializeToString())
         if answer.HasField("application_error"):
             return Refused(answer.application_error.code)
@@ -63,7 +63,7 @@ class OurServer:
         return method.read(method.response.FromString(answer.response))
 
     def ask(self, method: str, request: bytes) -> Any:
-        """The answer to one call, errors included."""
+        """Return the answer to one call, errors included."""
         envelope = remote_pb2.Request(service_name="taskqueue", method=method, request=request, request_id="ticket")
         return remote_pb2.Response.FromString(self._loop.run_until_complete(self._post(envelope.SerializeToString())))
 

@@ -1,9 +1,9 @@
-"""Random programs: the same seed, the same program. Pure."""
+"""Random programs: a seed always gives the same program. Pure."""
 
 from collections.abc import Callable, Sequence
 from random import Random
 
-from tests.differential.steps import (
+from tests.differential.operations import (
     BOUNDED,
     PLAIN,
     UNKNOWN,
@@ -11,7 +11,7 @@ from tests.differential.steps import (
     Delete,
     Eta,
     Given,
-    Lease,
+    LeaseCall,
     Modify,
     NewOne,
     Pass,
@@ -20,7 +20,7 @@ from tests.differential.steps import (
     Picked,
     Program,
     Purge,
-    Retry,
+    RetryParameters,
     Stats,
     Step,
     Which,
@@ -40,7 +40,7 @@ WRONG_LEASES = (-1.0, -0.5, WEEK_SECONDS + 0.001, 1e9, float("nan"), float("inf"
 
 
 def a_program(seed: int, steps: int) -> Program:
-    """The program of a seed."""
+    """Return the program of a seed."""
     random = Random(seed)
     weighted: Sequence[tuple[Callable[[Random], Step], float]] = (
         (_add, 22),
@@ -112,7 +112,7 @@ def _new_one(random: Random) -> NewOne:
     retry = None
     if random.random() < 0.15:
         limit = random.choice((None, None, 1, 2, 3, 0 if random.random() < 0.2 else 3))
-        retry = Retry(limit, random.choice((None, 0, 3600)))
+        retry = RetryParameters(limit, random.choice((None, 0, 3600)))
     mode = random.random()
     queue = random.random()
     return NewOne(
@@ -149,14 +149,14 @@ def _lease(random: Random) -> Step:
         count = random.choice((0, -1, 1001, 1 << 40))
     draw = random.random()
     if draw < 0.4:
-        return Lease(_queue(random), seconds, count, by_tag=False, tag=None)
+        return LeaseCall(_queue(random), seconds, count, by_tag=False, tag=None)
     if draw < 0.65:
-        return Lease(_queue(random), seconds, count, by_tag=True, tag=random.choice((None, None, b"")))
+        return LeaseCall(_queue(random), seconds, count, by_tag=True, tag=random.choice((None, None, b"")))
     if draw < 0.96:
-        return Lease(_queue(random), seconds, count, by_tag=True, tag=random.choice(TAGS[:4]))
+        return LeaseCall(_queue(random), seconds, count, by_tag=True, tag=random.choice(TAGS[:4]))
     if draw < 0.98:
-        return Lease(_queue(random), seconds, count, by_tag=True, tag=random.choice(WRONG_TAGS))
-    return Lease(_queue(random), seconds, count, by_tag=False, tag=random.choice((b"red", b"")))
+        return LeaseCall(_queue(random), seconds, count, by_tag=True, tag=random.choice(WRONG_TAGS))
+    return LeaseCall(_queue(random), seconds, count, by_tag=False, tag=random.choice((b"red", b"")))
 
 
 def _modify(random: Random) -> Step:

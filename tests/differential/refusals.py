@@ -1,13 +1,13 @@
-"""Rules about what is refused: limits of the service that the stub leaves to the clients, or breaks on."""
+"""Rules about refusals: limits of the service that the stub leaves to the clients, or crashes on."""
 
 import re
 from collections.abc import Callable
 from typing import Any  # protobuf messages have no types
 
 from tests.differential import answers
-from tests.differential.answers import Added, Answer, Deleted, Refused
-from tests.differential.steps import Add, Delete, Lease, Modify, Stats
-from tests.differential.trial import After, Trial
+from tests.differential.answers import AddAnswer, Answer, DeleteAnswer, Refused
+from tests.differential.operations import Add, Delete, LeaseCall, Modify, Stats
+from tests.differential.trial import After, StubTrial
 
 MAX_TASKS = 1000
 MAX_TASKS_PER_ADD = 100
@@ -22,15 +22,15 @@ _TASK_NAME = re.compile(rb"[a-zA-Z0-9_-]{1,500}")
 _CHOSEN_NAME = re.compile(rb"_[0-9]+")
 
 _BEFORE_ITS_TASK = (answers.UNKNOWN_QUEUE, answers.INVALID_QUEUE_NAME, answers.QUEUE_PAUSED)
-"""What a modification is refused with before its seconds are looked at."""
+"""Refusals of a modification before its seconds are checked."""
 
 
-def bounds_of_calls(trial: Trial) -> After | None:
-    """At most so many tasks, so many seconds, and a tag that is one."""
+def bounds_of_calls(trial: StubTrial) -> After | None:
+    """Limit the number of tasks and seconds, and require a valid tag."""
     code = None
     if isinstance(trial.call, Add) and len(trial.request.add_request) > MAX_TASKS_PER_ADD:
         return lambda _answer: trial.undone(Refused(answers.TOO_MANY_TASKS))
-    if isinstance(trial.call, Lease):
+    if isinstance(trial.call, LeaseCall):
         code = _lease_refusal(trial.request)
     elif isinstance(trial.call, Modify) and not 0 <= trial.request.lease_seconds <= MAX_LEASE_SECONDS:
         code = answers.INVALID_REQUEST
@@ -39,7 +39,7 @@ def bounds_of_calls(trial: Trial) -> After | None:
     refused = Refused(code)
 
     def after(answer: Answer) -> Answer:
-        if isinstance(answer, Refused) and (isinstance(trial.call, Lease) or answer.code in _BEFORE_ITS_TASK):
+        if isinstance(answer, Refused) and (isinstance(trial.call, LeaseCall) or answer.code in _BEFORE_ITS_TASK):
             return answer
         return trial.undone(refused)
 
@@ -59,8 +59,8 @@ def _is_wrong_tag(tag: bytes) -> bool:
         return True
 
 
-def names_of_queues(trial: Trial) -> After | None:
-    """A name that no queue can have is INVALID_QUEUE_NAME, but where an unknown queue is no error."""
+def names_of_queues(trial: StubTrial) -> After | None:
+    """Refuse an impossible queue name as INVALID_QUEUE_NAME, except where an unknown queue is no error."""
     if isinstance(trial.call, (Stats, Delete)):
         return None
     if isinstance(trial.call, Add):
@@ -76,30 +76,30 @@ def names_of_queues(trial: Trial) -> After | None:
     return lambda answer: Refused(answers.INVALID_QUEUE_NAME) if answer == Refused(answers.UNKNOWN_QUEUE) else answer
 
 
-def pull_only(trial: Trial) -> After | None:
-    """A push task is refused as a mistake of the whole call, once nothing else is wrong."""
+def pull_only(trial: StubTrial) -> After | None:
+    """Refuse a push task as an error of the whole call, after all other checks."""
     if not isinstance(trial.call, Add) or all(task.mode == "pull" for task in trial.call.tasks):
         return None
 
     def after(answer: Answer) -> Answer:
-        if isinstance(answer, Added) and answer.is_done:
+        if isinstance(answer, AddAnswer) and answer.is_done:
             return trial.undone(Refused(answers.INVALID_QUEUE_MODE))
         return answer
 
     return after
 
 
-def names_that_queues_choose(trial: Trial) -> After | None:
-    """`_` and digits."""
+def names_that_queues_choose(trial: StubTrial) -> After | None:
+    """Refuse names of `_` and digits."""
     if isinstance(trial.call, Delete):
         names = list(trial.request.task_name)
         if not any(_CHOSEN_NAME.fullmatch(name) for name in names):
             return None
 
         def after(answer: Answer) -> Answer:
-            if not isinstance(answer, Deleted):
+            if not isinstance(answer, DeleteAnswer):
                 return answer
-            return Deleted(tuple(_tombstoned(name, code) for name, code in zip(names, answer.codes, strict=True)))
+            return DeleteAnswer(tuple(_tombstoned(name, code) for name, code in zip(names, answer.codes, strict=True)))
 
         return after
     if isinstance(trial.call, Modify) and _CHOSEN_NAME.fullmatch(trial.request.task_name):
@@ -113,8 +113,8 @@ def _tombstoned(name: bytes, code: int) -> int:
     return answers.TOMBSTONED_TASK if gone else code
 
 
-def far_etas(trial: Trial) -> After | None:
-    """An eta after the year 9999 is as wrong as one before 1970."""
+def far_etas(trial: StubTrial) -> After | None:
+    """Refuse an eta after the year 9999 like one before 1970."""
     if not isinstance(trial.call, Add):
         return None
     far = [one for one in trial.request.add_request if one.eta_usec > LAST_ETA]
@@ -123,8 +123,8 @@ def far_etas(trial: Trial) -> After | None:
     return (lambda answer: answer) if far else None
 
 
-def checks_of_clients(trial: Trial) -> After | None:
-    """What is wrong with a task though the stub would take it: then none is added, as for what the stub refuses."""
+def checks_of_clients(trial: StubTrial) -> After | None:
+    """Refuse the whole add for a task that only the clients check, like one that the stub refuses."""
     if not isinstance(trial.call, Add):
         return None
     codes = {}
@@ -153,7 +153,7 @@ def _add_refusal(one: Any) -> int | None:
 
 
 def _with_codes(answer: Answer, code_of: Callable[[int, int], int | None]) -> Answer:
-    if not isinstance(answer, Added):
+    if not isinstance(answer, AddAnswer):
         return answer
     results = tuple((code_of(place, code) or 0, named) for place, (code, named) in enumerate(answer.results))
-    return Added(results, answer.chosen)
+    return AddAnswer(results, answer.chosen)

@@ -1,10 +1,10 @@
-"""What a differential run tells: a table per store, and each difference with the shortest program. Pure."""
+"""The report of a differential run: a table per store, and each difference with the shortest program. Pure."""
 
 from dataclasses import dataclass
 
-from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, Difference, Tally
+from tests.differential.comparison import CHOSEN_NAMES, RECENT_FIGURES, ComparisonTally, Difference
+from tests.differential.operations import Program
 from tests.differential.rules import RULES
-from tests.differential.steps import Program
 
 REASONS = {rule.name: rule.reason for rule in RULES} | {
     CHOSEN_NAMES: "differ in their form; a task is known by the pair of its names",
@@ -22,8 +22,8 @@ class Found:
     difference: Difference
 
 
-def table(store: str, programs: int, tally: Tally, found: int) -> str:
-    """What was compared over one store."""
+def table(store: str, programs: int, tally: ComparisonTally, found: int) -> str:
+    """Return the counts of one store."""
     total = tally.calls.total()
     lines = [
         f"{store}: {programs} programs, {total} answers compared, {found} unexplained differences",
@@ -40,7 +40,7 @@ def table(store: str, programs: int, tally: Tally, found: int) -> str:
 
 
 def story(found: Found) -> str:
-    """A difference, to be understood and run again."""
+    """Describe a difference so that it can be understood and run again."""
     difference = found.difference
     steps = "\n".join(f"  {number:>3} {step}" for number, step in enumerate(found.program))
     return "\n".join(

@@ -1,7 +1,7 @@
-"""Where our answers may differ from those of Google's stub: each rule says why, and makes the stub answer as we must.
+"""The allowed differences between our answers and those of Google's stub: each rule says why.
 
-A rule changes the call or what the stub holds before the stub is asked, or its answer after. The rest of the answer
-stays the stub's own, so that a rule allows one difference and no other.
+A rule changes the call or the stub's contents before the call, or its answer afterwards. The rest of the answer stays
+the stub's, so that a rule allows one difference and no other.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from tests.differential.answers import Answer, Leased, Modified
 from tests.differential.facts import RETENTION, limit_of
+from tests.differential.operations import Add, LeaseCall, Modify
 from tests.differential.refusals import (
     bounds_of_calls,
     checks_of_clients,
@@ -17,35 +18,34 @@ from tests.differential.refusals import (
     names_that_queues_choose,
     pull_only,
 )
-from tests.differential.steps import Add, Lease, Modify
-from tests.differential.trial import After, Trial
+from tests.differential.trial import After, StubTrial
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """An allowed difference. `apply` answers None where the call is none of its business."""
+    """An allowed difference. `apply` returns None where it doesn't apply to the call."""
 
     name: str
     reason: str
-    apply: Callable[[Trial], After | None]
+    apply: Callable[[StubTrial], After | None]
     is_silent: bool = False
-    """Whether it changes what the stub holds without any trace in the answer."""
+    """Whether it changes the stub's contents without a trace in the answer."""
 
 
 def _same(answer: Answer) -> Answer:
     return answer
 
 
-def _paused(trial: Trial) -> After | None:
-    if not isinstance(trial.call, Lease) or trial.stub.queue(trial.queue) is None:
+def _paused(trial: StubTrial) -> After | None:
+    if not isinstance(trial.call, LeaseCall) or trial.stub.queue(trial.queue) is None:
         return None
     if not trial.stub.queue(trial.queue).paused:
         return None
     return lambda answer: trial.undone(Leased(())) if isinstance(answer, Leased) else answer
 
 
-def _rounded(trial: Trial) -> After | None:
-    if not isinstance(trial.call, (Lease, Modify)):
+def _rounded(trial: StubTrial) -> After | None:
+    if not isinstance(trial.call, (LeaseCall, Modify)):
         return None
     seconds = trial.request.lease_seconds
     if not 0 <= seconds < 1e12 or int(seconds * 1e6) == round(seconds * 1e6):
@@ -54,7 +54,7 @@ def _rounded(trial: Trial) -> After | None:
     return _same
 
 
-def _own_queues(trial: Trial) -> After | None:
+def _own_queues(trial: StubTrial) -> After | None:
     if not isinstance(trial.call, Add) or len({one.queue_name for one in trial.request.add_request}) < 2:
         return None
     if not all(trial.stub.accepts(one) for one in trial.request.add_request):
@@ -63,8 +63,8 @@ def _own_queues(trial: Trial) -> After | None:
     return _same
 
 
-def _new_ends(trial: Trial) -> After | None:
-    if not isinstance(trial.call, (Lease, Modify)):
+def _new_ends(trial: StubTrial) -> After | None:
+    if not isinstance(trial.call, (LeaseCall, Modify)):
         return None
 
     def end_of(name: bytes, end: int) -> int:
@@ -77,13 +77,13 @@ def _new_ends(trial: Trial) -> After | None:
         if isinstance(answer, Modified):
             name = bytes(trial.request.task_name)
             if all(task.retry_count == 0 for task in trial.stub.tasks(trial.queue) if task.task_name == name):
-                return answer  # nobody ever held it
+                return answer  # it was never leased
         return trial.moved(answer, end_of)
 
     return after
 
 
-def _past_etas(trial: Trial) -> After | None:
+def _past_etas(trial: StubTrial) -> After | None:
     raised = {}
     for queue in trial.queues:
         for task in trial.stub.tasks(queue):
@@ -107,7 +107,7 @@ def _past_etas(trial: Trial) -> After | None:
     return after
 
 
-def _own_limits(trial: Trial) -> After | None:
+def _own_limits(trial: StubTrial) -> After | None:
     kept = {}
     for queue in trial.queues:
         for task in trial.stub.tasks(queue):
@@ -135,7 +135,7 @@ def _own_limits(trial: Trial) -> After | None:
     return after
 
 
-def _exhausted(trial: Trial) -> After | None:
+def _exhausted(trial: StubTrial) -> After | None:
     gone = {}
     for queue in trial.queues:
         held = trial.stub.queue(queue)
@@ -153,7 +153,7 @@ def _exhausted(trial: Trial) -> After | None:
     return _same
 
 
-def _free_names(trial: Trial) -> After | None:
+def _free_names(trial: StubTrial) -> After | None:
     found = False
     for queue in trial.queues:
         live = {bytes(task.task_name) for task in trial.stub.tasks(queue)}
@@ -166,7 +166,7 @@ def _free_names(trial: Trial) -> After | None:
     return _same if found else None
 
 
-def _no_tag(trial: Trial) -> After | None:
+def _no_tag(trial: StubTrial) -> After | None:
     emptied = set()
     for queue in trial.queues:
         for task in trial.stub.tasks(queue):
@@ -188,8 +188,8 @@ def _no_tag(trial: Trial) -> After | None:
     return after
 
 
-def _insertion(trial: Trial) -> After | None:
-    if not isinstance(trial.call, Lease) or not trial.stub.tasks(trial.queue):
+def _insertion(trial: StubTrial) -> After | None:
+    if not isinstance(trial.call, LeaseCall) or not trial.stub.tasks(trial.queue):
         return None
     names = {}
     for task in trial.stub.tasks(trial.queue):
@@ -209,16 +209,16 @@ def _insertion(trial: Trial) -> After | None:
     return after
 
 
-def _over_at_eta(trial: Trial) -> After | None:
-    if not isinstance(trial.call, (Lease, Modify)):
+def _over_at_eta(trial: StubTrial) -> After | None:
+    if not isinstance(trial.call, (LeaseCall, Modify)):
         return None
     trial.stub.ahead = 1
     return lambda answer: trial.moved(answer, lambda _name, end: end - 1)
 
 
-def _filled(trial: Trial) -> After | None:
+def _filled(trial: StubTrial) -> After | None:
     call = trial.call
-    if not isinstance(call, Lease) or not call.by_tag or call.tag or trial.stub.queue(trial.queue) is None:
+    if not isinstance(call, LeaseCall) or not call.by_tag or call.tag or trial.stub.queue(trial.queue) is None:
         return None
     held = trial.stub.queue(trial.queue)
     first = next((task for eta, _, task in held._sorted_by_eta if eta < trial.stub.now), None)
@@ -274,4 +274,4 @@ RULES = (
         _filled,
     ),
 )
-"""In the order in which they change the call; what they make of the answer comes in the reverse order."""
+"""In the order in which they change the call; they change the answer in reverse order."""

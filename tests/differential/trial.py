@@ -1,33 +1,33 @@
-"""One try of a call on the stub, with some of the rules in force."""
+"""One attempt of a call on the stub, with some of the rules in force."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias  # the stub and its messages have no types
 
-from tests.differential.answers import ADD, Added, Answer, Leased, Method, Modified
-from tests.differential.facts import Facts, Known
+from tests.differential.answers import ADD, AddAnswer, Answer, Leased, Method, Modified
+from tests.differential.facts import Known, TaskFacts
 from tests.differential.google_stub import GoogleStub, StubCopy
-from tests.differential.steps import Add, Call, Stats
+from tests.differential.operations import Add, Call, Stats
 
 After: TypeAlias = Callable[[Answer], Answer]
 
 
 def touched(call: Call) -> set[str]:
-    """Names of the queues that a call is about."""
+    """Return the names of the queues that a call is about."""
     if isinstance(call, Add):
         return {call.queue, *(task.queue for task in call.tasks if task.queue is not None)}
     return set(call.queues) if isinstance(call, Stats) else {call.queue}
 
 
 @dataclass(slots=True)
-class Trial:
-    """What a rule may look at, and change.
+class StubTrial:
+    """What a rule may read and change.
 
     Args:
-        request: the message, a copy of its own for every try.
-        start: what the stub held before in the queues that the call is about.
+        request: the message, a separate copy for every attempt.
+        start: the stub's contents before the call, in its queues.
         gone: tasks that went before this call, and when.
-        concerned: names of the rules that had something to do with it.
+        concerned: names of the rules that applied.
         apart: whether the tasks of an add go to the stub queue by queue.
     """
 
@@ -35,7 +35,7 @@ class Trial:
     method: Method
     request: Any
     stub: GoogleStub
-    facts: Facts
+    facts: TaskFacts
     start: StubCopy
     gone: dict[bytes, int] = field(default_factory=dict)
     apart: bool = False
@@ -53,24 +53,24 @@ class Trial:
 
     @property
     def queues(self) -> list[str]:
-        """Queues that exist and that the call may touch."""
+        """The existing queues that the call may touch."""
         return list(self.start.queues)
 
     def known(self, queue: str, task: Any) -> Known:
-        """What is known of a task of the stub."""
+        """Return the facts about a task of the stub."""
         return self.facts.known[queue][bytes(task.task_name)]
 
     def task(self, name: bytes) -> Any:
-        """A task of the call's queue."""
+        """Return a task of the call's queue."""
         return next(task for task in self.stub.tasks(self.queue) if task.task_name == name)
 
     def reindex(self) -> None:
-        """Names, etas or tags of tasks were changed."""
+        """Restore the order after names, etas or tags of tasks were changed."""
         for queue in self.queues:
             self.stub.reindex(queue, self.stub.tasks(queue))
 
     def moved(self, answer: Answer, move: Callable[[bytes, int], int]) -> Answer:
-        """The answer with other ends of leases; the stub's tasks get them too."""
+        """Return the answer with other lease ends; the stub's tasks get them too."""
         if isinstance(answer, Modified):
             name = bytes(self.request.task_name)
             answer = Modified(move(name, answer.eta))
@@ -86,13 +86,13 @@ class Trial:
         return answer
 
     def undone(self, answer: Answer) -> Answer:
-        """Another answer than the stub's, one that changes nothing."""
+        """Return another answer than the stub's, and undo the call's changes."""
         self.stub.restore(self.start)
         self.gone.clear()
         return answer
 
     def run(self, afters: Sequence[After]) -> Answer:
-        """Ask the stub; then what the rules make of its answer, the last one first."""
+        """Call the stub; then apply the rules' changes to its answer, last rule first."""
         answer = self._apart() if self.apart else self.stub.call(self.method, self.request)
         self.stub.ahead = 0
         for after in reversed(afters):
@@ -109,8 +109,8 @@ class Trial:
             for place in places:
                 part.add_request.add().CopyFrom(self.request.add_request[place])
             answer = self.stub.call(ADD, part)
-            if not isinstance(answer, Added):
+            if not isinstance(answer, AddAnswer):
                 return answer
             results.update(zip(places, answer.results, strict=True))
             chosen.update(zip(places, answer.chosen, strict=True))
-        return Added(tuple(results[place] for place, _ in requests), tuple(chosen[place] for place, _ in requests))
+        return AddAnswer(tuple(results[place] for place, _ in requests), tuple(chosen[place] for place, _ in requests))

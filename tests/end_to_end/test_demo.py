@@ -10,13 +10,21 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.demo.arrivals import due_seconds, recorded_shape
-from orchestrator.demo.crew import ProcessFleet
+from orchestrator.demo.fleet_process import ProcessWorkers
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
 from orchestrator.demo.runner import Demo, DemoRun
-from orchestrator.demo.script import MIN_SECONDS, TRIAL, Script, script_of, settings_text, slo_for
+from orchestrator.demo.script import (
+    MIN_SECONDS,
+    TRIAL,
+    Script,
+    due_seconds,
+    recorded_shape,
+    script_of,
+    settings_text,
+    slo_for,
+)
 from orchestrator.settings_file import parse
 from queue_core.clock import Instant
 from tests.support.commands import ROOT, Commands, program_environment
@@ -178,7 +186,7 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert "killed " in done.stderr.decode()
 
 
-class LateEyes(ProcessFleet):
+class LateEyes(ProcessWorkers):
     """A view, and a crew that is seen by nobody until the view was told that all tasks are finished."""
 
     sees = False
@@ -189,7 +197,7 @@ class LateEyes(ProcessFleet):
     def decided(self, decision: dict[str, object]) -> None:
         pass
 
-    def tell(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         pass
 
     def workers(self, fleet: int) -> frozenset[str]:
@@ -201,7 +209,7 @@ def test_it_waits_for_the_last_worker_though_none_was_there_when_it_last_looked(
     script = Script(1.0, (("json", Path(json.__file__)),), (0.0,), rest_seconds=0.01, kill_at_seconds=3600.0)
     with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
         listen = f"unix:{folder}/queue.sock"
-        outcome = Demo(script, tmp_path, listen=listen, clock=SystemMonotonicClock(), view=eyes, crew=eyes).run()
+        outcome = Demo(script, tmp_path, listen=listen, clock=SystemMonotonicClock(), view=eyes, workers=eyes).run()
     assert outcome.is_good
     assert (outcome.done, outcome.final_workers) == (script.tasks, 0)
     assert outcome.peak_workers >= 1

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 import redis
 
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_tcp_proxy
 from tests.support.eventually import eventually
-from tests.support.netns import Host, NamespacesUnavailableError, hosts
+from tests.support.netns import NamespacesUnavailableError, NetnsHost, hosts
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError
 
@@ -88,7 +88,7 @@ def test_a_frozen_engine_goes_on_when_it_is_thawed(engine: Engine) -> None:
 
 @pytest.mark.parametrize(("fate", "arrived"), [("drop", 0), ("lose answer", 1)])
 def test_a_message_that_is_cut_arrives_or_does_not(engine: Engine, fate: str, arrived: int) -> None:
-    with a_wire(engine.host, engine.port) as wire, counting(engine) as count:
+    with a_tcp_proxy(engine.host, engine.port) as wire, counting(engine) as count:
         with counting(engine, port=wire.port) as count_over_wire:
             last = count_over_wire()
             wire.cut_next(fate)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_a_message_that_is_cut_arrives_or_does_not(engine: Engine, fate: str, ar
         assert count() == last + arrived + 1
 
 
-def can_reach(host: Host, engine: Engine) -> bool:
+def can_reach(host: NetnsHost, engine: Engine) -> bool:
     probe = f"import socket; socket.create_connection(({engine.host!r}, {engine.port}), timeout=0.5)"
     command = host.command([sys.executable, "-S", "-c", probe])
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0

@@ -21,10 +21,20 @@ from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
-from tests.support.fleet.worker_story import Story
+from tests.support.fleet.worker_story import WorkerStory
 from tests.support.servers import a_server
-from tests.support.stores.moving import QUEUE, exported, fill, gives_out, imported, moved, moved_to, names_of, tasks_of
 from tests.support.stores.stores import STORES, new_url, opened
+from tests.support.stores.transfers import (
+    QUEUE,
+    exported,
+    fill,
+    gives_out,
+    imported,
+    moved,
+    moved_to,
+    names_of,
+    tasks_of,
+)
 
 ROOT = Path(__file__).parents[2]
 TASKS = 1100
@@ -35,7 +45,7 @@ MOST_GROWTH_BYTES = 24 << 20
 def process(*arguments: object) -> subprocess.CompletedProcess[str]:
     """A process that moves queues."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.support.stores.moving_process", *map(str, arguments)],
+        [sys.executable, "-m", "tests.support.stores.transfer_process", *map(str, arguments)],
         cwd=ROOT,
         env=program_environment(),
         capture_output=True,
@@ -112,7 +122,7 @@ def test_an_import_whose_process_is_killed_goes_on_and_doubles_nothing(
 def test_an_export_whose_process_is_killed_at_any_time_is_completed(old: Store, tmp_path: Path) -> None:
     fill(old, queue="more", tasks=4000)
     path = tmp_path / "x.jsonl"
-    command = [sys.executable, "-m", "tests.support.stores.moving_process", "export", old.url, str(path)]
+    command = [sys.executable, "-m", "tests.support.stores.transfer_process", "export", old.url, str(path)]
     with subprocess.Popen(command, cwd=ROOT, env=program_environment()) as running:
         eventually(lambda: path.exists() and path.stat().st_size > 1 << 20)
         running.kill()
@@ -154,7 +164,7 @@ def test_memory_does_not_grow_with_the_tasks(tmp_path: Path) -> None:
 
 
 class Spans:
-    """When each handler call of `tests.support.fleet.working` began, by task."""
+    """When each handler call of `tests.support.fleet.recording_app` began, by task."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -172,12 +182,12 @@ def test_workers_at_both_ends_run_no_task_twice_at_a_time_and_none_is_lost(tmp_p
     spans = Spans(tmp_path)
     queues.queue("thumbs").add([NewTask(f"hold {tmp_path}/notes-0".encode(), name="held")])
     queues.queue("thumbs").add([NewTask(f"note {tmp_path}/notes-{n}".encode(), name=f"n-{n}") for n in range(1, 60)])
-    story = Story(tmp_path, old_url, queues)
+    story = WorkerStory(tmp_path, old_url, queues)
     with story.worker(worker="old-1") as first, story.worker(worker="old-2") as second:
         eventually(lambda: spans.of(0) and queues.queue("thumbs").stats().deleted_total > 5, seconds=20)
         told = run_program("migrate", "--from", old_url, "--to", new.url, "--json", folder=tmp_path)
         assert told.code == 0, told.err
-        away = Story(tmp_path, new.url, LocalQueues(QueueService(new)))
+        away = WorkerStory(tmp_path, new.url, LocalQueues(QueueService(new)))
         with away.worker(worker="new-1"):
             # One of the old workers still runs the task it holds; the other ends and says why.
             eventually(lambda: (first.poll() is None) != (second.poll() is None), seconds=20)

@@ -15,7 +15,7 @@ from queue_core.errors import StoreUnavailableError
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.fleet.worker_story import ROOT, Story
+from tests.support.fleet.worker_story import ROOT, WorkerStory
 
 
 class Server:
@@ -63,7 +63,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.fixture
-def story(server: Server, tmp_path: Path) -> Iterator[Story]:
+def story(server: Server, tmp_path: Path) -> Iterator[WorkerStory]:
     queues = open_queues(server.url)
 
     def is_served() -> bool:
@@ -73,16 +73,16 @@ def story(server: Server, tmp_path: Path) -> Iterator[Story]:
             return False
 
     eventually(is_served)
-    yield Story(tmp_path, server.url, queues)
+    yield WorkerStory(tmp_path, server.url, queues)
     queues.close()
 
 
-def is_waiting(story: Story) -> bool:
+def is_waiting(story: WorkerStory) -> bool:
     """Whether the worker has asked for a lease."""
     return "w-1" in story.queues.observe("thumbs", workers=["w-1"]).seen
 
 
-def test_a_worker_that_waits_at_a_server_ends_at_once_on_sigterm(story: Story) -> None:
+def test_a_worker_that_waits_at_a_server_ends_at_once_on_sigterm(story: WorkerStory) -> None:
     with story.worker() as worker:
         eventually(lambda: is_waiting(story))
         worker.send_signal(signal.SIGTERM)
@@ -90,7 +90,7 @@ def test_a_worker_that_waits_at_a_server_ends_at_once_on_sigterm(story: Story) -
     assert not story.logged(events.QUEUE_UNREACHED)
 
 
-def test_a_worker_that_waits_at_a_server_ends_at_once_when_it_is_retired(story: Story) -> None:
+def test_a_worker_that_waits_at_a_server_ends_at_once_when_it_is_retired(story: WorkerStory) -> None:
     with story.worker() as worker:
         eventually(lambda: is_waiting(story))
         assert story.queues.retire_worker("w-1")
@@ -98,7 +98,7 @@ def test_a_worker_that_waits_at_a_server_ends_at_once_when_it_is_retired(story: 
     assert len(story.logged(events.WORKER_RETIRED)) == 1
 
 
-def test_a_running_task_survives_the_death_of_the_server(story: Story, server: Server) -> None:
+def test_a_running_task_survives_the_death_of_the_server(story: WorkerStory, server: Server) -> None:
     story.add("hold")
     with story.worker() as worker:
         eventually(story.starts)

@@ -11,21 +11,21 @@ import pytest
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.fleet.worker_story import Story, worker_story
+from tests.support.fleet.worker_story import WorkerStory, worker_story
 
-APP = "tests.support.fleet.misbehaving:app"
-ASYNC_APP = "tests.support.fleet.misbehaving:async_app"
+APP = "tests.support.fleet.misbehaving_app:app"
+ASYNC_APP = "tests.support.fleet.misbehaving_app:async_app"
 
 any_concurrency = pytest.mark.parametrize("concurrency", [1, 2])
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
+def story(tmp_path: Path) -> Iterator[WorkerStory]:
     with worker_story(tmp_path) as told:
         yield told
 
 
-def noted(story: Story, word: str) -> list[str]:
+def noted(story: WorkerStory, word: str) -> list[str]:
     """What follows this word in the notes of handlers."""
     return [line.removeprefix(word).strip() for line in story.starts() if line.startswith(word)]
 
@@ -40,7 +40,7 @@ def has_ended(pid: int) -> bool:
 
 @pytest.mark.parametrize(("verb", "outcome"), [("alarm", "alarm came"), ("own_loop", "loop ran")])
 def test_with_a_concurrency_of_one_a_plain_handler_runs_in_the_main_thread(
-    story: Story, verb: str, outcome: str
+    story: WorkerStory, verb: str, outcome: str
 ) -> None:
     story.add(verb)
     story.add("note")
@@ -51,7 +51,7 @@ def test_with_a_concurrency_of_one_a_plain_handler_runs_in_the_main_thread(
     assert story.logged(events.HANDLER_FAILED) == []
 
 
-def test_leases_are_renewed_beside_a_handler_in_the_main_thread(story: Story) -> None:
+def test_leases_are_renewed_beside_a_handler_in_the_main_thread(story: WorkerStory) -> None:
     story.queues.put_queue(QueueSpec("thumbs", lease_seconds=0.5, max_lease_seconds=3600.0))
     story.add("hang_in_c")
     with story.worker(app=APP):
@@ -62,7 +62,7 @@ def test_leases_are_renewed_beside_a_handler_in_the_main_thread(story: Story) ->
 
 
 @pytest.mark.parametrize("verb", ["hang_in_c", "program"])
-def test_sigterm_is_heard_while_a_handler_holds_the_main_thread(story: Story, verb: str) -> None:
+def test_sigterm_is_heard_while_a_handler_holds_the_main_thread(story: WorkerStory, verb: str) -> None:
     story.add(verb)
     with story.worker(app=APP, grace_seconds=0.3) as worker:
         eventually(lambda: noted(story, "hangs" if verb == "hang_in_c" else "left"))
@@ -73,7 +73,7 @@ def test_sigterm_is_heard_while_a_handler_holds_the_main_thread(story: Story, ve
     assert len(story.logged(events.WORKER_CUT_OFF)) == (verb == "program")  # a handler alone has left nothing
 
 
-def test_a_second_signal_is_heard_while_a_handler_holds_the_main_thread(story: Story) -> None:
+def test_a_second_signal_is_heard_while_a_handler_holds_the_main_thread(story: WorkerStory) -> None:
     story.add("hang_in_c")
     with story.worker(app=APP, grace_seconds=3600) as worker:
         eventually(lambda: noted(story, "hangs"))
@@ -83,7 +83,7 @@ def test_a_second_signal_is_heard_while_a_handler_holds_the_main_thread(story: S
         assert worker.wait(timeout=10) == 0
 
 
-def test_sigterm_is_heard_after_a_handler_had_it(story: Story) -> None:
+def test_sigterm_is_heard_after_a_handler_had_it(story: WorkerStory) -> None:
     story.add("own_loop")
     story.add("note")
     with story.worker(app=APP) as worker:
@@ -96,7 +96,7 @@ def test_sigterm_is_heard_after_a_handler_had_it(story: Story) -> None:
 @any_concurrency
 @pytest.mark.parametrize(("verb", "outcome"), [("terminate", "ended -15"), ("pool", "pool 3")])
 def test_a_child_process_ends_by_sigterm_and_its_worker_goes_on(
-    story: Story, verb: str, outcome: str, concurrency: int
+    story: WorkerStory, verb: str, outcome: str, concurrency: int
 ) -> None:
     story.add(verb)
     story.add("note")
@@ -110,7 +110,7 @@ def test_a_child_process_ends_by_sigterm_and_its_worker_goes_on(
 @any_concurrency
 @pytest.mark.parametrize("verb", ["thread", "process", "executor", "program"])
 def test_what_a_handler_leaves_does_not_hold_its_worker_up_beyond_the_grace(
-    story: Story, verb: str, concurrency: int
+    story: WorkerStory, verb: str, concurrency: int
 ) -> None:
     story.add(verb)
     with story.worker(app=APP, concurrency=concurrency, grace_seconds=0.5) as worker:
@@ -127,7 +127,7 @@ def test_what_a_handler_leaves_does_not_hold_its_worker_up_beyond_the_grace(
 
 
 @any_concurrency
-def test_a_forked_child_that_returns_ends_and_leases_nothing(story: Story, concurrency: int) -> None:
+def test_a_forked_child_that_returns_ends_and_leases_nothing(story: WorkerStory, concurrency: int) -> None:
     for _ in range(2):
         story.add("fork")
     story.add("fork_and_exit")
@@ -144,7 +144,7 @@ def test_a_forked_child_that_returns_ends_and_leases_nothing(story: Story, concu
 
 
 @pytest.mark.parametrize("verb", ["fork", "return"])
-def test_a_child_forked_in_the_loop_ends_where_it_would_run_other_handlers(story: Story, verb: str) -> None:
+def test_a_child_forked_in_the_loop_ends_where_it_would_run_other_handlers(story: WorkerStory, verb: str) -> None:
     for _ in range(3):
         story.add("note")
     story.add(verb)
@@ -158,7 +158,7 @@ def test_a_child_forked_in_the_loop_ends_where_it_would_run_other_handlers(story
     assert len(story.logged(events.CHILD_ENDED)) == 1
 
 
-def test_a_daemon_that_a_handler_became_is_no_worker(story: Story) -> None:
+def test_a_daemon_that_a_handler_became_is_no_worker(story: WorkerStory) -> None:
     story.add("daemonise")
     with story.worker(app=APP) as worker:
         assert worker.wait(timeout=10) == 0
@@ -169,7 +169,7 @@ def test_a_daemon_that_a_handler_became_is_no_worker(story: Story) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the user")
 @any_concurrency
-def test_a_worker_whose_handler_changed_its_user_says_so_and_ends(story: Story, concurrency: int) -> None:
+def test_a_worker_whose_handler_changed_its_user_says_so_and_ends(story: WorkerStory, concurrency: int) -> None:
     story.add("change_user")
     with story.worker(app=APP, concurrency=concurrency, grace_seconds=0.5) as worker:
         assert worker.wait(timeout=20) == 77

@@ -12,16 +12,16 @@ from orchestrator.runtimes import procfs
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from tests.support.eventually import eventually
-from tests.support.fleet.worker_story import Story, worker_story
+from tests.support.fleet.worker_story import WorkerStory, worker_story
 
 
 @pytest.fixture
-def story(tmp_path: Path) -> Iterator[Story]:
+def story(tmp_path: Path) -> Iterator[WorkerStory]:
     with worker_story(tmp_path) as told:
         yield told
 
 
-def test_sigterm_lets_the_running_task_finish_and_leaves_the_rest(story: Story) -> None:
+def test_sigterm_lets_the_running_task_finish_and_leaves_the_rest(story: WorkerStory) -> None:
     story.add("hold")
     story.add("note")
     with story.worker() as worker:
@@ -35,7 +35,7 @@ def test_sigterm_lets_the_running_task_finish_and_leaves_the_rest(story: Story) 
     assert len(story.starts()) == 1
 
 
-def test_what_outlasts_the_grace_is_given_back_uncounted_and_the_process_ends(story: Story) -> None:
+def test_what_outlasts_the_grace_is_given_back_uncounted_and_the_process_ends(story: WorkerStory) -> None:
     story.add("hold")
     with story.worker(grace_seconds=0.2) as worker:
         eventually(story.starts)
@@ -45,7 +45,7 @@ def test_what_outlasts_the_grace_is_given_back_uncounted_and_the_process_ends(st
     assert lease.lease_number == 1
 
 
-def test_a_second_ctrl_c_gives_back_at_once_but_another_signal_does_not(story: Story) -> None:
+def test_a_second_ctrl_c_gives_back_at_once_but_another_signal_does_not(story: WorkerStory) -> None:
     story.add("hold")
     with story.worker(grace_seconds=3600) as worker:
         eventually(story.starts)
@@ -58,7 +58,7 @@ def test_a_second_ctrl_c_gives_back_at_once_but_another_signal_does_not(story: S
     assert story.queue.stats().ready == 1
 
 
-def test_an_idle_worker_ends_at_once_on_sigterm(story: Story) -> None:
+def test_an_idle_worker_ends_at_once_on_sigterm(story: WorkerStory) -> None:
     with story.worker() as worker:
         eventually(lambda: story.logged(events.WORKER_STARTED))
         worker.send_signal(signal.SIGTERM)
@@ -66,7 +66,7 @@ def test_an_idle_worker_ends_at_once_on_sigterm(story: Story) -> None:
     assert story.logged(events.WORKER_DRAINED)[0]["reason"] == "SIGTERM"
 
 
-def test_the_tasks_of_a_killed_worker_run_again_as_soon_as_they_are_released(story: Story) -> None:
+def test_the_tasks_of_a_killed_worker_run_again_as_soon_as_they_are_released(story: WorkerStory) -> None:
     name = story.add("hold")
     with story.worker() as worker:
         eventually(story.starts)
@@ -79,7 +79,7 @@ def test_the_tasks_of_a_killed_worker_run_again_as_soon_as_they_are_released(sto
     assert [line.split()[3] for line in story.starts()] == ["1", "2"]
 
 
-def test_a_worker_without_its_supervisor_drains_and_ends(story: Story, tmp_path: Path) -> None:
+def test_a_worker_without_its_supervisor_drains_and_ends(story: WorkerStory, tmp_path: Path) -> None:
     lock = tmp_path / "supervisor.lock"
     with lock.open("w") as supervisor:
         fcntl.flock(supervisor, fcntl.LOCK_EX)
@@ -92,7 +92,7 @@ def test_a_worker_without_its_supervisor_drains_and_ends(story: Story, tmp_path:
     assert len(story.logged(events.WORKER_ORPHANED)) == 1
 
 
-def test_a_recycled_worker_ends_between_tasks(story: Story) -> None:
+def test_a_recycled_worker_ends_between_tasks(story: WorkerStory) -> None:
     for _ in range(3):
         story.add("note")
     with story.worker(recycle='{"tasks": 2}') as worker:
@@ -110,7 +110,7 @@ def supervised(tmp_path: Path) -> Iterator[Path]:
         yield lock
 
 
-def test_under_a_supervisor_a_recycled_worker_goes_on_in_a_fresh_process(story: Story, supervised: Path) -> None:
+def test_under_a_supervisor_a_recycled_worker_goes_on_in_a_fresh_process(story: WorkerStory, supervised: Path) -> None:
     for _ in range(5):
         story.add("note")
     with story.worker(recycle='{"tasks": 2}', supervisor_lock=supervised) as worker:
@@ -123,7 +123,7 @@ def test_under_a_supervisor_a_recycled_worker_goes_on_in_a_fresh_process(story: 
     assert story.logged(events.WORKER_DRAINED)[-1]["reason"] == "SIGTERM"
 
 
-def test_the_next_process_gets_ready_during_the_last_task(story: Story, supervised: Path) -> None:
+def test_the_next_process_gets_ready_during_the_last_task(story: WorkerStory, supervised: Path) -> None:
     story.add("hold")
     with story.worker(recycle='{"tasks": 1}', supervisor_lock=supervised) as worker:
         eventually(story.starts)
@@ -134,7 +134,7 @@ def test_the_next_process_gets_ready_during_the_last_task(story: Story, supervis
         eventually(lambda: story.queue.stats().deleted_total == 2)
 
 
-def test_a_recycled_worker_ends_as_the_process_that_runs_its_handlers(story: Story, supervised: Path) -> None:
+def test_a_recycled_worker_ends_as_the_process_that_runs_its_handlers(story: WorkerStory, supervised: Path) -> None:
     story.add("hold")
     with story.worker(recycle='{"tasks": 2}', supervisor_lock=supervised) as worker:
         (line,) = eventually(story.starts)
@@ -142,14 +142,14 @@ def test_a_recycled_worker_ends_as_the_process_that_runs_its_handlers(story: Sto
         assert worker.wait(timeout=10) == -signal.SIGKILL
 
 
-def test_a_recycled_worker_does_not_outlive_its_supervisor(story: Story, tmp_path: Path) -> None:
+def test_a_recycled_worker_does_not_outlive_its_supervisor(story: WorkerStory, tmp_path: Path) -> None:
     story.add("note")
     lock = tmp_path / "supervisor.lock"  # held by nobody
     with story.worker(recycle='{"tasks": 1}', supervisor_lock=lock, orphan_grace_seconds=0.5) as worker:
         assert worker.wait(timeout=30) == 0
 
 
-def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story: Story) -> None:
+def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story: WorkerStory) -> None:
     story.queues.put_queue(QueueSpec("thumbs", lease_seconds=0.5, max_lease_seconds=1.0))
     story.add("hold")
     with story.worker(grace_seconds=0.3) as worker:
@@ -164,7 +164,9 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
     [
         pytest.param({"app": "tests.support.nowhere:app"}, "no such module", id="no such module"),
         pytest.param(
-            {"app": "tests.support.fleet.working:nothing"}, "name one of: tests.support.fleet.working:app", id="no app"
+            {"app": "tests.support.fleet.recording_app:nothing"},
+            "name one of: tests.support.fleet.recording_app:app",
+            id="no app",
         ),
         pytest.param({"queue": "encode"}, "no handler for queue 'encode'", id="a queue nobody handles"),
         pytest.param({"url": "ftp://x"}, "not the URL of a store", id="no such store"),
@@ -172,7 +174,7 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
     ],
 )
 def test_a_worker_that_cannot_work_says_why_and_exits_with_78(
-    story: Story, environment: dict[str, object], told: str
+    story: WorkerStory, environment: dict[str, object], told: str
 ) -> None:
     with story.worker(**environment) as worker:
         assert worker.wait(timeout=10) == 78

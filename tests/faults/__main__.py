@@ -1,4 +1,4 @@
-"""`python3 -m tests.faults --for 60s`: break everything that may break, count what was promised and not kept."""
+"""`python3 -m tests.faults --for 60s`: inject every kind of fault and count broken promises."""
 
 import argparse
 import shutil
@@ -15,14 +15,14 @@ from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_store import kills_on
 from tests.faults.kill_write import kills_at_writes
-from tests.faults.outcome import Budget, Tally
-from tests.faults.over_http import Conditions, over_http, progress
+from tests.faults.outcome import FaultBudget, FaultTally
+from tests.faults.over_http import FaultConditions, over_http, progress
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
 from tests.faults.sites import STORES
 from tests.faults.two_servers import two_servers
 
-Scenario = Callable[[Budget, Path], Tally]
+Scenario = Callable[[FaultBudget, Path], FaultTally]
 
 SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "kill": ("producers and workers on one file, killed at random", kills_at_random),
@@ -32,7 +32,7 @@ SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "disk": ("a full disk, and one that can't sync", failing_disks),
     **{
         store: (
-            f"callers, servers, the engine and the wires to them, all on one {store} store",
+            f"callers, servers, the engine and the connections to them, all on one {store} store",
             partial(kills_on, store),
         )
         for store in STORES
@@ -46,7 +46,7 @@ ON_HOSTS: dict[str, tuple[str, Scenario]] = {
     for store in STORES
     if store != "sqlite"
 }
-"""Only when asked for: each takes a minute and a half, whatever the time given."""
+"""Scenarios that run only when named: each takes a minute and a half, whatever the time given."""
 OVER_HTTP: dict[str, tuple[str, Scenario]] = {
     f"http-{store}": (
         f"clients over HTTP through proxies that reset, stall and swallow, servers over {store}, all of it killed",
@@ -54,7 +54,7 @@ OVER_HTTP: dict[str, tuple[str, Scenario]] = {
     )
     for store in STORES
 }
-"""Only when asked for: each takes minutes until it has seen enough."""
+"""Scenarios that run only when named: each takes minutes to reach its operations."""
 ALL = {**SCENARIOS, **ON_HOSTS, **OVER_HTTP}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
@@ -62,7 +62,7 @@ MIN_FREE_BYTES = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the scenarios one after another; 0 when nothing was violated, else 1."""
+    """Run the scenarios one after another; return 0 when nothing was violated, else 1."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.servers is not None and not options.http:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--directory {options.directory}: no such folder; create it, or leave the option out", file=sys.stderr)
         return 2
     folder = Path(tempfile.mkdtemp(prefix="towline-faults-", dir=options.directory))
-    tallies: list[Tally] = []
+    tallies: list[FaultTally] = []
     try:
         free = shutil.disk_usage(folder).free
         if free < MIN_FREE_BYTES:
@@ -88,14 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             title, scenario = ALL[name]
             if options.servers is not None:
                 scenario = _with_servers(name, options.servers)
-            _tell(f"{name:7} {title} ...")
+            _report(f"{name:7} {title} ...")
             home = folder / name
             home.mkdir()
             tally = scenario(_budget(options, len(names)), home)
             tallies.append(tally)
             if not tally.violations:
                 shutil.rmtree(home)
-            _tell(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
+            _report(f"{name:7} {tally.skipped or f'{tally.operations} operations, {len(tally.violations)} violations'}")
     finally:
         if any(tally.violations for tally in tallies):
             print(f"the histories that prove it are in {folder}", file=sys.stderr)
@@ -117,17 +117,17 @@ def _names(options: argparse.Namespace) -> list[str]:
 
 
 def _with_servers(name: str, servers: int) -> Scenario:
-    """A run over HTTP with so many servers on one store; a file of SQLite belongs to one."""
+    """Return an HTTP run with that many servers on one store; SQLite allows one."""
     store = next(store for store in STORES if name == f"http-{store}")
-    conditions = Conditions(1 if store == "sqlite" else servers)
+    conditions = FaultConditions(1 if store == "sqlite" else servers)
     return partial(over_http, store, conditions=conditions, tell=progress)
 
 
-def _budget(options: argparse.Namespace, scenarios: int) -> Budget:
-    """Each scenario's part of the time; or so many operations each, however long that takes."""
+def _budget(options: argparse.Namespace, scenarios: int) -> FaultBudget:
+    """Return each scenario's share of the time, or a number of operations without a time limit."""
     if options.operations is not None:
-        return Budget(options.seconds or LONGEST_SECONDS, options.seed, options.operations)
-    return Budget((options.seconds or DEFAULT_SECONDS) / scenarios, options.seed)
+        return FaultBudget(options.seconds or LONGEST_SECONDS, options.seed, options.operations)
+    return FaultBudget((options.seconds or DEFAULT_SECONDS) / scenarios, options.seed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,11 +166,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _tell(line: str) -> None:
+def _report(line: str) -> None:
     if sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that children and files go, too
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM)
+    )  # so that children and files are removed, too
     sys.exit(main())

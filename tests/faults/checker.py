@@ -1,36 +1,36 @@
-"""Holds the histories of all callers and the final contents of the store against the design's invariants. Pure."""
+"""Check the histories of all callers and the final contents of the store against the design's invariants. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.faults.history import Call
+from tests.faults.history import HistoryCall
 from tests.faults.lives import Contents, Life, lives_of
 from tests.faults.order import order
 from tests.faults.rules import RULES
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16")
-TOLD_BY_DRIVERS = ("I18",)
-"""What no history shows: the processes of a stopped supervisor."""
+REPORTED_BY_DRIVERS = ("I18",)
+"""Invariants no history shows, reported by the drivers: the processes of a stopped supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A broken promise: the invariant's number in the design, and what was seen."""
+    """A broken promise: the invariant's number in the design, and the evidence."""
 
     invariant: str
     what: str
 
 
 class ClockSteppedError(Exception):
-    """The wall clock was set during the run: instants of leases prove nothing; run again."""
+    """The wall clock was set during the run, so lease instants prove nothing; run again."""
 
 
-def check(calls: Sequence[Call], contents: Contents) -> list[Violation]:
-    """Every violation that the calls and the contents prove. Raises `ClockSteppedError`.
+def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
+    """Return every violation that the calls and the contents prove. Raises `ClockSteppedError`.
 
-    A call without an answer may have taken effect or not, at any time after its invocation: it accuses nobody, and
+    A call without an answer may have taken effect or not, at any time after its invocation: it proves no violation, and
     excuses whatever it can explain.
     """
     _check_clock(calls)
@@ -50,12 +50,12 @@ def check(calls: Sequence[Call], contents: Contents) -> list[Violation]:
 
 
 def count_by_invariant(violations: Iterable[Violation]) -> dict[str, int]:
-    """How many of each invariant, none left out."""
+    """Return the number of violations of every invariant."""
     counts = Counter(violation.invariant for violation in violations)
-    return {invariant: counts[invariant] for invariant in (*INVARIANTS, *TOLD_BY_DRIVERS)}
+    return {invariant: counts[invariant] for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS)}
 
 
-def _check_clock(calls: Sequence[Call]) -> None:
+def _check_clock(calls: Sequence[HistoryCall]) -> None:
     offsets = [call.invoked.at * 1000 - call.invoked.ns for call in calls]
     if offsets and max(offsets) - min(offsets) > MAX_CLOCK_STEP_SECONDS * 1e9:
         step_seconds = (max(offsets) - min(offsets)) / 1e9
@@ -63,32 +63,32 @@ def _check_clock(calls: Sequence[Call]) -> None:
 
 
 def _hand_overs(lives: dict[str, Life]) -> Iterator[str]:
-    """`delete(task, then=[...])` is one step: what an unanswered one did to the task it did to `then`, too."""
+    """Check that `delete(task, then=[...])` is atomic: an unanswered one did both parts or neither."""
     for life in lives.values():
         deletions = [one for one in life.operations if one.verb == "delete" and one.effect != "refused"]
         named = any(effect != "refused" for _, effect in life.named_deletions)
         for operation in deletions:
             if operation.effect != "open":
                 continue
-            for asked in operation.end.then:
-                following = lives[asked.uid]
+            for request in operation.end.then:
+                following = lives[request.uid]
                 was_seen = life.stored or life.grants[-1].lease.token != operation.end.token
                 if was_seen and following.is_seen and len(following.addings) == 1:
-                    yield f"{life.uid} was not deleted, but {asked.uid} was added in its place"
+                    yield f"{life.uid} was not deleted, but {request.uid} was added in its place"
                 gone = life.is_acknowledged and not life.stored and len(deletions) == 1 and not named
                 if gone and not following.is_seen and not following.may_be_deleted:
-                    yield f"{life.uid} was deleted, but {asked.uid} was not added in its place"
+                    yield f"{life.uid} was deleted, but {request.uid} was not added in its place"
 
 
-def _mixed_groups(calls: Sequence[Call]) -> Iterator[str]:
+def _mixed_groups(calls: Sequence[HistoryCall]) -> Iterator[str]:
     for call in calls:
         tags = {lease.tag for lease in call.answer.leases}
-        if call.asked.filter_kind == "oldest" and len(tags) > 1:
+        if call.request.filter_kind == "oldest" and len(tags) > 1:
             yield f"a batch of one tag has {sorted(map(str, tags))}"
 
 
 def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:
-    """I16: the store's own check, its counts against its tasks, and its totals against what was acknowledged."""
+    """I16: check the store's own check, its counts against its tasks, and its totals against acknowledged calls."""
     yield from contents.problems
     for queue, stats in contents.stats.items():
         counted: Counter[str] = Counter(task.state for task in contents.tasks if task.queue == queue)
@@ -96,7 +96,7 @@ def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:
         for state, number in told.items():
             if counted[state] != number:
                 yield f"{queue}: {number} tasks are said to be {state}, there are {counted[state]}"
-        addings = [adding for life in lives.values() for adding in life.addings if adding.asked.queue == queue]
+        addings = [adding for life in lives.values() for adding in life.addings if adding.request.queue == queue]
         least = sum(adding.status == "added" for adding in addings)
         most = sum(adding.effect != "refused" and adding.status in ("added", "") for adding in addings)
         if not least <= stats.added_total <= most:

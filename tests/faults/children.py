@@ -1,4 +1,4 @@
-"""Child processes that may be killed at any instant: forked from a clean process, always collected, by pid only."""
+"""Child processes that may be killed at any time: forked from a clean process, always reaped, by pid only."""
 
 import multiprocessing
 import os
@@ -13,16 +13,16 @@ WAIT_SECONDS = 30.0
 
 
 class Nursery:
-    """Starts children that die with this process; used from several threads."""
+    """Starts children that die with this process; usable from several threads."""
 
     def __init__(self, *modules: str) -> None:
-        """The children have these modules imported already, so that a start costs milliseconds.
+        """Import these modules before forking, so that a start costs milliseconds.
 
         Each child runs this program's main script again, under another name: under pytest that imports pytest.
         """
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([*modules, *(name for name in ("pytest",) if name in sys.modules)])
-        # A start collects whoever has ended; without the lock two threads may read one exit code, and one gets none.
+        # A start reaps ended children; without the lock two threads may wait for one exit code, and one gets none.
         self._lock = threading.Lock()
 
     def start(self, target: Callable[..., None], *arguments: object, name: str) -> ForkServerProcess:
@@ -33,14 +33,14 @@ class Nursery:
         return process
 
     def kill(self, process: ForkServerProcess) -> int:
-        """SIGKILL, unless it is over already; returns its exit code, negative for a signal."""
+        """SIGKILL it unless it has ended; return its exit code, negative for a signal."""
         with self._lock:
             if process.pid is not None and process.is_alive():
                 os.kill(process.pid, signal.SIGKILL)
         return self.wait(process)
 
     def wait(self, process: ForkServerProcess) -> int:
-        """Its exit code once it is over; a child that hangs is killed and raises `TimeoutError`."""
+        """Return its exit code once it has ended; a child that hangs is killed and raises `TimeoutError`."""
         is_over = bool(connection.wait([process.sentinel], WAIT_SECONDS))
         with self._lock:
             if not is_over:

@@ -1,7 +1,7 @@
-"""What a disk may hold after a power cut: a model of files whose unsynced writes survive in any mixture. Pure.
+"""A disk model for power cuts: unsynced writes of files survive in any mixture. Pure.
 
-A sector of 512 bytes is written whole or not at all; unsynced sectors, sizes and directory entries each end up, on
-their own, in any state they went through since they were last synced. Nothing synced is ever harmed.
+A sector of 512 bytes is written whole or not at all. Each unsynced sector, size and directory entry independently ends
+up in any state it had since its last sync. Synced data is never harmed.
 """
 
 from collections.abc import Iterator
@@ -13,15 +13,16 @@ SECTOR_BYTES = 512
 PAGE_BYTES = 4096
 
 Survival = Literal["none", "all", "prefix", "pages", "sectors"]
-"""Which unsynced changes survive: none; all; those up to some moment, the last of them torn; each 4 KiB page as of a
-moment of its own; each sector so."""
+"""Which unsynced changes survive: none; all; those up to some moment, the last one torn; each 4 KiB page as of
+its own moment; each sector as of its own moment.
+"""
 
 SURVIVALS: tuple[Survival, ...] = ("none", "all", "prefix", "pages", "sectors")
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Bytes put at an offset."""
+    """Bytes written at an offset."""
 
     offset: int
     data: bytes
@@ -29,7 +30,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """A size set; what lies beyond reads as zeros when the file grows again."""
+    """A size that was set; the rest reads as zeros when the file grows again."""
 
     size: int
 
@@ -39,7 +40,7 @@ Change = Write | Truncate
 
 @dataclass(slots=True)
 class Inode:
-    """One file's durable bytes, and what was changed since. `settled` counts the changes that are pending no more."""
+    """One file's durable bytes and later changes. `settled` counts the changes that are no longer pending."""
 
     durable: bytearray = field(default_factory=bytearray)
     pending: list[Change] = field(default_factory=list)
@@ -47,16 +48,16 @@ class Inode:
 
     @property
     def changes(self) -> int:
-        """How many changes it has seen: marks a moment for `sync` and `lose`."""
+        """The number of changes so far: a mark for `sync` and `lose`."""
         return self.settled + len(self.pending)
 
     def sync(self, mark: int) -> None:
-        """Everything up to the mark is durable from now on, whoever else synced meanwhile."""
+        """Make everything up to the mark durable."""
         for change in self._take(mark):
             apply(self.durable, change)
 
     def lose(self, mark: int) -> None:
-        """A sync failed: nothing up to the mark will ever be written, though the page cache shows it."""
+        """Drop everything up to the mark after a failed sync: it is never written, though the page cache shows it."""
         self._take(mark)
 
     def _take(self, mark: int) -> list[Change]:
@@ -69,7 +70,7 @@ class Inode:
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """One name that may be in the directory after the cut: the inodes it stood for since it was last synced."""
+    """One name that may be in the directory after the cut: the inodes it named since the last sync."""
 
     name: str
     inodes: tuple[tuple[bytes, tuple[Change, ...]] | None, ...]
@@ -77,12 +78,12 @@ class Remains:
 
 @dataclass(frozen=True, slots=True)
 class Wreck:
-    """The disk at the moment of the cut; `materialise` draws one of the states it may come back in."""
+    """The disk at the moment of the cut; `materialise` draws one possible state."""
 
     remains: tuple[Remains, ...]
 
     def materialise(self, survival: Survival, random: Random) -> dict[str, bytes]:
-        """File contents by name as the machine finds them when the power is back."""
+        """Return file contents by name after the power is back."""
         files: dict[str, bytes] = {}
         for remains in self.remains:
             inode = _drawn_inode(remains, survival, random)
@@ -92,7 +93,7 @@ class Wreck:
 
     @property
     def unsynced_bytes(self) -> int:
-        """How much the cut put at stake."""
+        """Return how many bytes the cut put at risk."""
         return sum(
             len(change.data)
             for remains in self.remains
@@ -104,13 +105,13 @@ class Wreck:
 
 
 class Directory:
-    """Names and inodes of one folder: as programs see them now, and as they were last synced."""
+    """Names and inodes of one folder, as programs see them now and as last synced."""
 
     def __init__(self) -> None:
         self._names: dict[str, list[Inode | None]] = {}
 
     def open(self, name: str) -> Inode:
-        """The inode of a name, made when there is none."""
+        """Return the inode of a name; make it if needed."""
         history = self._names.setdefault(name, [None])
         if history[-1] is None:
             history.append(Inode())
@@ -119,22 +120,22 @@ class Directory:
         return inode
 
     def delete(self, name: str) -> None:
-        """Take the name away; until the folder is synced it may come back."""
+        """Remove the name; until the folder is synced it may come back."""
         history = self._names.get(name)
         if history is not None and history[-1] is not None:
             history.append(None)
 
     def find(self, name: str) -> Inode | None:
-        """The inode a name stands for now."""
+        """Return the inode that a name has now."""
         return self._names.get(name, [None])[-1]
 
     def sync(self) -> None:
-        """Make every name durable as it is now."""
+        """Make all names durable."""
         for history in self._names.values():
             del history[:-1]
 
     def wreck(self) -> Wreck:
-        """What the cut leaves, as of now."""
+        """Return the state that a cut leaves now."""
         return Wreck(
             tuple(
                 Remains(
@@ -147,7 +148,7 @@ class Directory:
 
 
 def apply(content: bytearray, change: Change) -> None:
-    """Carry out one change."""
+    """Apply one change."""
     if isinstance(change, Truncate):
         del content[change.size :]
         content.extend(bytes(change.size - len(content)))
@@ -159,7 +160,7 @@ def apply(content: bytearray, change: Change) -> None:
 
 
 def survivor(durable: bytes, pending: tuple[Change, ...], survival: Survival, random: Random) -> bytes:
-    """One content that a file with these unsynced changes may have after the cut."""
+    """Return one content that a file with these unsynced changes may have after the cut."""
     if survival == "none" or not pending:
         return durable
     if survival == "all":
@@ -178,7 +179,7 @@ def _after(durable: bytes, changes: tuple[Change, ...]) -> bytes:
 
 
 def _torn(rest: tuple[Change, ...], random: Random) -> Iterator[Change]:
-    """The first whole sectors of the write that was under way."""
+    """Return the first whole sectors of the write in progress."""
     if rest and isinstance(rest[0], Write):
         boundary = rest[0].offset // SECTOR_BYTES * SECTOR_BYTES + SECTOR_BYTES * random.randrange(9)
         data = rest[0].data[: max(0, boundary - rest[0].offset)]
@@ -187,7 +188,7 @@ def _torn(rest: tuple[Change, ...], random: Random) -> Iterator[Change]:
 
 
 def _patchwork(durable: bytes, pending: tuple[Change, ...], unit: int, random: Random) -> bytes:
-    """Each unit of the file as of a moment of its own, and the size as of another."""
+    """Return each unit of the file, and its size, as of a moment of its own."""
     content = bytearray(durable)
     versions: dict[int, list[bytes]] = {}
     sizes = [len(content)]

@@ -1,22 +1,27 @@
-"""An SQLite VFS that counts what reaches the disk and lets the n-th go wrong: the process killed, the disk full."""
+"""An SQLite VFS that counts disk events and injects a fault at the n-th, and a driver that tolerates its errors."""
 
+import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 import apsw
 
+from queue_core.stores.sqlite.driver import Driver, SqliteConnection, apsw_driver
 from queue_core.stores.sqlite.wal import FileSyncer
 
 Fault = Callable[[int], None]
-"""Told the number of each write, truncation, deletion or sync before it happens; may raise, or never return."""
+"""Gets the number of each write, truncation, deletion or sync before it happens; may raise or never return."""
 
 
 class Meter:
-    """Counts events of one process and brings the fault about."""
+    """Counts the events of one process and injects the fault."""
 
     def __init__(self, fault: Fault = lambda _: None) -> None:
         self._fault = fault
@@ -24,7 +29,7 @@ class Meter:
         self.events = 0
 
     def event(self) -> None:
-        """Count one more."""
+        """Count one more event."""
         with self._lock:
             self.events += 1
             number = self.events
@@ -32,7 +37,7 @@ class Meter:
 
 
 def kill_at(event: int) -> Fault:
-    """SIGKILL this very process instead of the event."""
+    """SIGKILL this process instead of the event."""
 
     def fault(number: int) -> None:
         if number == event:
@@ -42,7 +47,7 @@ def kill_at(event: int) -> Fault:
 
 
 def full_between(first: int, last: int) -> Fault:
-    """No space for the events from `first` to `last`."""
+    """Report a full disk for the events from `first` to `last`."""
 
     def fault(number: int) -> None:
         if first <= number <= last:
@@ -52,10 +57,10 @@ def full_between(first: int, last: int) -> Fault:
 
 
 class FaultVfs(apsw.VFS):
-    """Passes everything on to the usual VFS, by way of the meter. Close every connection before `unregister`.
+    """Forwards everything to the default VFS through the meter. Close every connection before `unregister`.
 
     Args:
-        counts_syncs: False where syncs can't fail in the way that is played, as for a full disk.
+        counts_syncs: False where syncs can't fail in this way, as on a full disk.
     """
 
     def __init__(self, name: str, meter: Meter, *, counts_syncs: bool = True) -> None:
@@ -86,7 +91,7 @@ class FaultFile(apsw.VFSFile):
         evalue: BaseException | None,
         etraceback: TracebackType | None,
     ) -> bool:
-        """Be silent where SQLite itself ignores a failure: it is the one that was planned."""
+        """Stay silent where SQLite itself ignores a failure: it is the injected one."""
         return True
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
@@ -105,7 +110,7 @@ class FaultFile(apsw.VFSFile):
 
 
 class MeteredSyncer(FileSyncer):
-    """The store's own syncer, counted as well."""
+    """The store's own syncer, with its events counted."""
 
     def __init__(self, meter: Meter, path: Path) -> None:
         super().__init__(path)
@@ -120,3 +125,45 @@ class MeteredSyncer(FileSyncer):
         """See `Syncer.grow`."""
         self._meter.event()
         super().grow(size_bytes)
+
+
+BUSY_MILLISECONDS = 10_000
+
+
+class QuietlyClosing(apsw.Connection):
+    """A connection whose `close` ignores the failures that SQLite's own VFS would not raise.
+
+    SQLite ignores failures while it closes (the log stays, and is read at the next opening); apsw would raise them.
+    """
+
+    def close(self, force: bool = False) -> None:
+        with contextlib.suppress(apsw.FullError, apsw.IOError):
+            super().close(force)
+
+
+@contextmanager
+def planned_failures() -> Iterator[None]:
+    """Ignore injected failures that apsw can't raise: of two in one statement it raises the last."""
+    usual = sys.unraisablehook
+
+    def hook(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not isinstance(unraisable.exc_value, apsw.FullError | apsw.IOError):
+            usual(unraisable)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+def quiet_driver() -> Driver:
+    """Return apsw with connections that close quietly."""
+
+    def connect(path: str, vfs: str) -> SqliteConnection:
+        connection = QuietlyClosing(path, vfs=vfs or None)
+        connection.set_busy_timeout(BUSY_MILLISECONDS)
+        opened: SqliteConnection = connection
+        return opened
+
+    return replace(apsw_driver(), connect=connect)

@@ -1,8 +1,7 @@
-"""A TCP proxy before a server that resets, stalls, splits and swallows by a plan drawn from a seed.
+"""A TCP proxy before a server that resets, stalls, splits and swallows by a seeded plan.
 
-What a client sends after its last answer is taken as a request, and what comes back next as its answer. A request that
-is held reaches the server late, also when its client has given up and gone: that is how a network delivers a call
-after its repeat.
+What a client sends after its last answer counts as a request, and what comes back next as its answer. A held request
+reaches the server late, even after its client has given up: as on a network that delivers a call after its repeat.
 """
 
 import asyncio
@@ -55,20 +54,20 @@ USUAL_SHARES: Mapping[Kind, float] = {
     "stall answer": 0.003,
     "split": 0.004,
 }
-"""Of a hundred requests three meet something; one that stalls costs its client seconds."""
+"""About three of a hundred requests get a fault; a stall costs its client seconds."""
 LONGEST_STALL_SECONDS = 3.0
 PIECES = 5
 PIECE_PAUSE_SECONDS = 0.002
 BACKLOG = 256
 LOOP_ROUNDS = 8
-"""Rounds of asyncio's loop, at most, from a connection that is accepted to one that is closed at both ends."""
+"""Rounds of the event loop, at most, from an accepted connection to one closed at both ends."""
 LINGER_NOT: Final = struct.pack("ii", 1, 0)
 END_OF_HEAD = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What befalls one request; `seconds` of a stall."""
+    """The fault of one request; `seconds` of a stall."""
 
     kind: Kind
     seconds: float = 0.0
@@ -77,8 +76,8 @@ class Fate:
 PASS = Fate("pass")
 
 
-class Plan:
-    """Draws fates: each kind has its share of all requests, what is left passes."""
+class FatePlan:
+    """Draws faults: each kind has its share of all requests; the rest pass."""
 
     def __init__(self, shares: Mapping[Kind, float], random: Random) -> None:
         self._kinds = list(shares)
@@ -86,7 +85,7 @@ class Plan:
         self._random = random
 
     def __call__(self) -> Fate:
-        """The next request's fate."""
+        """Return the next request's fault."""
         drawn = self._random.random()
         for kind, bound in zip(self._kinds, self._bounds, strict=True):
             if drawn < bound:
@@ -95,18 +94,19 @@ class Plan:
 
 
 class FaultyProxy:
-    """Listens on loopback before the server at `port`; every request takes the next fate of `draw`.
+    """Listens on loopback before the server at `port`; every request gets the next fault of `draw`.
 
     Attributes:
-        met: how many requests met each fate; `late`: those that reached the server after their client had gone;
-            `severed`: connections reset by `sever`.
+        met: the number of requests by fault.
+        late: requests that reached the server after their client had gone.
+        severed: connections reset by `sever`.
     """
 
     def __init__(self, port: int, draw: Callable[[], Fate]) -> None:
         self.target = port
         self.draw = draw
         self.met: Counter[str] = Counter()
-        self.links: set[_Link] = set()
+        self.links: set[_ProxiedConnection] = set()
         self.loop = asyncio.new_event_loop()
         self._listening: asyncio.Server | None = None
         self.port = 0
@@ -115,11 +115,11 @@ class FaultyProxy:
         self._run(self._listen())
 
     def sever(self) -> None:
-        """Reset every connection there is; new ones are served."""
+        """Reset every open connection; new ones are accepted."""
         self.loop.call_soon_threadsafe(self._sever)
 
     def refuse(self) -> None:
-        """Listen no more, so that nobody can connect, until `accept`."""
+        """Stop listening until `accept`, so that no client can connect."""
         self._run(self._shut())
 
     def accept(self) -> None:
@@ -127,7 +127,7 @@ class FaultyProxy:
         self._run(self._listen())
 
     def close(self) -> None:
-        """Reset everything, deliver nothing more, and end the thread; nothing when that was done."""
+        """Reset everything, deliver nothing more and end the thread; do nothing the second time."""
         if self.loop.is_closed():
             return
         self._run(self._finish())
@@ -141,7 +141,7 @@ class FaultyProxy:
     async def _listen(self) -> None:
         if self._listening is None:
             self._listening = await self.loop.create_server(
-                lambda: _ClientEnd(_Link(self)), "127.0.0.1", self.port, backlog=BACKLOG
+                lambda: _ClientEnd(_ProxiedConnection(self)), "127.0.0.1", self.port, backlog=BACKLOG
             )
             self.port = self._listening.sockets[0].getsockname()[1]
 
@@ -149,7 +149,7 @@ class FaultyProxy:
         if self._listening is not None:
             for listening in self._listening.sockets:
                 self.loop.remove_reader(listening.fileno())
-            for _ in range(LOOP_ROUNDS):  # a server closed meanwhile leaves a connection just accepted to nobody
+            for _ in range(LOOP_ROUNDS):  # a server closed meanwhile abandons a just accepted connection
                 await asyncio.sleep(0)
             self._listening.close()
             self._listening = None
@@ -171,8 +171,8 @@ class FaultyProxy:
             link.reset()
 
 
-class _Link:
-    """A client's connection and the one made for it to the server. In the loop only."""
+class _ProxiedConnection:
+    """A client's connection and its connection to the server. Used only on the loop."""
 
     def __init__(self, proxy: FaultyProxy) -> None:
         self.proxy = proxy
@@ -191,14 +191,14 @@ class _Link:
     # -- the client's side --
 
     async def connect(self) -> None:
-        """Reach the server; where that fails, the client is reset."""
+        """Connect to the server; reset the client if that fails."""
         try:
             await self.loop.create_connection(lambda: _ServerEnd(self), "127.0.0.1", self.proxy.target)
         except OSError:
             self.reset()
 
-    def asked(self, data: bytes) -> None:
-        """The client sent something."""
+    def client_sent(self, data: bytes) -> None:
+        """Handle data from the client."""
         if self._fate is not None:
             if self._fate.kind not in ("refuse", "cut request"):
                 self._send(data)
@@ -227,7 +227,7 @@ class _Link:
             self._send(data)
 
     def client_left(self) -> None:
-        """The client has closed its end. What is held still goes to the server."""
+        """Handle the client's close. A held request still goes to the server."""
         self.client = None
         is_delivering = self._is_held or (self._fate is not None and self._fate.kind == "reset sent")
         if not is_delivering and self.server is not None:
@@ -248,13 +248,13 @@ class _Link:
         self.flush()
 
     def flush(self) -> None:
-        """Send what had to wait for the connection, or for its time."""
+        """Send what waited for the connection, or for its time."""
         if self.server is not None and self._pending and not self._is_held:
             self.server.write(bytes(self._pending))
             self._pending.clear()
 
     def _drip(self, data: bytes) -> None:
-        """Send a request piece by piece; `_pending` is what follows."""
+        """Send a request piece by piece; `_pending` is the rest."""
         size = max(1, len(data) // PIECES)
         piece, rest = data[:size], data[size:]
         if self.server is not None:
@@ -268,8 +268,8 @@ class _Link:
 
     # -- the server's side --
 
-    def answered(self, data: bytes) -> None:
-        """The server sent something."""
+    def server_sent(self, data: bytes) -> None:
+        """Handle data from the server."""
         fate = self._fate or PASS
         if fate.kind == "swallow":
             self.reset(client="close")
@@ -293,7 +293,7 @@ class _Link:
             self._fate = None
 
     def server_left(self) -> None:
-        """The server has closed its end, or was reset."""
+        """Handle the server's close or reset."""
         self.server = None
         if self._is_resetting:
             return
@@ -301,7 +301,7 @@ class _Link:
             self.end()
 
     def _deliver_whole(self, data: bytes) -> None:
-        """Pass an answer on; once it is complete, reset both ends."""
+        """Forward an answer; once it is complete, reset both ends."""
         assert self.client is not None
         if self._answer_left == 0:
             self._answer_left = answer_bytes(data)
@@ -337,7 +337,7 @@ class _Link:
     # -- the end --
 
     def reset(self, *, client: Literal["reset", "close"] = "reset") -> None:
-        """End both connections by RST, or the client's in good order; nothing that is held is delivered."""
+        """End both connections by RST, or the client's gracefully; held data is dropped."""
         if client == "reset":
             self._reset_client()
         self._reset_server()
@@ -361,7 +361,7 @@ class _Link:
 
 
 class _ClientEnd(asyncio.Protocol):
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, link: _ProxiedConnection) -> None:
         self._link = link
         self._connecting: asyncio.Task[None] | None = None
 
@@ -372,14 +372,14 @@ class _ClientEnd(asyncio.Protocol):
         self._connecting = self._link.loop.create_task(self._link.connect())
 
     def data_received(self, data: bytes) -> None:
-        self._link.asked(data)
+        self._link.client_sent(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._link.client_left()
 
 
 class _ServerEnd(asyncio.Protocol):
-    def __init__(self, link: _Link) -> None:
+    def __init__(self, link: _ProxiedConnection) -> None:
         self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -391,14 +391,14 @@ class _ServerEnd(asyncio.Protocol):
         self._link.flush()
 
     def data_received(self, data: bytes) -> None:
-        self._link.answered(data)
+        self._link.server_sent(data)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._link.server_left()
 
 
 def answer_bytes(data: bytes) -> int:
-    """The size of the HTTP answer that begins so; where its head does not tell it, the size of what is here."""
+    """Return the size of the HTTP answer that begins so; without a length, the size of `data`."""
     head, found, _ = data.partition(END_OF_HEAD)
     for line in head.split(b"\r\n"):
         name, _, value = line.partition(b":")
@@ -416,7 +416,7 @@ def _reset(transport: asyncio.Transport | None) -> None:
 
 @contextmanager
 def a_faulty_proxy(port: int, draw: Callable[[], Fate]) -> Iterator[FaultyProxy]:
-    """A proxy before the server at `port`, closed in the end."""
+    """Run a proxy before the server at `port`."""
     proxy = FaultyProxy(port, draw)
     try:
         yield proxy

@@ -1,4 +1,4 @@
-"""A disk that is full for a while, and one that can't sync: refused calls change nothing, and nothing told is lost."""
+"""A disk that is full for a while, and one that can't sync: failed calls change nothing, acknowledged ones are kept."""
 
 import contextlib
 import shutil
@@ -15,14 +15,12 @@ from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
 from tests.faults.disk import SURVIVALS
-from tests.faults.fault_vfs import FaultVfs, Meter, full_between
-from tests.faults.history import Call, MemoryHistory
-from tests.faults.numbered import NumberedHistory
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.fault_vfs import FaultVfs, Meter, full_between, planned_failures, quiet_driver
+from tests.faults.history import HistoryCall, MemoryHistory, NumberedHistory
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
-from tests.faults.quiet_driver import planned_failures, quiet_driver
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 TURNS = 25
 TURNS_WITH_SPACE_AGAIN = 10
@@ -32,9 +30,9 @@ THREADS = 3
 FOR_EVER = 1 << 30
 
 
-def failing_disks(budget: Budget, folder: Path, *, points: int | None = None) -> Tally:
-    """A full disk and a failing sync by turns, at points drawn from the seed, until the budget or `points` is used."""
-    tally = Tally("disk")
+def failing_disks(budget: FaultBudget, folder: Path, *, points: int | None = None) -> FaultTally:
+    """Alternate a full disk and a failing sync, at seeded points, until the budget or `points` is used."""
+    tally = FaultTally("disk")
     deadline = budget.started()
     number = 0
     while not deadline.is_over and (points is None or number < points):
@@ -47,8 +45,8 @@ def failing_disks(budget: Budget, folder: Path, *, points: int | None = None) ->
     return tally
 
 
-def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) -> None:
-    """No write succeeds between two events; every refusal is `StoreFullError`, and after it everything works again."""
+def full_for_a_while(tally: FaultTally, home: Path, seed: str, deadline: Deadline) -> None:
+    """Fail every write between two events; every failure is `StoreFullError`, and afterwards everything works."""
     random = Random(seed)
     first = random.randrange(1, LAST_EVENT)
     last = first + random.randrange(MAX_FULL_EVENTS)
@@ -61,7 +59,7 @@ def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) ->
             stack.enter_context(planned_failures())
             stack.enter_context(checkpoint_every(CHECKPOINT_PAGES))
             queues = _opened_despite(stack, home, vfs, meter, last)
-            caller = Caller(queues, history, name="caller", random=random)
+            caller = StoreCaller(queues, history, name="caller", random=random)
             for _ in range(TURNS):
                 try:
                     caller.turn()
@@ -81,7 +79,7 @@ def full_for_a_while(tally: Tally, home: Path, seed: str, deadline: Deadline) ->
 
 
 def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, last: int) -> LocalQueues:
-    """The store, opened and with its queues; on a disk that is full meanwhile, tried again once there is space."""
+    """Open the store and its queues; if the disk is full meanwhile, retry once there is space."""
     for attempt in ("full", "with space"):
         try:
             queues = LocalQueues(QueueService(SqliteStore(home / FILE_NAME, vfs=vfs.name, driver=quiet_driver())))
@@ -100,11 +98,11 @@ def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, l
     return queues
 
 
-def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, heeding: bool = True) -> None:
-    """Some syncs fail, of the log or the file, then the power is cut.
+def unable_to_sync(tally: FaultTally, home: Path, seed: str, deadline: Deadline, *, heeding: bool = True) -> None:
+    """Fail some syncs of the log or the file, then cut the power.
 
-    Linux forgets what it could not write, so that a later sync that succeeds proves nothing: once a caller was
-    failed, the store acknowledges nothing until it is opened anew.
+    Linux drops what it could not write, so a later successful sync proves nothing: after a failed sync the store must
+    acknowledge nothing until it is opened again.
 
     Args:
         heeding: False hides the failure from the store, to prove that this driver notices.
@@ -135,7 +133,9 @@ def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, h
         queues = LocalQueues(QueueService(store))
         create_queues(queues)
         callers = [
-            Caller(queues, NumberedHistory(history, number), name=f"caller-{number}", random=Random(random.random()))
+            StoreCaller(
+                queues, NumberedHistory(history, number), name=f"caller-{number}", random=Random(random.random())
+            )
             for number in range(THREADS)
         ]
         with ThreadPoolExecutor(THREADS) as pool:
@@ -154,8 +154,8 @@ def unable_to_sync(tally: Tally, home: Path, seed: str, deadline: Deadline, *, h
     tally.found(reopen_and_check(home / "after" / FILE_NAME, calls), f"{where}, then a power cut ({survival})")
 
 
-def _work_on(caller: Caller, failing: threading.Event, deadline: Deadline) -> None:
-    """Call verbs until some time after the failure, whatever they raise of the store's unavailability."""
+def _work_on(caller: StoreCaller, failing: threading.Event, deadline: Deadline) -> None:
+    """Call verbs until some time after the failure, ignoring unavailability."""
     left = TURNS
     while left and not deadline.is_over:
         left -= failing.is_set()
@@ -168,7 +168,7 @@ def _work_on(caller: Caller, failing: threading.Event, deadline: Deadline) -> No
 
 
 class HeedlessSyncer(PowerSyncer):
-    """What a store must not do: it goes on as if nothing had happened."""
+    """A faulty syncer: it goes on after a failure as if nothing had happened."""
 
     def sync(self) -> None:
         """See `Syncer.sync`."""
@@ -176,17 +176,17 @@ class HeedlessSyncer(PowerSyncer):
             super().sync()
 
 
-def _acknowledged_after_failure(calls: list[Call]) -> list[Violation]:
+def _acknowledged_after_failure(calls: list[HistoryCall]) -> list[Violation]:
     failed = [call.answered.ns for call in calls if call.outcome == "unknown" and call.answered is not None]
     if not failed:
         return []
     return [
-        Violation("I1", f"{call.asked.verb} was acknowledged after a sync had failed")
+        Violation("I1", f"{call.request.verb} was acknowledged after a sync had failed")
         for call in calls
         if call.outcome == "ok" and call.invoked.ns > min(failed) and _changed_something(call)
     ]
 
 
-def _changed_something(call: Call) -> bool:
-    """An answer that there is nothing to lease promises nothing."""
-    return call.asked.verb != "lease" or bool(call.answer.leases or call.asked.ends)
+def _changed_something(call: HistoryCall) -> bool:
+    """Return whether the answer promises a change: "nothing to lease" does not."""
+    return call.request.verb != "lease" or bool(call.answer.leases or call.request.ends)

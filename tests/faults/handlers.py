@@ -1,6 +1,6 @@
-"""The app that workers run while they are killed: each handler writes down which lease it saw, and that it finished.
+"""The app of workers that are killed: each handler records the lease it saw, and that it finished.
 
-The rest of a worker's calls are the runner's own: its delete is written down as begun, its outcome nobody knows.
+The worker's other calls are the runner's own: its delete is recorded as begun, with unknown outcome.
 """
 
 import itertools
@@ -12,7 +12,17 @@ from pathlib import Path
 
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
-from tests.faults.history import Answer, Answered, Asked, AskedEnd, FileHistory, Invoked, Moment, moment, seen_lease
+from tests.faults.history import (
+    Answer,
+    Answered,
+    ClockReading,
+    FileHistory,
+    Invoked,
+    RequestedCall,
+    RequestedEnd,
+    read_clocks,
+    returned_lease,
+)
 
 HISTORY_VARIABLE = "FAULTS_HISTORY"
 LONGEST_WORK_SECONDS = 0.02
@@ -21,30 +31,30 @@ LONGEST_WORK_SECONDS = 0.02
 Notes = Callable[[Task], AbstractContextManager[None]]
 
 
-def noted(history: FileHistory, worker: str) -> Notes:
-    """Around a handler's work: the lease as it was seen before, the delete that is about to be asked for after."""
+def recorded_handler(history: FileHistory, worker: str) -> Notes:
+    """Wrap a handler: record the lease before it, and the delete that follows it."""
     numbers = itertools.count(1)
 
     @contextmanager
     def notes(task: Task) -> Iterator[None]:
         number = next(numbers)
-        now = moment()
-        # The lease was asked for before it was granted: its own instant is as late as that can have been.
-        granted = Moment(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
-        asked = Asked("lease", task.queue, count=1, worker=worker)
-        history.write(Invoked(2 * number, granted, asked))
-        history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(seen_lease(task.lease),))))
+        now = read_clocks()
+        # The lease was requested before it was granted: its own instant is the latest possible time.
+        granted = ClockReading(task.lease.leased_at, now.ns - 1000 * (now.at - task.lease.leased_at))
+        request = RequestedCall("lease", task.queue, count=1, worker=worker)
+        history.write(Invoked(2 * number, granted, request))
+        history.write(Answered(2 * number, now, "ok", answer=Answer(leases=(returned_lease(task.lease),))))
         yield
-        ended = Asked("delete", task.queue, ends=(AskedEnd(task.lease.token),))
-        history.write(Invoked(2 * number + 1, moment(), ended))
+        ended = RequestedCall("delete", task.queue, ends=(RequestedEnd(task.lease.token),))
+        history.write(Invoked(2 * number + 1, read_clocks(), ended))
 
     return notes
 
 
 def make_app(history: FileHistory, worker: str) -> App:
-    """An app that handles every tag of the queue "first"."""
+    """Return an app that handles every tag of the queue "first"."""
     app = App()
-    notes = noted(history, worker)
+    notes = recorded_handler(history, worker)
     lengths = itertools.cycle(range(5))
 
     @app.task(queue="first")
@@ -56,6 +66,6 @@ def make_app(history: FileHistory, worker: str) -> App:
 
 
 def app_of_this_worker() -> App:
-    """The app of this worker process."""
+    """Return the app of this worker process."""
     worker = os.environ["TOWLINE_WORKER"]
     return make_app(FileHistory(Path(os.environ[HISTORY_VARIABLE]) / f"{worker}.jsonl"), worker)

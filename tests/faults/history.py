@@ -1,10 +1,10 @@
-"""What each caller asked and was told, written down before and after every call so that a kill can't erase it."""
+"""Histories of callers: requests and answers, written before and after every call so that a kill can't erase them."""
 
 import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
@@ -17,12 +17,12 @@ from tests.faults.skewed_clock import true_time_ns
 
 Verb = Literal["add", "lease", "renew", "release", "delete", "delete_by_name", "release_worker"]
 Outcome = Literal["ok", "fail", "unknown"]
-"""`fail`: the caller was told that nothing changed. `unknown`: killed before the answer, or the answer left it open."""
+"""`fail`: the caller learned that nothing changed. `unknown`: killed before the answer, or the answer left it open."""
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAdd:
-    """One task of an add. `uid` is known before the call: its given name, or what its payload begins with."""
+class RequestedAdd:
+    """One task of an add. `uid` is known before the call: its given name, or the start of its payload."""
 
     uid: str
     digest: str
@@ -34,21 +34,21 @@ class AskedAdd:
 
 
 @dataclass(frozen=True, slots=True)
-class AskedEnd:
-    """One token given to renew, release or delete, and what a delete adds in the same step."""
+class RequestedEnd:
+    """One token given to renew, release or delete, and what a delete adds in the same transaction."""
 
     token: str
-    then: tuple[AskedAdd, ...] = ()
+    then: tuple[RequestedAdd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedCall:
     """A call of one verb. A lease with `ends` is an exchange: it deletes them first."""
 
     verb: Verb
     queue: str = ""
-    adds: tuple[AskedAdd, ...] = ()
-    ends: tuple[AskedEnd, ...] = ()
+    adds: tuple[RequestedAdd, ...] = ()
+    ends: tuple[RequestedEnd, ...] = ()
     count: int = 0
     seconds: float = 0.0
     delay_seconds: float | None = None
@@ -60,12 +60,12 @@ class Asked:
 
     @property
     def filter(self) -> TagFilter:
-        """Which tasks a lease may take."""
+        """The tasks a lease may take."""
         return TagFilter(self.filter_kind, self.tags)
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLease:
+class ReturnedLease:
     """A lease as its worker got it."""
 
     uid: str
@@ -80,8 +80,8 @@ class SeenLease:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenAdd:
-    """What an add said of one task. An empty `status`: it is in the queue, and nobody knows since when."""
+class ReturnedAdd:
+    """An add's answer for one task. Empty `status`: it is in the queue, since an unknown time."""
 
     name: str
     status: Literal["added", "exists", "tombstoned", ""]
@@ -89,10 +89,10 @@ class SeenAdd:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call returned; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
+    """The result of a call; `lost` are the tokens it refused, `ends` maps renewed tokens to their new ends."""
 
-    added: tuple[SeenAdd, ...] = ()
-    leases: tuple[SeenLease, ...] = ()
+    added: tuple[ReturnedAdd, ...] = ()
+    leases: tuple[ReturnedLease, ...] = ()
     lost: tuple[str, ...] = ()
     ends: dict[str, int] = field(default_factory=dict)
     names: tuple[str, ...] = ()
@@ -102,8 +102,8 @@ NO_ANSWER = Answer()
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """The wall clock in microseconds, comparable with instants of the queue, and CLOCK_MONOTONIC in nanoseconds."""
+class ClockReading:
+    """The wall clock in microseconds, comparable with the queue's instants, and CLOCK_MONOTONIC in nanoseconds."""
 
     at: int
     ns: int
@@ -111,49 +111,49 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Invoked:
-    """Written before a call."""
+    """The line written before a call."""
 
     call: int
-    moment: Moment
-    asked: Asked
+    moment: ClockReading
+    request: RequestedCall
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Written after a call returned or raised."""
+    """The line written after a call returned or raised."""
 
     call: int
-    moment: Moment
+    moment: ClockReading
     outcome: Outcome
     error: str = ""
     answer: Answer = NO_ANSWER
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """An invocation and its answer, if any came; one that never came is `unknown`."""
+class HistoryCall:
+    """An invocation and its answer; without one its outcome is `unknown`."""
 
-    asked: Asked
-    invoked: Moment
+    request: RequestedCall
+    invoked: ClockReading
     outcome: Outcome = "unknown"
-    answered: Moment | None = None
+    answered: ClockReading | None = None
     answer: Answer = NO_ANSWER
     error: str = ""
     process: str = ""
 
 
 class History(Protocol):
-    """Where a recording caller writes."""
+    """The target of a recording caller."""
 
     def write(self, line: Invoked | Answered) -> None:
-        """Keep the line, whatever happens to the process next."""
+        """Keep the line, even if the process is killed next."""
 
 
 _LINES: TypeAdapter[Invoked | Answered] = TypeAdapter(Invoked | Answered)
 
 
 class FileHistory:
-    """One process's file. Each line is one unbuffered append, so it outlives the process by SIGKILL."""
+    """One process's file. Each line is one unbuffered append, so it survives SIGKILL."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -172,7 +172,7 @@ class FileHistory:
 
 
 class MemoryHistory:
-    """One process's lines in memory, for faults that the process itself survives; usable from several threads."""
+    """One process's lines in memory, for faults that the process survives; thread-safe."""
 
     def __init__(self) -> None:
         self._lines: list[Invoked | Answered] = []
@@ -186,19 +186,19 @@ class MemoryHistory:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def calls(self, *, first_lines: int | None = None) -> list[Call]:
-        """The calls; with `first_lines`, as they stood when the history was that long."""
+    def calls(self, *, first_lines: int | None = None) -> list[HistoryCall]:
+        """Return the calls; with `first_lines`, as of when the history was that long."""
         return pair(self._lines[:first_lines])
 
 
-def moment() -> Moment:
-    """This moment on both clocks; the true one, also in a process whose wall clock is skewed on purpose."""
-    return Moment(true_time_ns() // 1000, time.monotonic_ns())
+def read_clocks() -> ClockReading:
+    """Read both clocks; the true time, also in a process with a skewed wall clock."""
+    return ClockReading(true_time_ns() // 1000, time.monotonic_ns())
 
 
-def read_histories(directory: Path) -> list[Call]:
-    """All calls of all processes that wrote into `directory`. A last line cut short by a kill counts as unwritten."""
-    calls: list[Call] = []
+def read_histories(directory: Path) -> list[HistoryCall]:
+    """Return all calls of all processes that wrote into `directory`; a last line cut by a kill is ignored."""
+    calls: list[HistoryCall] = []
     for path in sorted(directory.glob("*.jsonl")):
         calls.extend(pair(_lines_of(path), process=path.stem))
     return calls
@@ -216,36 +216,36 @@ def _lines_of(path: Path) -> Iterator[Invoked | Answered]:
                 raise
 
 
-def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Call]:
-    """Put invocations and answers together, in order of invocation."""
-    calls: dict[int, Call] = {}
+def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[HistoryCall]:
+    """Match invocations with answers, in order of invocation."""
+    calls: dict[int, HistoryCall] = {}
     for line in lines:
         if isinstance(line, Invoked):
-            calls[line.call] = Call(line.asked, line.moment, process=process)
+            calls[line.call] = HistoryCall(line.request, line.moment, process=process)
         else:
             call = calls[line.call]
-            calls[line.call] = Call(
-                call.asked, call.invoked, line.outcome, line.moment, line.answer, line.error, process
+            calls[line.call] = HistoryCall(
+                call.request, call.invoked, line.outcome, line.moment, line.answer, line.error, process
             )
     return list(calls.values())
 
 
 def digest_of(payload: bytes) -> str:
-    """Stands for the payload's bytes."""
+    """Return a digest of the payload."""
     return f"{len(payload)}:{blake2b(payload, digest_size=8).hexdigest()}"
 
 
 def uid_of(name: str | None, payload: bytes) -> str:
-    """What tells a task from all others: its given name, or, for one without, its payload up to the first `;`."""
+    """Return a task's unique id: its given name, or else its payload up to the first `;`."""
     if name is not None and not name.startswith("_"):
         return name
     return payload[:80].partition(b";")[0].decode("utf-8", "replace")
 
 
-def asked_adds(tasks: Sequence[NewTask], queue: str) -> tuple[AskedAdd, ...]:
-    """New tasks as the history has them."""
+def requested_adds(tasks: Sequence[NewTask], queue: str) -> tuple[RequestedAdd, ...]:
+    """Return new tasks as the history records them."""
     return tuple(
-        AskedAdd(
+        RequestedAdd(
             uid_of(task.name, task.payload),
             digest_of(task.payload),
             task.queue or queue,
@@ -258,9 +258,9 @@ def asked_adds(tasks: Sequence[NewTask], queue: str) -> tuple[AskedAdd, ...]:
     )
 
 
-def seen_lease(lease: Lease) -> SeenLease:
-    """A lease as the history has it."""
-    return SeenLease(
+def returned_lease(lease: Lease) -> ReturnedLease:
+    """Return a lease as the history records it."""
+    return ReturnedLease(
         uid_of(lease.name, lease.payload),
         lease.name,
         digest_of(lease.payload),
@@ -271,3 +271,18 @@ def seen_lease(lease: Lease) -> SeenLease:
         lease.ready_at,
         lease.tag,
     )
+
+
+NUMBERS_EACH = 1_000_000_000
+
+
+class NumberedHistory:
+    """Writes into another history, with one caller's call numbers shifted so that callers don't collide."""
+
+    def __init__(self, history: History, caller: int) -> None:
+        self._history = history
+        self._offset = caller * NUMBERS_EACH
+
+    def write(self, line: Invoked | Answered) -> None:
+        """See `History.write`."""
+        self._history.write(replace(line, call=line.call + self._offset))

@@ -1,4 +1,4 @@
-"""What the client processes of `over_http` do until they are killed: call a server's verbs from several threads."""
+"""The client processes of `over_http`: call a server's verbs from several threads until killed."""
 
 import itertools
 import os
@@ -14,8 +14,8 @@ from queue_core.connect import open_queues
 from queue_core.errors import StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from tests.faults.history import FileHistory
-from tests.faults.http_workload import HttpCaller
-from tests.faults.store_children import keeping_last_words
+from tests.faults.http_workload import HttpWorkloadCaller
+from tests.faults.store_children import keeping_traceback
 
 UNREACHABLE_PAUSE_SECONDS = 0.02
 TIMEOUTS_SECONDS = (0.6, 1.5, 3.0)
@@ -27,19 +27,19 @@ PATIENCE = (
 )
 
 Opener = Callable[..., Queues]
-"""Opens a server's queues as `open_queues` does; a mutant opens another client."""
+"""Opens a server's queues as `open_queues` does; a mutant opens a faulty client."""
 
 
 def call_over_http_until_killed(
     home: Path, name: str, seed: float, url: str, threads: int, open_it: Opener = open_queues
 ) -> None:
-    """Verbs without end through servers, in several threads that share a client."""
-    with keeping_last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
+    """Call verbs forever through servers, in several threads that share a client."""
+    with keeping_traceback(home, name), FileHistory(home / f"{name}.jsonl") as history:
         random = Random(seed)
         queues = open_it(url, retries=random.choice(PATIENCE), timeout_seconds=random.choice(TIMEOUTS_SECONDS))
         numbers = itertools.count(1)
         callers = [
-            HttpCaller(queues, history, numbers, name=f"{name}-{number}", random=Random(random.random()))
+            HttpWorkloadCaller(queues, history, numbers, name=f"{name}-{number}", random=Random(random.random()))
             for number in range(threads)
         ]
         working = [
@@ -51,13 +51,13 @@ def call_over_http_until_killed(
             thread.join()
 
 
-def _call_until_killed(home: Path, name: str, caller: HttpCaller) -> None:
+def _call_until_killed(home: Path, name: str, caller: HttpWorkloadCaller) -> None:
     try:
         while True:
             try:
                 caller.turn()
             except StoreUnavailableError:
                 time.sleep(UNREACHABLE_PAUSE_SECONDS)
-    finally:  # reached by an error that no client should raise: it ends the process, so that the driver sees it
+    finally:  # an error that no client should raise ends the process, so that the driver sees it
         (home / f"{name}.died").write_text(traceback.format_exc())
         os._exit(3)

@@ -1,4 +1,4 @@
-"""A client and a server with the two faults that `over_http` has to find: made here, never options of the product."""
+"""A faulty client and a faulty server that `over_http` must detect; never options of the product."""
 
 import re
 import socket
@@ -26,7 +26,7 @@ LEASING = re.compile(rb"POST /v1/queues/([^/]+)/(?:lease|exchange) ")
 
 
 class HopefulQueue(HttpQueue):
-    """Counts a deletion or a release whose answer was lost as done."""
+    """Counts a deletion or release whose answer was lost as done."""
 
     def delete(
         self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
@@ -53,7 +53,7 @@ class HopefulQueue(HttpQueue):
 
 
 class HopefulQueues(HttpQueues):
-    """All queues of a server, as hopeful."""
+    """Makes all queues hopeful."""
 
     def queue(self, name: str) -> HttpQueue:
         """See `HttpQueues.queue`."""
@@ -61,12 +61,12 @@ class HopefulQueues(HttpQueues):
 
 
 def open_hopefully(url: str, *, retries: Retries, timeout_seconds: float) -> Queues:
-    """As `open_queues`, with the fault; it asks once, so that every lost answer is seen."""
+    """Open queues as `open_queues` does, with the fault, and send each call once, so that every lost answer is seen."""
     return HopefulQueues(url, retries=Retries(tries=1), timeout_seconds=timeout_seconds)
 
 
 def serve_giving_back(home: Path, name: str, url: str, port: int, skew_seconds: float, durability: Durability) -> None:
-    """A server that gives leases back, uncounted, when the connection they were answered on is reset."""
+    """Run a server that releases leases, uncounted, when the connection that got them is reset."""
     inner = free_port()
     listening = socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     threading.Thread(target=_accept, args=(listening, inner), daemon=True).start()
@@ -83,13 +83,13 @@ def _accept(listening: socket.socket, inner: int) -> None:
             continue
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        link = _Link(client, server, inner)
+        link = _ProxiedClient(client, server, inner)
         threading.Thread(target=link.carry_requests, daemon=True).start()
         threading.Thread(target=link.carry_answers, daemon=True).start()
 
 
-class _Link:
-    """A client's connection, and what was answered on it last."""
+class _ProxiedClient:
+    """A client's connection and the last answer on it."""
 
     def __init__(self, client: socket.socket, server: socket.socket, inner: int) -> None:
         self._client = client
@@ -99,11 +99,11 @@ class _Link:
         self._answer = b""
 
     def carry_requests(self) -> None:
-        """Pass requests on; a reset gives back what was leased last."""
+        """Forward requests; after a reset release the last leases."""
         try:
             while piece := self._client.recv(PIECE_BYTES):
-                if asked := LEASING.match(piece):
-                    self._queue = asked[1].decode()
+                if leasing := LEASING.match(piece):
+                    self._queue = leasing[1].decode()
                 elif piece.startswith((b"POST ", b"GET ")):
                     self._queue = ""
                 self._answer = b""
@@ -116,12 +116,12 @@ class _Link:
                     queue.release(tokens, charge="uncounted", delay_seconds=0.0)
                 queue.close()
         except OSError:
-            pass  # the server has gone
+            pass  # the server has closed
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
 
     def carry_answers(self) -> None:
-        """Pass answers on."""
+        """Forward answers."""
         with suppress(OSError):
             while piece := self._server.recv(PIECE_BYTES):
                 self._answer += piece

@@ -1,6 +1,6 @@
-"""What callers over HTTP do while things break: every verb, in batches, with leases that end during calls.
+"""The workload of callers over HTTP: every verb, in batches, with leases that end during calls.
 
-A caller takes the client at its word: an answer is written down as it was given, and held to it.
+A caller trusts the client: an answer is recorded as it was given.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ MAX_HELD = 12
 STALE_KEPT = 20
 
 
-class HttpCaller:
-    """One thread's calls; one verb a turn.
+class HttpWorkloadCaller:
+    """One thread's calls, one verb at a time.
 
     Args:
-        name: its identity as a worker and the beginning of its tasks' uids; new for every start.
+        name: its identity as a worker and the prefix of its tasks' uids; new for every start.
         numbers: of the calls in the history, shared by the threads of a process.
     """
 
@@ -61,7 +61,7 @@ class HttpCaller:
         ]
 
     def turn(self) -> None:
-        """Call one verb. A lost lease is part of the game; what the client fails with is raised."""
+        """Call one verb. Lost leases are expected; other errors of the client are raised."""
         adding = 16 if self._is_short else 4
         verbs = [*self._verbs, (adding, self.add)]
         verb = self._random.choices([verb for _, verb in verbs], [weight for weight, _ in verbs])[0]
@@ -69,13 +69,13 @@ class HttpCaller:
             verb()
 
     def add(self) -> None:
-        """One task as often as some, up to five."""
+        """Add one task or up to five."""
         queue = self._random.choice(self._queues)
         drawn = [self._new_task(queue) for _ in range(self._random.choice((1, 1, 1, 2, 3, 5)))]
         queue.add(list({task.name or task.payload: task for task in drawn}.values()))
 
     def lease(self) -> None:
-        """Some tasks, in any form, waiting or not."""
+        """Lease some tasks with random options, waiting or not."""
         if len(self._held) >= MAX_HELD:
             self.delete()
             return
@@ -92,7 +92,7 @@ class HttpCaller:
         self._held += [(queue, lease) for lease in leases]
 
     def exchange(self) -> None:
-        """Delete what is finished, lease the next."""
+        """Delete finished tasks and lease the next."""
         queue, mine = self._some(5)
         self._forget(queue, mine)
         leases = queue.lease(
@@ -106,7 +106,7 @@ class HttpCaller:
         self._held += [(queue, lease) for lease in leases]
 
     def delete(self) -> None:
-        """Finish some tasks, now and then handing over to the next queue."""
+        """Finish some tasks, sometimes handing over to the next queue."""
         queue, mine = self._some(4)
         if mine:
             self._forget(queue, mine)
@@ -119,7 +119,7 @@ class HttpCaller:
             queue.renew([lease.token for lease in mine], seconds=self._random.choice(LEASE_SECONDS))
 
     def release(self) -> None:
-        """Give some leases back, in any way."""
+        """Release some leases with random options."""
         queue, mine = self._some(3)
         if not mine:
             return
@@ -134,13 +134,13 @@ class HttpCaller:
             queue.release(tokens, delay_seconds=self._random.choice((None, 0.0, 0.05, 0.3)))
 
     def delete_by_name(self) -> None:
-        """Delete a task of one's own, whoever holds it."""
+        """Delete one of its own tasks, even while it is leased."""
         if self._named:
             queue, name = self._named.pop(self._random.randrange(len(self._named)))
             queue.delete_by_name([name])
 
     def use_stale_tokens(self) -> None:
-        """Try tokens that were given up, together with live ones: each must have its own outcome."""
+        """Use old tokens together with live ones: each must get its own outcome."""
         queue, mine = self._some(2)
         tokens = [lease.token for of, lease in self._stale if of is queue][-2:]
         if not tokens:
@@ -156,7 +156,7 @@ class HttpCaller:
             queue.release([*tokens, *(lease.token for lease in mine)])
 
     def _some(self, most: int) -> tuple[RecordedQueue, list[Lease]]:
-        """Up to so many leases held in one queue."""
+        """Return up to `most` leases held in one queue."""
         queue = self._random.choice(self._queues)
         mine = [lease for of, lease in self._held if of is queue]
         return queue, self._random.sample(mine, min(len(mine), self._random.randint(1, most)))

@@ -1,4 +1,4 @@
-"""SIGKILL at random: producers and workers on one file, each killed at any instant and replaced by a new identity."""
+"""SIGKILL at random: producers and workers on one file, killed at any time and replaced under a new identity."""
 
 import itertools
 import shutil
@@ -17,19 +17,19 @@ from queue_core.stores.sqlite.store import SqliteStore
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.history import FileHistory, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 ROLES = ("producer", "worker", "worker", "worker")
 ROUND_SECONDS = 3.0
 MAX_LIFE_SECONDS = 0.25
 
 
-def kills_at_random(budget: Budget, folder: Path) -> Tally:
-    """Rounds on a fresh file each; at the end of a round everyone is killed, and the file is held to the histories."""
-    tally = Tally("kill")
+def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
+    """Run rounds on fresh files; at the end of each, kill all callers and check the file against the histories."""
+    tally = FaultTally("kill")
     deadline = budget.started()
     nursery = Nursery(__name__)
     number = 0
@@ -55,7 +55,7 @@ class _Child:
     role: str
 
 
-def _round(tally: Tally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
+def _round(tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
     random = Random(seed)
     numbers = itertools.count(1)
     with ExitStack() as stack:
@@ -92,16 +92,16 @@ def _round(tally: Tally, nursery: Nursery, home: Path, until: Deadline, seed: st
 
 
 def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
-    """In the child: verbs without end."""
+    """In the child: call verbs forever."""
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / f"{name}.jsonl") as history, _opened(home) as queues:
-        caller = Caller(queues, history, name=name, random=Random(seed), role=role)
+        caller = StoreCaller(queues, history, name=name, random=Random(seed), role=role)
         while True:
             caller.turn()
 
 
 @contextmanager
 def _prepared(home: Path, *, held_open: bool) -> Iterator[None]:
-    """Make the file; held open here, no killed process is ever the last to have it open."""
+    """Make the file; while it is held open here, no killed process is the last to have it open."""
     with ExitStack() as stack:
         with ExitStack() as making:
             create_queues((stack if held_open else making).enter_context(_opened(home)))

@@ -1,4 +1,4 @@
-"""SIGKILL of the server, the supervisor and its workers while callers go on over HTTP; then an orderly stop."""
+"""SIGKILL of the server, the supervisor and its workers while callers go on over HTTP; then a graceful stop."""
 
 import shutil
 import tempfile
@@ -12,11 +12,11 @@ from random import Random
 from queue_core.client import HttpQueues
 from queue_core.errors import StoreError
 from tests.faults.checker import Violation
-from tests.faults.history import Asked, FileHistory, Invoked, moment, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import FileHistory, Invoked, RequestedCall, read_clocks, read_histories
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.reopening import reopen_and_check
 from tests.faults.towline_process import TowlineProcess
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 ROUND_SECONDS = 6.0
 MAX_PAUSE_SECONDS = 0.4
@@ -24,12 +24,12 @@ IDLE_SECONDS = 20.0
 UNREACHABLE_PAUSE_SECONDS = 0.02
 
 
-def kills_of_servers(budget: Budget, folder: Path) -> Tally:
-    """Rounds of `towline up` with its workers, and of `towline serve` with callers that do everything, by turns.
+def kills_of_servers(budget: FaultBudget, folder: Path) -> FaultTally:
+    """Alternate rounds of `towline up` with workers and of `towline serve` with callers that use every verb.
 
     In some rounds the callers share one client, in others each has its own.
     """
-    tally = Tally("server")
+    tally = FaultTally("server")
     deadline = budget.started()
     number = 0
     while not deadline.is_over:
@@ -46,7 +46,7 @@ def kills_of_servers(budget: Budget, folder: Path) -> Tally:
     return tally
 
 
-def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *, seed: str) -> None:
+def _round(tally: FaultTally, process: TowlineProcess, home: Path, until: Deadline, *, seed: str) -> None:
     random = Random(seed)
     where = f"seed {seed}, towline {process.command}"
     process.start()
@@ -64,7 +64,7 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
         callers = []
         for name, role, history in zip(names, roles, histories, strict=True):
             client = queues if shares_client else stack.enter_context(closing(HttpQueues(process.url)))
-            callers.append(Caller(client, history, name=name, random=Random(random.random()), role=role))
+            callers.append(StoreCaller(client, history, name=name, random=Random(random.random()), role=role))
         with ThreadPoolExecutor(len(callers)) as pool:
             working = [pool.submit(_call_on, caller, stop) for caller in callers]
             try:
@@ -79,14 +79,14 @@ def _round(tally: Tally, process: TowlineProcess, home: Path, until: Deadline, *
         tally.found([Violation("I18", what) for what in process.stop()], where)
     process.end_everything()
     calls = read_histories(home / "history")
-    killed = {call.asked.worker for call in calls if call.asked.verb == "release_worker"}
+    killed = {call.request.worker for call in calls if call.request.verb == "release_worker"}
     where += "".join(f", {exit_} unasked" for exit_ in process.unasked_exits(killed))
     tally.operations += len(calls)
     tally.reopenings += 1
     tally.found(reopen_and_check(process.store_path, calls), where)
 
 
-def _call_on(caller: Caller, stop: threading.Event) -> None:
+def _call_on(caller: StoreCaller, stop: threading.Event) -> None:
     while not stop.is_set():
         try:
             caller.turn()
@@ -94,7 +94,7 @@ def _call_on(caller: Caller, stop: threading.Event) -> None:
             stop.wait(UNREACHABLE_PAUSE_SECONDS)
 
 
-def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline) -> None:
+def _kill_on(tally: FaultTally, process: TowlineProcess, history: FileHistory, random: Random, until: Deadline) -> None:
     number = 0
     while not until.is_over:
         time.sleep(random.uniform(0.05, MAX_PAUSE_SECONDS))
@@ -102,8 +102,8 @@ def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random
         if workers and random.random() < 0.6:
             victim = random.choice(workers)
             number += 1
-            # The supervisor will give back what it held, at any time from now on.
-            history.write(Invoked(number, moment(), Asked("release_worker", worker=victim.worker)))
+            # The supervisor may release its leases at any time from now on.
+            history.write(Invoked(number, read_clocks(), RequestedCall("release_worker", worker=victim.worker)))
             tally.kills += process.kill_worker(victim)
             continue
         process.kill()
@@ -114,7 +114,7 @@ def _kill_on(tally: Tally, process: TowlineProcess, history: FileHistory, random
 
 
 def _wait_until_idle(queues: HttpQueues) -> None:
-    """Until the workers have nothing left to do but wait for delays; a backlog that remains is not lost, only late."""
+    """Wait until the workers only wait for delays; a remaining backlog is late, not lost."""
     deadline = Deadline(time.monotonic() + IDLE_SECONDS)
     while not deadline.is_over:
         with suppress(StoreError):

@@ -1,7 +1,7 @@
-"""Everything at once on one store: callers and servers killed, the engine killed and started again, wires cut.
+"""All faults at once on one store: callers, servers and the engine are killed and restarted, connections are cut.
 
-Callers work on the store itself, over a wire to it that is cut, and through two servers over wires that are cut too. In
-every round some of the processes have a wall clock that is an hour off.
+Callers use the store itself, the store through a proxy that cuts connections, and two servers through such proxies. In
+every round some processes have a wall clock that is an hour off.
 """
 
 import itertools
@@ -23,14 +23,14 @@ from queue_core.store import Store
 from queue_core.stores import Durability, open_store
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
-from tests.faults.history import Call, FileHistory, read_histories
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import FileHistory, HistoryCall, read_histories
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
-from tests.faults.sites import Place, Site, StoreName, a_site
-from tests.faults.store_children import call_until_killed, last_words, serve_until_killed
+from tests.faults.sites import FaultSite, FaultStore, StoreName, a_site
+from tests.faults.store_children import call_until_killed, last_line_of_traceback, serve_until_killed
 from tests.faults.workload import create_queues
-from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
 
@@ -40,14 +40,14 @@ CALLERS = (
     ("producer", "store"),
     ("worker", "store"),
     ("worker", "store"),
-    ("worker", "wire"),
-    ("worker", "wire"),
+    ("worker", "proxy"),
+    ("worker", "proxy"),
     ("worker", "server"),
     ("worker", "server"),
     ("producer", "server"),
 )
 MEAN_SECONDS = {"caller": 0.6, "server": 4.0, "sever": 2.0, "engine": 4.0, "freeze": 8.0}
-"""Between two faults of a kind, which come at random. A frozen engine is stopped for up to half a second."""
+"""Mean seconds between two faults of a kind. A frozen engine is stopped for up to half a second."""
 LONGEST_FREEZE_SECONDS = 0.5
 CUT_SHARE = 1 / 150
 SKEW_SECONDS = 3600.0
@@ -57,21 +57,21 @@ STORE_MODULES = {"sqlite": "sqlite.store", "postgresql": "postgres.store", "redi
 
 def kills_on(
     store: StoreName,
-    budget: Budget,
+    budget: FaultBudget,
     folder: Path,
     *,
     round_seconds: float = ROUND_SECONDS,
     durability: Durability = "strict",
-) -> Tally:
-    """Rounds on a new store each, held to the histories when everybody is dead and the engine is back once more.
+) -> FaultTally:
+    """Run rounds on a new store each, checked when all processes are dead and the engine is back.
 
-    The first round with a violation is the last, and leaves its histories behind.
+    The first round with a violation is the last, and keeps its histories.
 
     Args:
         round_seconds: how long faults go on in a round, from the first call on.
-        durability: `relaxed` is to show that this finds what a killed engine loses.
+        durability: `relaxed` proves that this test finds what a killed engine loses.
     """
-    tally = Tally(store)
+    tally = FaultTally(store)
     random = Random(f"{budget.seed}/{store}")
     deadline = budget.started()
     try:
@@ -93,7 +93,7 @@ def kills_on(
     return tally
 
 
-def _a_fate(random: Random) -> WireFate:
+def _a_fate(random: Random) -> TcpFate:
     drawn = random.random()
     return "drop" if drawn < CUT_SHARE / 2 else "lose answer" if drawn < CUT_SHARE else "pass"
 
@@ -109,17 +109,17 @@ class _Child:
 @dataclass(slots=True)
 class _Server:
     port: int
-    wire: CuttingWire
+    proxy: CuttingTcpProxy
     process: ForkServerProcess | None = None
 
 
 @dataclass(slots=True)
 class _Round:
-    site: Site
+    site: FaultSite
     home: Path
     nursery: Nursery
     random: Random
-    tally: Tally
+    tally: FaultTally
     number: int
     durability: Durability
     callers: list[_Child] = field(default_factory=list)
@@ -129,7 +129,7 @@ class _Round:
     names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def run(self, seconds: float) -> None:
-        """From an empty store to the verdict."""
+        """Run the round, from an empty store to the verdict."""
         place = self.site.new_place(self.number)
         with ExitStack() as stack:
             cuts_before = self._cuts()
@@ -138,8 +138,8 @@ class _Round:
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             for _ in range(SERVERS):
                 port = free_port()
-                wire = stack.enter_context(a_wire("127.0.0.1", port, choose=partial(_a_fate, self.random)))
-                self.servers.append(_Server(port, wire))
+                proxy = stack.enter_context(a_tcp_proxy("127.0.0.1", port, choose=partial(_a_fate, self.random)))
+                self.servers.append(_Server(port, proxy))
             stack.callback(self._end_everybody)
             for index in range(SERVERS):
                 self._serve(index, place)
@@ -150,7 +150,7 @@ class _Round:
             self._end_everybody()
             self.tally.cuts += self._cuts() - cuts_before
         if self.site.engine is not None:
-            self.site.engine.restart()  # nothing that a dead caller sent is under way any more
+            self.site.engine.restart()  # no request of a dead caller is in flight any more
         calls = read_histories(self.home)
         self._count(calls)
         open_it = partial(self._open, place)
@@ -158,11 +158,11 @@ class _Round:
         self.tally.found(open_and_check(open_it, calls, clock_error=self.site.clock_error), where)
         self.tally.reopenings += 1
 
-    def _open(self, place: Place) -> Store:
+    def _open(self, place: FaultStore) -> Store:
         return open_store(place.url, durability=self.durability)
 
-    def _disturb(self, until: Deadline, place: Place, queues: LocalQueues, history: FileHistory) -> None:
-        """One fault after another, each kind at its own pace."""
+    def _disturb(self, until: Deadline, place: FaultStore, queues: LocalQueues, history: FileHistory) -> None:
+        """Inject one fault after another, each kind at its own rate."""
         calls = itertools.count(1)
         kinds = [kind for kind in MEAN_SECONDS if self.site.engine is not None or kind in ("caller", "server", "sever")]
         due = {kind: self._soon(kind) for kind in kinds}
@@ -184,7 +184,7 @@ class _Round:
                 self._end_server(index)
                 self._serve(index, place)
             elif kind == "sever":
-                self.random.choice([*self._wires()]).sever()
+                self.random.choice([*self._proxies()]).sever()
                 self.tally.cuts += 1
             else:
                 self._disturb_engine(kind)
@@ -206,29 +206,29 @@ class _Round:
     def _soon(self, kind: str) -> float:
         return time.monotonic() + self.random.expovariate(1 / MEAN_SECONDS[kind])
 
-    def _wires(self) -> Sequence[CuttingWire]:
-        return [*(server.wire for server in self.servers), *([self.site.wire] if self.site.wire is not None else [])]
+    def _proxies(self) -> Sequence[CuttingTcpProxy]:
+        return [*(server.proxy for server in self.servers), *([self.site.proxy] if self.site.proxy is not None else [])]
 
     def _cuts(self) -> int:
-        return sum(wire.cuts for wire in self._wires())
+        return sum(proxy.cuts for proxy in self._proxies())
 
     # -- processes ------------------------------------------------------------------------------------------------
 
     def _skew(self) -> float:
-        """Of one process in four, where the store's clock decides and not this host's."""
+        """Skew the clock of one process in four, if the store's clock decides and not this host's."""
         skewed = self.site.engine is not None and self.random.random() < 0.25
         return self.random.choice((-SKEW_SECONDS, SKEW_SECONDS)) if skewed else 0.0
 
-    def _spawn(self, role: str, reach: str, place: Place) -> None:
+    def _spawn(self, role: str, reach: str, place: FaultStore) -> None:
         name = f"{role}-{reach}-{next(self.names)}"
-        url = {"store": place.url, "wire": place.wired_url, "server": self._server_urls()}[reach]
+        url = {"store": place.url, "proxy": place.proxied_url, "server": self._server_urls()}[reach]
         arguments = (self.home, name, role, self.random.random(), url, self._skew(), self.durability)
         process = self.nursery.start(call_until_killed, *arguments, name=name)
         self.callers.append(_Child(process, name, role, reach))
 
     def _server_urls(self) -> str:
-        """One server or both, each over its wire or not."""
-        ports = [self.random.choice((server.port, server.wire.port)) for server in self.servers]
+        """Return one server or both, each through its proxy or directly."""
+        ports = [self.random.choice((server.port, server.proxy.port)) for server in self.servers]
         self.random.shuffle(ports)
         return ",".join(f"http://127.0.0.1:{port}" for port in ports[: self.random.randint(1, SERVERS)])
 
@@ -236,9 +236,9 @@ class _Round:
         self.callers.remove(child)
         self._collect(child.process, child.name)
 
-    def _serve(self, index: int, place: Place) -> None:
+    def _serve(self, index: int, place: FaultStore) -> None:
         name = f"server-{next(self.names)}"
-        url = self.random.choice((place.url, place.wired_url))
+        url = self.random.choice((place.url, place.proxied_url))
         port = self.servers[index].port
         arguments = (self.home, name, url, port, self._skew(), self.durability)
         process = self.nursery.start(serve_until_killed, *arguments, name=name)
@@ -254,7 +254,7 @@ class _Round:
         code = self.nursery.kill(process)
         self.tally.kills += code == -signal.SIGKILL
         if code != -signal.SIGKILL:
-            what = f"{name} ended with {code}: {last_words(self.home, name)}"
+            what = f"{name} ended with {code}: {last_line_of_traceback(self.home, name)}"
             self.tally.found([Violation("I16", what)], f"round {self.number}")
 
     def _end_everybody(self) -> None:
@@ -265,8 +265,8 @@ class _Round:
 
     # -- counts ---------------------------------------------------------------------------------------------------
 
-    def _count(self, calls: Sequence[Call]) -> None:
-        """Calls that reached nobody are no operations."""
+    def _count(self, calls: Sequence[HistoryCall]) -> None:
+        """Count operations; calls that reached no server are none."""
         done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
         self.tally.operations += len(done)
         self.tally.unknown += sum(call.outcome == "unknown" for call in done)
@@ -280,8 +280,8 @@ class _Round:
                 self.tally.at_most("first_verb_after_the_engine_is_back_seconds", (following[0] - back) / 1e9)
 
 
-def clock_seen_off(calls: Sequence[Call]) -> float:
-    """By how many seconds some lease's instant lay outside its call: so far off was its caller's estimate, at least."""
+def clock_seen_off(calls: Sequence[HistoryCall]) -> float:
+    """Return how many seconds lease instants lay outside their calls: the clock estimate was off by at least that."""
     off = [0]
     for call in calls:
         if call.answered is not None:

@@ -1,4 +1,4 @@
-"""SIGKILL at the n-th write or sync: a scripted life of a store, cut short at each point in turn."""
+"""SIGKILL at the n-th write or sync of a scripted life of a store, at each point in turn."""
 
 import itertools
 import shutil
@@ -15,18 +15,18 @@ from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.fault_vfs import FaultVfs, Meter, MeteredSyncer, kill_at
 from tests.faults.history import FileHistory, read_histories
-from tests.faults.outcome import Budget, Tally
+from tests.faults.outcome import FaultBudget, FaultTally
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 TURNS = 45
 AT_A_TIME = 2
 EVENTS_FILE = "events"
 
 
-def kills_at_writes(budget: Budget, folder: Path, *, points: int | None = None) -> Tally:
+def kills_at_writes(budget: FaultBudget, folder: Path, *, points: int | None = None) -> FaultTally:
     """Kill at as many points as the budget allows, from opening to closing."""
-    tally = Tally("write")
+    tally = FaultTally("write")
     deadline = budget.started()
     nursery = Nursery(__name__)
     runs = itertools.count()
@@ -67,14 +67,14 @@ def kills_at_writes(budget: Budget, folder: Path, *, points: int | None = None) 
 
 
 def live(home: Path, seed: int, event: int) -> None:
-    """In the child: the scripted life, killed at `event`; at 0 it ends, and tells how many events it had."""
+    """In the child: run the script, killed at `event`; with 0 run to the end and return the number of events."""
     meter = Meter(kill_at(event))
     vfs = FaultVfs("counting", meter)
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / "caller.jsonl") as history:
         store = SqliteStore(home / FILE_NAME, vfs=vfs.name, open_syncer=partial(MeteredSyncer, meter))
         queues = LocalQueues(QueueService(store))
         create_queues(queues)
-        caller = Caller(queues, history, name="caller", random=Random(seed))
+        caller = StoreCaller(queues, history, name="caller", random=Random(seed))
         for _ in range(TURNS):
             caller.turn()
         store.close()

@@ -1,25 +1,25 @@
-"""Every task's life, put together from the histories of all callers and from what the store holds in the end. Pure."""
+"""The life of every task, assembled from all callers' histories and the final store. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from queue_core.stats import QueueStats
-from tests.faults.history import AskedAdd, AskedEnd, Call, SeenLease
+from tests.faults.history import HistoryCall, RequestedAdd, RequestedEnd, ReturnedLease
 
 FOREVER = 1 << 62
-"""Later than every instant."""
+"""An instant later than all others."""
 
 LONGEST_CALL_MICROSECONDS = 10_000_000
-"""After which a store across a network has answered, or nothing will come of the call."""
+"""The time after which a call to a store across a network has been answered or has no more effect."""
 
 Effect = Literal["done", "refused", "open"]
-"""What became of one token or name of a call: it took effect, it did not, or nobody knows."""
+"""Whether a call's token or name took effect, did not, or is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskInStore:
-    """A task as the store has it after everything, settled as of then."""
+    """A task in the final store, with expired leases settled."""
 
     uid: str
     name: str
@@ -35,10 +35,10 @@ class TaskInStore:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The store after everything: its tasks, its statistics by queue, and what its own check complained of.
+    """The final store: its tasks, its statistics by queue, and the complaints of its own check.
 
-    `clock_error`: microseconds by which the store's time, as any caller estimates it, may be off this host's.
-    `adds_repeat`: a client sends an add of named tasks again by itself, and is told that what it added itself exists.
+    `clock_error`: microseconds by which a caller's estimate of the store's time may differ from this host's.
+    `adds_repeat`: the client repeats an add of named tasks by itself, and may get `exists` for its own first try.
     """
 
     tasks: tuple[TaskInStore, ...] = ()
@@ -51,10 +51,10 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """One task of one add, or of the `then` of a `token`; `status` is empty where the answer did not tell it."""
+    """One task of an add, or of a `token`'s `then`; `status` is empty where the answer left it open."""
 
-    call: Call
-    asked: AskedAdd
+    call: HistoryCall
+    request: RequestedAdd
     effect: Effect
     status: str = ""
     token: str = ""
@@ -62,32 +62,32 @@ class Adding:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One token of a renew, release or delete. `new_end`: of a renewal that took effect and said so."""
+    """One token of a renew, release or delete. `new_end`: the acknowledged end of a renewal."""
 
-    call: Call
+    call: HistoryCall
     verb: Literal["renew", "release", "delete"]
-    end: AskedEnd
+    end: RequestedEnd
     effect: Effect
     new_end: int | None = None
 
     @property
     def ends_lease(self) -> bool:
-        """Whether it would leave the token without a lease."""
+        """Whether it would end the token's lease."""
         return self.verb != "renew"
 
 
 @dataclass(slots=True)
 class Grant:
-    """One lease of a task, and everything that was asked with its token.
+    """One lease of a task, and every operation with its token.
 
-    `given_back` are release_worker calls for its worker. `call` is None when nobody lived to see the lease, and only
-    the store knows of it.
+    `given_back` are release_worker calls for its worker. `call` is None when the caller died before the answer, so only
+    the store knows of the lease.
     """
 
-    lease: SeenLease
-    call: Call | None
+    lease: ReturnedLease
+    call: HistoryCall | None
     operations: list[Operation] = field(default_factory=list)
-    given_back: list[Call] = field(default_factory=list)
+    given_back: list[HistoryCall] = field(default_factory=list)
 
     @property
     def leased_at(self) -> int:
@@ -95,8 +95,9 @@ class Grant:
         return self.lease.leased_at
 
     def granted_by(self, contents: Contents) -> int:
-        """When it surely had been granted: its instant, or, where that is read before a call that may be held up on the
-        way, the answer.
+        """Return when it had surely been granted: its instant, or the answer.
+
+        The answer counts where the call may have been delayed after the instant was read.
         """
         if contents.clock_error == 0:
             return self.leased_at
@@ -111,34 +112,34 @@ class Life:
     uid: str
     addings: list[Adding] = field(default_factory=list)
     grants: list[Grant] = field(default_factory=list)
-    named_deletions: list[tuple[Call, Effect]] = field(default_factory=list)
+    named_deletions: list[tuple[HistoryCall, Effect]] = field(default_factory=list)
     stored: list[TaskInStore] = field(default_factory=list)
 
     @property
     def operations(self) -> Iterable[Operation]:
-        """Of all its tokens."""
+        """The operations with all its tokens."""
         return (operation for grant in self.grants for operation in grant.operations)
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether some caller was told that the task is in the queue (or had been)."""
+        """Whether a caller learned that the task is, or was, in the queue."""
         return any(adding.effect == "done" for adding in self.addings)
 
     @property
     def may_be_deleted(self) -> bool:
-        """Whether some deletion of it may have taken effect."""
+        """Whether a deletion of it may have taken effect."""
         return any(effect != "refused" for _, effect in self.named_deletions) or any(
             operation.verb == "delete" and operation.effect != "refused" for operation in self.operations
         )
 
     @property
     def is_seen(self) -> bool:
-        """Whether it was ever leased or is in the store: it exists, whatever was acknowledged."""
+        """Whether it was ever leased or is in the store: then it exists, acknowledged or not."""
         return bool(self.stored or self.grants)
 
 
-def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
-    """Every task that was asked for, leased or found, by its uid."""
+def lives_of(calls: Sequence[HistoryCall], contents: Contents) -> dict[str, Life]:
+    """Return every task that was requested, leased or found, by uid."""
     lives: dict[str, Life] = {}
 
     def life(uid: str) -> Life:
@@ -146,7 +147,7 @@ def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
 
     for call in calls:
         for adding in _addings(call):
-            life(adding.asked.uid).addings.append(adding)
+            life(adding.request.uid).addings.append(adding)
         for lease in call.answer.leases:
             life(lease.uid).grants.append(Grant(lease, call))
     for task in contents.tasks:
@@ -162,7 +163,7 @@ def lives_of(calls: Sequence[Call], contents: Contents) -> dict[str, Life]:
 
 
 def _excuse_own_adds(life: Life) -> None:
-    """Take it that an add which nobody's can have preceded met what it had added itself."""
+    """Assume that an `exists` without any possible earlier add met the call's own first try."""
     if any(adding.status == "added" for adding in life.addings):
         return
     life.addings = [
@@ -171,10 +172,10 @@ def _excuse_own_adds(life: Life) -> None:
 
 
 def _resolve_open_deletions(lives: dict[str, Life]) -> None:
-    """A deletion that nobody was told the outcome of went one way only, and what was seen later may show which.
+    """Resolve deletions with unknown outcome from what was seen later.
 
-    It was not done where its task was leased again or is in the store; it was done where what it was to add is there.
-    Where both are seen it stays open: half of a step was done, which a rule of its own finds.
+    One did not happen if its task was leased again or is in the store; it happened if the task it was to add exists. If
+    both are seen it stays open: half a transaction was done, which another rule finds.
     """
     effects: dict[tuple[int, str], Effect] = {}
     for life in lives.values():
@@ -184,7 +185,8 @@ def _resolve_open_deletions(lives: dict[str, Life]) -> None:
                     continue
                 was_seen = bool(life.stored) or index + 1 < len(life.grants)
                 was_added = any(
-                    lives[asked.uid].is_seen and len(lives[asked.uid].addings) == 1 for asked in operation.end.then
+                    lives[request.uid].is_seen and len(lives[request.uid].addings) == 1
+                    for request in operation.end.then
                 )
                 if was_seen != was_added:
                     effect: Effect = "refused" if was_seen else "done"
@@ -199,18 +201,18 @@ def _resolve_open_deletions(lives: dict[str, Life]) -> None:
         ]
 
 
-def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
+def _attach_operations(calls: Sequence[HistoryCall], lives: dict[str, Life]) -> None:
     grants = {grant.lease.token: grant for life in lives.values() for grant in life.grants}
     by_worker: dict[str, list[Grant]] = {}
     for grant in grants.values():
-        if grant.call is not None and grant.call.asked.worker:
-            by_worker.setdefault(grant.call.asked.worker, []).append(grant)
+        if grant.call is not None and grant.call.request.worker:
+            by_worker.setdefault(grant.call.request.worker, []).append(grant)
     for call in calls:
         for operation in _operations(call):
             if operation.end.token in grants:
                 grants[operation.end.token].operations.append(operation)
-        if call.asked.verb == "release_worker" and call.outcome != "fail":
-            for grant in by_worker.get(call.asked.worker, ()):
+        if call.request.verb == "release_worker" and call.outcome != "fail":
+            for grant in by_worker.get(call.request.worker, ()):
                 grant.given_back.append(call)
         for name, effect in _named_deletions(call):
             if name in lives:
@@ -218,40 +220,42 @@ def _attach_operations(calls: Sequence[Call], lives: dict[str, Life]) -> None:
 
 
 def _note_unseen_lease(life: Life, task: TaskInStore) -> None:
-    """The store may know of a last lease whose caller was killed before the answer."""
+    """Add the last lease in the store whose caller was killed before the answer."""
     if task.leases and task.leased_at and all(grant.lease.token != task.token for grant in life.grants):
         end = task.eta if task.state == "LEASED" else task.leased_at
-        unseen = SeenLease(task.uid, task.name, task.digest, task.token, task.leases, task.leased_at, end, 0, task.tag)
+        unseen = ReturnedLease(
+            task.uid, task.name, task.digest, task.token, task.leases, task.leased_at, end, 0, task.tag
+        )
         life.grants.append(Grant(unseen, None))
 
 
-def _addings(call: Call) -> Iterable[Adding]:
-    for index, asked in enumerate(call.asked.adds):
+def _addings(call: HistoryCall) -> Iterable[Adding]:
+    for index, request in enumerate(call.request.adds):
         status = call.answer.added[index].status if call.outcome == "ok" else ""
-        yield Adding(call, asked, _effect(call), status)
+        yield Adding(call, request, _effect(call), status)
     for operation in _operations(call):
-        for asked in operation.end.then:
-            yield Adding(call, asked, operation.effect, token=operation.end.token)
+        for request in operation.end.then:
+            yield Adding(call, request, operation.effect, token=operation.end.token)
 
 
-def _operations(call: Call) -> Iterable[Operation]:
-    verb = "delete" if call.asked.verb == "lease" else call.asked.verb
+def _operations(call: HistoryCall) -> Iterable[Operation]:
+    verb = "delete" if call.request.verb == "lease" else call.request.verb
     if verb not in ("renew", "release", "delete"):
         return
-    for end in call.asked.ends:
-        # A call that was sent twice may have done the first time what it was refused the second time.
+    for end in call.request.ends:
+        # A call that was sent twice may have taken effect the first time and been refused the second time.
         is_refused = call.outcome == "ok" and end.token in call.answer.lost
         effect: Effect = "refused" if is_refused else _effect(call)
         yield Operation(call, verb, end, effect, call.answer.ends.get(end.token))
 
 
-def _named_deletions(call: Call) -> Iterable[tuple[str, Effect]]:
-    for index, name in enumerate(call.asked.names):
+def _named_deletions(call: HistoryCall) -> Iterable[tuple[str, Effect]]:
+    for index, name in enumerate(call.request.names):
         if call.outcome != "ok":
             yield name, _effect(call)
         else:
             yield name, "done" if call.answer.names[index] == "deleted" else "refused"
 
 
-def _effect(call: Call) -> Effect:
+def _effect(call: HistoryCall) -> Effect:
     return {"ok": "done", "fail": "refused", "unknown": "open"}[call.outcome]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""What a fault driver reports: how much was done and broken, and every violation that was proved."""
+"""The result of a fault scenario: counts of operations and faults, and every proved violation."""
 
 import time
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from tests.faults.checker import Violation
 
 
 @dataclass(slots=True)
-class Tally:
+class FaultTally:
     """One scenario's counts so far. `skipped` says why it did not run.
 
     Attributes:
-        operations: calls of a verb, a batch being one; without those that were told that the store can't be reached.
-        unknown: those among them that nobody was told the outcome of.
-        kills, engine_kills: processes of ours, engines that were killed and started again.
+        operations: calls of a verb, a batch being one; without calls that could not reach the store.
+        unknown: the operations with unknown outcome.
+        kills, engine_kills: processes of ours, and engines, that were killed and restarted.
         cuts: power cuts, and connections cut.
-        figures: whatever else was measured, by its name with the unit last.
-        counts: whatever else was counted, by its name; `summary` tells them in one line.
+        figures: other measurements, by name with the unit last.
+        counts: other counts, by name; `summary` describes them in one line.
     """
 
     scenario: str
@@ -39,20 +39,20 @@ class Tally:
         self.figures[figure] = max(self.figures.get(figure, value), value)
 
     def found(self, violations: Sequence[Violation], where: str) -> None:
-        """Note violations and the point that brings them back."""
+        """Record violations and the point that reproduces them."""
         self.violations += [Violation(one.invariant, f"{where}: {one.what}") for one in violations]
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
-    """How long a scenario may go on, after how many operations it is enough, and from which seed it draws."""
+class FaultBudget:
+    """The time limit, the number of operations that is enough, and the seed of a scenario."""
 
     seconds: float
     seed: int
     operations: int | None = None
 
     def started(self) -> "Deadline":
-        """Begin to count."""
+        """Start the deadline."""
         return Deadline(time.monotonic() + self.seconds)
 
 
@@ -64,10 +64,10 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has come."""
+        """Return whether it has passed."""
         return time.monotonic() >= self.at
 
     @property
     def left_seconds(self) -> float:
-        """What is left, never negative."""
+        """Return the seconds left, never negative."""
         return max(0.0, self.at - time.monotonic())

@@ -1,6 +1,6 @@
-"""The history of clients over HTTP, held to what they were told while proxies, kills and stops break their calls.
+"""Clients over HTTP are held to every answer while proxies, kills and stops disturb their calls.
 
-Client processes of several threads use the product's own client, through a proxy before each server and some of them
+Client processes with several threads use the product's own client, most through a proxy before each server, some
 directly. Servers, engines and clients are killed and stopped at random, for longer than leases last. In the end the
 store is drained, and every answer must have been true.
 """
@@ -32,25 +32,25 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
-from tests.faults.excerpt import excerpts
 from tests.faults.faulty_proxy import (
     RESETS,
     STALLS,
     SWALLOWS,
     USUAL_SHARES,
+    FatePlan,
     FaultyProxy,
     Kind,
-    Plan,
     a_faulty_proxy,
 )
-from tests.faults.history import Call, FileHistory, read_histories
+from tests.faults.history import FileHistory, HistoryCall, read_histories
 from tests.faults.http_children import Opener, call_over_http_until_killed
 from tests.faults.kill_store import STORE_MODULES
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
-from tests.faults.sites import Place, Site, StoreName, a_site
-from tests.faults.store_children import last_words, serve_until_killed
+from tests.faults.report import excerpts
+from tests.faults.sites import FaultSite, FaultStore, StoreName, a_site
+from tests.faults.store_children import last_line_of_traceback, serve_until_killed
 from tests.faults.workload import create_queues
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
@@ -58,14 +58,14 @@ from tests.support.stores.engines import EngineUnavailableError, free_port
 ROUND_OPERATIONS = 25_000
 ROUND_SECONDS = 60.0
 ROUGHLY_OPERATIONS = 100
-"""By so many, or a fifth, the lines are taken to count more than the operations, so that no round follows for few."""
+"""The estimate from lines may exceed the operations by so many, or a fifth; then no further round follows."""
 START_SECONDS = 60.0
 LOOK_SECONDS = 0.25
 FIRST_WITHIN_SECONDS = 1.0
 PROOF = "violations.txt"
 PROGRESS_SECONDS = 10.0
 DIRECT_SHARE = 0.25
-"""Of the clients, which know the servers themselves: they see connections refused, and no proxy's tricks."""
+"""The share of clients that connect to the servers directly: they meet refused connections, but no proxy faults."""
 MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
     {
         "kill client": 1.5,
@@ -78,8 +78,9 @@ MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
         "stop engine": 6.0,
     }
 )
-"""Between two faults of a kind, which come at random; a stop may last longer than every lease. The first of each kind
-comes within a second, so that a short round has them all."""
+"""Mean seconds between two faults of a kind; a stop may outlast every lease. The first of each kind comes within a
+second, so that a short round has them all.
+"""
 STOP_SECONDS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {"stop client": (0.3, 2.5), "stop server": (0.3, 2.5), "stop engine": (0.2, 1.5), "refuse": (0.1, 0.6)}
 )
@@ -89,10 +90,10 @@ VERBS = ("add", "lease", "exchange", "renew", "release", "delete", "delete then"
 
 
 @dataclass(frozen=True, slots=True)
-class Conditions:
-    """What a run is made of, and how often what breaks; a mutant has another client or another server.
+class FaultConditions:
+    """A run's processes and fault rates; a mutant replaces the client or the server.
 
-    `shares`: of requests, by what befalls them. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
+    `shares`: of requests, by fault. `mean_seconds`: between faults of a kind, see `MEAN_SECONDS`.
     """
 
     servers: int = 1
@@ -107,21 +108,21 @@ class Conditions:
 
 
 def usual_servers(store: StoreName) -> int:
-    """How many servers share a store of the kind: SQLite belongs to one."""
+    """Return how many servers share a store of the kind: SQLite allows one."""
     return 1 if store == "sqlite" else 2
 
 
 def over_http(
     store: StoreName,
-    budget: Budget,
+    budget: FaultBudget,
     folder: Path,
     *,
-    conditions: Conditions | None = None,
+    conditions: FaultConditions | None = None,
     tell: Callable[[str], None] = lambda _: None,
-) -> Tally:
-    """Rounds on a new store each; the first with a violation is the last, and leaves its histories behind."""
-    how = conditions or Conditions(usual_servers(store))
-    tally = Tally(f"http-{store}")
+) -> FaultTally:
+    """Run rounds on a new store each; the first with a violation is the last, and keeps its histories."""
+    how = conditions or FaultConditions(usual_servers(store))
+    tally = FaultTally(f"http-{store}")
     counts: Counter[str] = Counter()
     deadline = budget.started()
     try:
@@ -147,27 +148,27 @@ def over_http(
 
 @dataclass(slots=True, eq=False)
 class _Process:
-    """A client or a server; `ports` are the servers' of a client, or the server's own."""
+    """A client or server; `ports` are those of a client's servers, or the server's own."""
 
     process: ForkServerProcess
     name: str
     is_over: bool = False
 
     def signal(self, number: int) -> None:
-        """Unless it is over."""
+        """Send a signal unless it has ended."""
         if not self.is_over and self.process.is_alive() and self.process.pid is not None:
             os.kill(self.process.pid, number)
 
 
 @dataclass(slots=True)
 class _Round:
-    site: Site
+    site: FaultSite
     home: Path
     nursery: Nursery
     random: Random
-    tally: Tally
+    tally: FaultTally
     counts: "Counter[str]"
-    how: Conditions
+    how: FaultConditions
     number: int
     operations: int | None
     tell: Callable[[str], None]
@@ -181,7 +182,7 @@ class _Round:
     lines: int = 0
 
     def run(self, deadline: Deadline) -> None:
-        """From an empty store to the verdict."""
+        """Run the round, from an empty store to the verdict."""
         place = self.site.new_place(self.number)
         with ExitStack() as stack:
             queues = LocalQueues(QueueService(open_store(place.url)))
@@ -190,14 +191,14 @@ class _Round:
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             self.ports = [free_port() for _ in range(self.how.servers)]
             for index, port in enumerate(self.ports):
-                plan = Plan(self.how.shares, Random(f"{self.random.random()}/{index}"))
+                plan = FatePlan(self.how.shares, Random(f"{self.random.random()}/{index}"))
                 self.proxies.append(stack.enter_context(a_faulty_proxy(port, plan)))
             stack.callback(self._end_everybody)
             for index in range(self.how.servers):
                 self.servers.append(self._serve(index, place))
             supervisor = HttpQueues(self._urls(self.ports), retries=Retries(tries=2), timeout_seconds=2.0)
             stack.callback(supervisor.close)
-            releasing = ThreadPoolExecutor(1, thread_name_prefix="release")  # it may wait for a server that is stopped
+            releasing = ThreadPoolExecutor(1, thread_name_prefix="release")  # it may wait for a stopped server
             stack.callback(releasing.shutdown, cancel_futures=True)
             numbers = itertools.count(1)
 
@@ -215,7 +216,7 @@ class _Round:
         for proxy in self.proxies:
             self.counts.update(proxy.met)
         if self.site.engine is not None:
-            self.site.engine.restart()  # nothing that a dead server sent is under way any more
+            self.site.engine.restart()  # no request of a dead server is in flight any more
         calls = read_histories(self.home)
         self._count(calls)
         open_it = partial(open_store, place.url)
@@ -230,7 +231,7 @@ class _Round:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def _disturb(self, until: Deadline, break_it: Callable[[str], None]) -> None:
-        """One fault after another, each kind at its own pace, until the round has its operations."""
+        """Inject one fault after another, each kind at its own rate, until the round has its operations."""
         for kind in self.how.mean_seconds:
             if self.site.engine is not None or not kind.endswith("engine"):
                 self._plan(kind, break_it, self.random.uniform(0.0, FIRST_WITHIN_SECONDS))
@@ -260,10 +261,10 @@ class _Round:
     def _at(self, seconds: float, action: Callable[[], None]) -> None:
         heapq.heappush(self.events, (time.monotonic() + seconds, next(self.names), action))
 
-    def _break(self, release: Callable[[str], object], place: Place, kind: str) -> None:
-        """Let one fault happen now; what ends it again is planned.
+    def _break(self, release: Callable[[str], object], place: FaultStore, kind: str) -> None:
+        """Inject one fault now and schedule its end.
 
-        `release` gives back what a dead worker holds, without waiting for it.
+        `release` releases a dead worker's leases without waiting for the result.
         """
         self.counts[kind] += 1
         lasts = self.random.uniform(*STOP_SECONDS[kind]) if kind in STOP_SECONDS else 0.0
@@ -317,12 +318,12 @@ class _Round:
         arguments = (self.home, name, self.random.random(), self._urls(ports), self.how.threads, self.how.open_it)
         return _Process(self.nursery.start(call_over_http_until_killed, *arguments, name=name), name)
 
-    def _serve(self, index: int, place: Place) -> _Process:
+    def _serve(self, index: int, place: FaultStore) -> _Process:
         name = f"server-{next(self.names)}"
         arguments = (self.home, name, place.url, self.ports[index], 0.0, "strict")
         return _Process(self.nursery.start(self.how.serve_it, *arguments, name=name), name)
 
-    def _serve_again(self, index: int, place: Place) -> None:
+    def _serve_again(self, index: int, place: FaultStore) -> None:
         if self.servers[index].is_over:
             self.servers[index] = self._serve(index, place)
 
@@ -336,11 +337,11 @@ class _Round:
         code = self.nursery.kill(one.process)
         self.tally.kills += code == -signal.SIGKILL
         if code != -signal.SIGKILL:
-            what = f"{one.name} ended with {code}: {last_words(self.home, one.name)}"
+            what = f"{one.name} ended with {code}: {last_line_of_traceback(self.home, one.name)}"
             self.tally.found([Violation("I16", what)], f"round {self.number}")
 
     def _end_everybody(self) -> None:
-        """Clients first, then what the proxies hold, then the servers."""
+        """End the clients, then the proxies' held data, then the servers."""
         self.events.clear()
         if self.site.engine is not None:
             self.site.engine.thaw()
@@ -354,7 +355,7 @@ class _Round:
     # -- counts ---------------------------------------------------------------------------------------------------
 
     def _count_lines(self) -> int:
-        """About how many calls were answered so far: half the lines of the histories."""
+        """Estimate the answered calls: half the lines of the histories."""
         for path in self.home.glob("*.jsonl"):
             began = self.read.get(path, 0)
             if path.stat().st_size > began:
@@ -365,8 +366,8 @@ class _Round:
                 self.lines += data.count(b"\n")
         return self.lines // 2
 
-    def _count(self, calls: Sequence[Call]) -> None:
-        """Calls that reached nobody are no operations."""
+    def _count(self, calls: Sequence[HistoryCall]) -> None:
+        """Count operations; calls that reached no server are none."""
         done = [call for call in calls if call.outcome != "fail" or call.error != "StoreUnavailableError"]
         self.tally.operations += len(done)
         self.tally.unknown += sum(call.outcome == "unknown" for call in done)
@@ -374,22 +375,22 @@ class _Round:
         self.counts.update(f"{verb_of(call)} {verdict_of(call)}" for call in calls)
 
 
-def verb_of(call: Call) -> str:
-    """The verb as a summary counts it."""
-    asked = call.asked
-    if asked.verb == "lease" and asked.ends:
+def verb_of(call: HistoryCall) -> str:
+    """Return the verb as a summary counts it."""
+    request = call.request
+    if request.verb == "lease" and request.ends:
         return "exchange"
-    if asked.verb == "delete" and any(end.then for end in asked.ends):
+    if request.verb == "delete" and any(end.then for end in request.ends):
         return "delete then"
-    return asked.verb.replace("_", " ")
+    return request.verb.replace("_", " ")
 
 
-def verdict_of(call: Call) -> str:
-    """What the caller was told: done, not done (at least one token was refused), or unknown."""
+def verdict_of(call: HistoryCall) -> str:
+    """Return the caller's result: done, not done (at least one token was refused), or unknown."""
     return "not done" if call.error == "LeaseLostError" and call.outcome == "ok" else VERDICTS[call.outcome]
 
 
-def _summary(tally: Tally, counts: Mapping[str, int], servers: int) -> str:
+def _summary(tally: FaultTally, counts: Mapping[str, int], servers: int) -> str:
     verbs = ", ".join(
         f"{verb} {'/'.join(str(counts.get(f'{verb} {verdict}', 0)) for verdict in VERDICTS.values())}" for verb in VERBS
     )
@@ -406,5 +407,5 @@ def _summary(tally: Tally, counts: Mapping[str, int], servers: int) -> str:
 
 
 def progress(line: str) -> None:
-    """Tell a person at the terminal, or whoever reads the log, how far it is."""
+    """Print the progress."""
     print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Power cuts under several threads: each leaves a mixture of what was not synced, on which the store must reopen."""
+"""Power cuts under several threads: the store must reopen on any mixture of unsynced data."""
 
 import itertools
 import shutil
@@ -16,12 +16,11 @@ from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import NoSyncer, OpenSyncer
 from tests.faults.disk import SURVIVALS, Wreck
-from tests.faults.history import MemoryHistory
-from tests.faults.numbered import NumberedHistory
-from tests.faults.outcome import Budget, Deadline, Tally
+from tests.faults.history import MemoryHistory, NumberedHistory
+from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.power_vfs import PowerDisk, PowerSyncer, PowerVfs, materialise
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import Caller, create_queues
+from tests.faults.workload import StoreCaller, create_queues
 
 CALLERS_PER_STORE = 2
 CREATION_EVENTS = 90
@@ -32,20 +31,20 @@ MAX_ROUND_SECONDS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The disk at one moment, and how much of the history had been written by then."""
+    """The disk at one moment, and the length of the history by then."""
 
     event: int
     wreck: Wreck
     history_lines: int
 
 
-def power_cuts(budget: Budget, folder: Path, *, cuts: int | None = None, syncing: bool = True) -> Tally:
+def power_cuts(budget: FaultBudget, folder: Path, *, cuts: int | None = None, syncing: bool = True) -> FaultTally:
     """Cut the power again and again until the budget or the number of cuts is used up.
 
     Args:
-        syncing: False takes the store's syncs away, to prove that this driver notices.
+        syncing: False removes the store's syncs, to prove that this driver notices.
     """
-    tally = Tally("power")
+    tally = FaultTally("power")
     deadline = budget.started()
     number = 0
     while not deadline.is_over and (cuts is None or tally.cuts < cuts):
@@ -55,7 +54,7 @@ def power_cuts(budget: Budget, folder: Path, *, cuts: int | None = None, syncing
     return tally
 
 
-def _round(tally: Tally, deadline: Deadline, folder: Path, *, seed: str, cuts: int, syncing: bool) -> None:
+def _round(tally: FaultTally, deadline: Deadline, folder: Path, *, seed: str, cuts: int, syncing: bool) -> None:
     random = Random(seed)
     live = folder / "live"
     materialise({}, live)
@@ -78,7 +77,7 @@ def _round(tally: Tally, deadline: Deadline, folder: Path, *, seed: str, cuts: i
 def _run_until_cut(
     live: Path, history: MemoryHistory, random: Random, *, cuts: int, syncing: bool, deadline: Deadline
 ) -> list[Cut]:
-    """Let callers work until enough cuts were taken; the power is never really off, so all cuts cost one run."""
+    """Let callers work until enough cuts were taken; the power is never really off, so one run yields all cuts."""
     due = _cut_events(random, cuts)
     taken: list[Cut] = []
     enough = threading.Event()
@@ -98,7 +97,7 @@ def _run_until_cut(
         stack.callback(vfs.unregister)
         stack.enter_context(checkpoint_every(CHECKPOINT_PAGES))
         stores = random.choice((1, 2))
-        callers: list[Caller] = []
+        callers: list[StoreCaller] = []
         for store_number in range(stores):
             store = SqliteStore(live / FILE_NAME, vfs=vfs.name, open_syncer=open_syncer)
             stack.callback(store.close)
@@ -107,7 +106,9 @@ def _run_until_cut(
             for thread in range(CALLERS_PER_STORE):
                 name = f"caller-{store_number}-{thread}"
                 callers.append(
-                    Caller(queues, NumberedHistory(history, len(callers)), name=name, random=Random(random.random()))
+                    StoreCaller(
+                        queues, NumberedHistory(history, len(callers)), name=name, random=Random(random.random())
+                    )
                 )
         with ThreadPoolExecutor(len(callers)) as pool:
             for done in [pool.submit(_work, caller, enough, until) for caller in callers]:
@@ -115,7 +116,7 @@ def _run_until_cut(
     return taken
 
 
-def _work(caller: Caller, enough: threading.Event, until: Deadline) -> None:
+def _work(caller: StoreCaller, enough: threading.Event, until: Deadline) -> None:
     try:
         while not enough.is_set() and not until.is_over:
             caller.turn()
@@ -125,7 +126,7 @@ def _work(caller: Caller, enough: threading.Event, until: Deadline) -> None:
 
 
 def _cut_events(random: Random, cuts: int) -> set[int]:
-    """A third of them while the file and its log are made and filled for the first time."""
+    """Return the events to cut at; a third of them while the file and its log are first filled."""
     early = random.sample(range(1, CREATION_EVENTS), min(cuts // 3, CREATION_EVENTS - 1))
     gaps = [random.randrange(1, 2 * MEAN_EVENTS_BETWEEN_CUTS) for _ in range(cuts - len(early))]
     return {*early, *(CREATION_EVENTS + event for event in itertools.accumulate(gaps))}

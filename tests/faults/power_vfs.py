@@ -1,6 +1,6 @@
-"""An SQLite VFS over the disk model: files work as ever, and at any moment the power may be cut.
+"""An SQLite VFS over the disk model: files work as usual, and the power may be cut at any moment.
 
-The real files are what the page cache is: right for every reader, and lost in the cut.
+The real files act as the page cache: every reader sees them, and the cut loses them.
 """
 
 import errno
@@ -19,17 +19,17 @@ from tests.faults.disk import Directory, Truncate, Wreck, Write
 
 @dataclass(slots=True)
 class Handle:
-    """One open descriptor of a file: which failures of the device it was told of."""
+    """One open descriptor and the device failures it has reported."""
 
     failures_seen: int = 0
 
 
 class PowerDisk:
-    """What of one folder's files is durable. Events are writes, truncations, deletions, and both ends of syncs.
+    """Tracks which data of one folder is durable. Events are writes, truncations, deletions, and both ends of syncs.
 
     Args:
-        on_event: told, under the lock, the number of each event before it takes effect: the moment to `wreck()`.
-        sync_pause: called between the beginning and the end of each sync, without the lock: others go on meanwhile.
+        on_event: called under the lock with each event's number before it takes effect: the moment to `wreck()`.
+        sync_pause: called between begin and end of each sync, without the lock, so that others go on meanwhile.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class PowerDisk:
         self.syncs = 0
 
     def write(self, name: str, offset: int, data: bytes) -> None:
-        """Note bytes that are only in the page cache."""
+        """Record bytes that are only in the page cache."""
         with self._lock:
             self._event()
             self._directory.open(name).pending.append(Write(offset, data))
 
     def truncate(self, name: str, size: int) -> None:
-        """Note a size that is only in the page cache."""
+        """Record a size that is only in the page cache."""
         with self._lock:
             self._event()
             self._directory.open(name).pending.append(Truncate(size))
 
     def create(self, name: str) -> bool:
-        """Note that a file was opened; True when that made it."""
+        """Record that a file was opened; return True when that made it."""
         with self._lock:
             made = self._directory.find(name) is None
             if made:
@@ -66,7 +66,7 @@ class PowerDisk:
             return made
 
     def delete(self, name: str) -> None:
-        """Note that a name is gone from the folder."""
+        """Record that a name was removed from the folder."""
         with self._lock:
             self._event()
             self._directory.delete(name)
@@ -74,8 +74,8 @@ class PowerDisk:
     def sync(self, name: str, handle: "Handle") -> None:
         """Make a file's present content durable. Raises `OSError` when the device failed.
 
-        A failed sync leaves the file as Linux does: the changes are still seen, count as written, and will never be
-        durable; and each handle is told once.
+        After a failed sync the file is as Linux leaves it: the changes stay visible, count as written, and are never
+        durable; each handle reports the failure once.
         """
         with self._lock:
             self._event()
@@ -104,12 +104,12 @@ class PowerDisk:
             self._directory.sync()
 
     def fail_syncs(self, number: int) -> None:
-        """Let the next so many syncs fail, whichever file they are for."""
+        """Fail the next syncs, of any file."""
         with self._lock:
             self._syncs_to_fail = number
 
     def wreck(self) -> Wreck:
-        """The disk as a cut at this moment leaves it."""
+        """Return the disk as a cut at this moment leaves it."""
         with self._lock:
             return self._directory.wreck()
 
@@ -119,7 +119,7 @@ class PowerDisk:
 
 
 class PowerSyncer:
-    """Stands in for the store's own syncer, on the modelled disk."""
+    """Replaces the store's own syncer, on the modelled disk."""
 
     def __init__(self, disk: PowerDisk, path: Path) -> None:
         self._disk = disk
@@ -140,11 +140,11 @@ class PowerSyncer:
                 file.write(bytes(size_bytes - present_bytes))
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class PowerVfs(apsw.VFS):
-    """Passes everything on to the usual VFS, and tells the disk. Close every connection before `unregister`."""
+    """Forwards everything to the default VFS and records it on the disk. Close every connection before `unregister`."""
 
     def __init__(self, name: str, disk: PowerDisk) -> None:
         self.name = name
@@ -162,7 +162,7 @@ class PowerVfs(apsw.VFS):
 
 
 class PowerFile(apsw.VFSFile):
-    """One open file; temporary files without a name are none of the disk's business."""
+    """One open file; the disk ignores temporary files without a name."""
 
     def __init__(self, disk: PowerDisk, name: str | apsw.URIFilename | None, flags: list[int]) -> None:
         filename = name.filename() if isinstance(name, apsw.URIFilename) else name
@@ -181,7 +181,7 @@ class PowerFile(apsw.VFSFile):
         evalue: BaseException | None,
         etraceback: TracebackType | None,
     ) -> bool:
-        """Be silent where SQLite itself ignores a failure: it is the one that was planned."""
+        """Stay silent where SQLite itself ignores a failure: it is the injected one."""
         return True
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
@@ -195,7 +195,7 @@ class PowerFile(apsw.VFSFile):
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        # Nothing is synced for real: the model decides what survives.
+        # No real sync is needed: the model decides what survives.
         if self._name:
             try:
                 self._disk.sync(self._name, self._handle)
@@ -207,7 +207,7 @@ class PowerFile(apsw.VFSFile):
 
 
 def materialise(files: dict[str, bytes], folder: Path) -> None:
-    """Put what survived into an empty folder, as the machine finds it after the cut."""
+    """Write the surviving files into an empty folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for name, content in files.items():

@@ -1,4 +1,4 @@
-"""A Queue's verbs with every call written down before it is made and after it is answered."""
+"""A Queue's verbs with every call recorded before it is made and after it is answered."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -19,45 +19,45 @@ from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.faults.history import (
     Answer,
     Answered,
-    Asked,
-    AskedEnd,
     History,
     Invoked,
     Outcome,
-    SeenAdd,
-    asked_adds,
-    moment,
-    seen_lease,
+    RequestedCall,
+    RequestedEnd,
+    ReturnedAdd,
+    read_clocks,
+    requested_adds,
+    returned_lease,
 )
 
 T = TypeVar("T")
-OutcomeOf = Callable[[QueueError, Asked], Outcome]
+OutcomeOf = Callable[[QueueError, RequestedCall], Outcome]
 
 
-def exact_outcome_of(error: QueueError, asked: Asked) -> Outcome:
-    """What the error's class says, for every verb: only `OutcomeUnknownError` leaves it open."""
+def exact_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
+    """Return the outcome by the error's class: only `OutcomeUnknownError` leaves it open."""
     if isinstance(error, OutcomeUnknownError):
         return "unknown"
     nothing_changed = isinstance(error, StoreUnavailableError | StoreReadOnlyError) or not isinstance(error, StoreError)
     return "fail" if nothing_changed else "unknown"
 
 
-def forgiving_outcome_of(error: QueueError, asked: Asked) -> Outcome:
-    """What the error's class promises: a refusal and a store that can't be reached or written changed nothing.
+def forgiving_outcome_of(error: QueueError, request: RequestedCall) -> Outcome:
+    """Return the outcome by the error's class: refusals and unavailable or full stores changed nothing.
 
-    An exchange of a retired worker is refused its lease after its deletions took effect, and one that found leases to
-    settle is several steps: that leaves it open, too.
+    An exchange is left open: a retired worker's lease is refused after its deletions took effect, and one that met
+    expired leases takes several transactions.
     """
     if isinstance(error, StoreReadOnlyError):
         return "fail"
-    if isinstance(error, OutcomeUnknownError) or (asked.verb == "lease" and asked.ends):
+    if isinstance(error, OutcomeUnknownError) or (request.verb == "lease" and request.ends):
         return "unknown"
     nothing_changed = isinstance(error, StoreUnavailableError) or not isinstance(error, StoreError)
     return "fail" if nothing_changed else "unknown"
 
 
 class RecordedQueue:
-    """The verbs of one queue as the workloads call them; errors are recorded, then raised as they are."""
+    """The verbs of one queue as the workloads call them; errors are recorded, then raised."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class RecordedQueue:
         outcome_of: OutcomeOf = forgiving_outcome_of,
     ) -> None:
         """Args:
-        outcome_of: what is made of an error; the default forgives an exchange that does not know what it did.
+        outcome_of: maps an error to an outcome; the default leaves an exchange's open.
         """
         self._queue = queue
         self._outcome_of = outcome_of
@@ -78,8 +78,8 @@ class RecordedQueue:
 
     def add(self, tasks: Sequence[NewTask]) -> list[Added]:
         """See `Queue.add`."""
-        asked = Asked("add", self.name, adds=asked_adds(tasks, self.name))
-        return self._call(asked, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
+        request = RequestedCall("add", self.name, adds=requested_adds(tasks, self.name))
+        return self._call(request, lambda: self._queue.add(tasks), lambda added: Answer(added=_seen_adds(added)))
 
     def lease(
         self,
@@ -91,8 +91,8 @@ class RecordedQueue:
         deletions: Sequence[Deletion] = (),
         wait_seconds: float = 0.0,
     ) -> list[Lease]:
-        """A lease, or an exchange when there are `deletions`; see `Queue.exchange`."""
-        asked = Asked(
+        """Lease, or exchange when there are `deletions`; see `Queue.exchange`."""
+        request = RequestedCall(
             "lease",
             self.name,
             ends=_asked_ends(deletions, self.name),
@@ -103,19 +103,21 @@ class RecordedQueue:
             worker=worker,
         )
         leases, _ = self._call(
-            asked,
+            request,
             lambda: self._queue.exchange(
                 deletions, count=count, seconds=seconds, tags=tags, worker=worker, wait_seconds=wait_seconds
             ),
-            lambda answer: Answer(leases=tuple(seen_lease(lease) for lease in answer[0]), lost=answer[1]),
+            lambda answer: Answer(leases=tuple(returned_lease(lease) for lease in answer[0]), lost=answer[1]),
         )
         return leases
 
     def renew(self, tokens: Sequence[str], *, seconds: float) -> list[Renewed]:
         """See `Queue.renew`."""
-        asked = Asked("renew", self.name, ends=tuple(AskedEnd(token) for token in tokens), seconds=seconds)
+        request = RequestedCall(
+            "renew", self.name, ends=tuple(RequestedEnd(token) for token in tokens), seconds=seconds
+        )
         return self._call(
-            asked,
+            request,
             lambda: self._queue.renew(tokens, seconds=seconds),
             lambda renewed: Answer(ends={lease.token: lease.expires_at for lease in renewed}),
         )
@@ -129,36 +131,36 @@ class RecordedQueue:
         dead_reason: str = "",
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
-        asked = Asked(
+        request = RequestedCall(
             "release",
             self.name,
-            ends=tuple(AskedEnd(token) for token in tokens),
+            ends=tuple(RequestedEnd(token) for token in tokens),
             delay_seconds=None if dead_reason else delay_seconds,
             charge=charge,
         )
         return self._call(
-            asked,
+            request,
             lambda: self._queue.release(tokens, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason),
             lambda _: Answer(),
         )
 
     def delete(self, deletions: Sequence[Deletion]) -> list[Added]:
         """See `Queue.delete`."""
-        asked = Asked("delete", self.name, ends=_asked_ends(deletions, self.name))
-        return self._call(asked, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
+        request = RequestedCall("delete", self.name, ends=_asked_ends(deletions, self.name))
+        return self._call(request, lambda: self._queue.delete(deletions), lambda added: Answer(added=_seen_adds(added)))
 
     def delete_by_name(self, names: Sequence[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
-        asked = Asked("delete_by_name", self.name, names=tuple(names))
+        request = RequestedCall("delete_by_name", self.name, names=tuple(names))
         return self._call(
-            asked, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
+            request, lambda: self._queue.delete_by_name(names), lambda outcomes: Answer(names=tuple(outcomes))
         )
 
-    def _call(self, asked: Asked, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
+    def _call(self, request: RequestedCall, call: Callable[[], T], told: Callable[[T], Answer]) -> T:
         return recorded(
             self._history,
             next(self._numbers),
-            asked,
+            request,
             call,
             told,
             outcome_of=self._outcome_of,
@@ -168,38 +170,38 @@ class RecordedQueue:
 def release_worker(
     queues: Queues, worker: str, *, history: History, numbers: "itertools.count[int]"
 ) -> list[FinishedLease]:
-    """Give back what a dead worker holds, written down. See `Queues.release_worker`."""
-    asked = Asked("release_worker", worker=worker)
-    return recorded(history, next(numbers), asked, lambda: queues.release_worker(worker), lambda _: Answer())
+    """Release a dead worker's leases, recorded. See `Queues.release_worker`."""
+    request = RequestedCall("release_worker", worker=worker)
+    return recorded(history, next(numbers), request, lambda: queues.release_worker(worker), lambda _: Answer())
 
 
 def recorded(
     history: History,
     number: int,
-    asked: Asked,
+    request: RequestedCall,
     call: Callable[[], T],
     told: Callable[[T], Answer],
     *,
     outcome_of: OutcomeOf = forgiving_outcome_of,
 ) -> T:
     """Make one call between its two lines of history."""
-    history.write(Invoked(number, moment(), asked))
+    history.write(Invoked(number, read_clocks(), request))
     try:
         result = call()
     except LeaseLostError as error:
-        # The tokens that it does not name took effect, those it names did not: also when the call had to be sent again.
-        history.write(Answered(number, moment(), "ok", type(error).__name__, Answer(lost=error.tokens)))
+        # Tokens that the error doesn't name took effect, even when the call was repeated.
+        history.write(Answered(number, read_clocks(), "ok", type(error).__name__, Answer(lost=error.tokens)))
         raise
     except QueueError as error:
-        history.write(Answered(number, moment(), outcome_of(error, asked), type(error).__name__))
+        history.write(Answered(number, read_clocks(), outcome_of(error, request), type(error).__name__))
         raise
-    history.write(Answered(number, moment(), "ok", answer=told(result)))
+    history.write(Answered(number, read_clocks(), "ok", answer=told(result)))
     return result
 
 
-def _seen_adds(added: Sequence[Added]) -> tuple[SeenAdd, ...]:
-    return tuple(SeenAdd(one.name, one.status) for one in added)
+def _seen_adds(added: Sequence[Added]) -> tuple[ReturnedAdd, ...]:
+    return tuple(ReturnedAdd(one.name, one.status) for one in added)
 
 
-def _asked_ends(deletions: Sequence[Deletion], queue: str) -> tuple[AskedEnd, ...]:
-    return tuple(AskedEnd(deletion.token, asked_adds(deletion.then, queue)) for deletion in deletions)
+def _asked_ends(deletions: Sequence[Deletion], queue: str) -> tuple[RequestedEnd, ...]:
+    return tuple(RequestedEnd(deletion.token, requested_adds(deletion.then, queue)) for deletion in deletions)

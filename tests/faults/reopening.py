@@ -1,4 +1,4 @@
-"""After the fault: open the store as usual, work a little, and hold everything against the history."""
+"""After the fault: open the store as usual, work a little, and check everything against the history."""
 
 import itertools
 import time
@@ -8,17 +8,66 @@ from dataclasses import replace
 from pathlib import Path
 
 from queue_core.api import Queue
+from queue_core.clock import Instant
 from queue_core.errors import QueueError
+from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion, Store
+from queue_core.store import Deletion, Store, Transaction
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.task import ANY, StoredTask, TaskState
 from tests.faults.checker import Violation, check
-from tests.faults.contents import read_contents
-from tests.faults.history import Call, MemoryHistory
+from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of
+from tests.faults.lives import Contents, TaskInStore
 from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
+
+PAGE_TASKS = 200
+ALL_STATES = frozenset(TaskState)
+
+
+def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
+    """Read every task of every queue, the statistics of the same instant, and the complaints of the store's check."""
+    problems = store.check().problems
+    now = store.clock.now()
+    with store.read() as transaction:
+        specs = transaction.queues()
+        return Contents(
+            tuple(_stored(task) for spec in specs for task in _tasks(transaction, spec.name, now=now)),
+            problems,
+            {spec.name: transaction.stats(spec.name, ANY, now=now) for spec in specs},
+            {spec.name: spec.max_leases for spec in specs},
+            clock_error,
+        )
+
+
+def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[StoredTask]:
+    tasks: list[StoredTask] = []
+    after: int | None = 0
+    while after is not None:
+        page = transaction.peek(
+            queue, ANY, ALL_STATES, after=after, limit=PAGE_TASKS, payload_bytes=MAX_PAYLOAD_BYTES, now=now
+        )
+        tasks.extend(page.tasks)
+        after = page.next_after
+    return tasks
+
+
+def _stored(task: StoredTask) -> TaskInStore:
+    return TaskInStore(
+        uid_of(task.shown_name, task.payload),
+        task.shown_name,
+        task.queue,
+        digest_of(task.payload),
+        task.state.name,  # type: ignore[arg-type]
+        task.leases,
+        task.token,
+        task.leased_at,
+        task.eta,
+        task.tag,
+    )
+
 
 FILE_NAME = "queue.db"
 CHECKPOINT_PAGES = 60
@@ -28,20 +77,20 @@ DRAIN_PAUSE_SECONDS = 0.05
 DRAINED_AT_ONCE = 200
 
 
-def reopen_and_check(path: Path, calls: Sequence[Call]) -> list[Violation]:
-    """The same for a file."""
+def reopen_and_check(path: Path, calls: Sequence[HistoryCall]) -> list[Violation]:
+    """Do the same for a file."""
     return open_and_check(lambda: SqliteStore(path), calls)
 
 
 def open_and_check(
-    open_it: Callable[[], Store], calls: Sequence[Call], *, clock_error: int = 0, over_http: bool = False
+    open_it: Callable[[], Store], calls: Sequence[HistoryCall], *, clock_error: int = 0, over_http: bool = False
 ) -> list[Violation]:
-    """Every violation that the calls and what is left prove; a store that does not open or work is I16.
+    """Return every violation that the calls and the contents prove; a store that doesn't open or work is I16.
 
     Args:
         clock_error: see `Contents.clock_error`.
-        over_http: the calls are those of clients over HTTP alone. Lease and delete all that is left but for the dead,
-            instead of leasing some; and see `Contents.adds_repeat`.
+        over_http: all calls came over HTTP. Lease and delete all tasks but dead ones, instead of leasing some; and see
+            `Contents.adds_repeat`.
     """
     try:
         store = open_it()
@@ -67,7 +116,7 @@ def open_and_check(
 
 
 def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
-    """Lease and delete until nothing is left that time will make leasable."""
+    """Lease and delete until nothing is left that becomes leasable with time."""
     until = Deadline(time.monotonic() + DRAIN_SECONDS)
     while not until.is_over:
         leases = recorded.lease(DRAINED_AT_ONCE, seconds=60.0, worker="drain")
@@ -83,7 +132,7 @@ def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
 
 @contextmanager
 def checkpoint_every(pages: int) -> Iterator[None]:
-    """Let stores of this process fold their log in after so few pages, so that a short run has many checkpoints."""
+    """Checkpoint this process's stores after so few pages, so that a short run has many checkpoints."""
     usual = sqlite_store.CHECKPOINT_PAGES
     sqlite_store.CHECKPOINT_PAGES = pages
     try:

@@ -1,44 +1,44 @@
-"""What faults cost that were repaired: tasks that ran twice, and how long others waited afterwards. Pure."""
+"""The cost of repaired faults: tasks that ran twice, and how long waits stayed long afterwards. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.faults.checker import Violation
-from tests.faults.history import Call, Moment, SeenLease
+from tests.faults.history import ClockReading, HistoryCall, ReturnedLease
 from tests.faults.lives import FOREVER
-from tests.faults.outcome import Tally
+from tests.faults.outcome import FaultTally
 
 SLO_SECONDS = 2.0
 RECOVERY_SECONDS = 10.0
 SLACK_MICROSECONDS = 500_000
-"""A task whose handler ended so shortly before a fault may not have been deleted in time."""
+"""A task whose handler ended this shortly before a fault may not have been deleted in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that broke, from when until when."""
+    """A fault with the times of its begin and repair."""
 
     name: str
-    began: Moment
-    repaired: Moment
+    began: ClockReading
+    repaired: ClockReading
 
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A handler's work on a task. `until` (microseconds): when its deletion was asked for, or the task ran again."""
+    """A handler's run of a task. `until` (microseconds): when its deletion was requested, or the task ran again."""
 
-    lease: SeenLease
+    lease: ReturnedLease
     until: int
 
     def is_under_way(self, at: int, *, slack: int = 0) -> bool:
-        """Whether a fault at that instant met it, or as good as that."""
+        """Return whether a fault at that instant hit it, within `slack`."""
         return self.lease.leased_at - slack <= at <= self.until + slack
 
 
-def judge(tally: Tally, calls: Sequence[Call], faults: Sequence[Fault]) -> None:
-    """Note for every fault how many tasks it met in flight, how many of them ran again, and until when waits were long.
+def judge(tally: FaultTally, calls: Sequence[HistoryCall], faults: Sequence[Fault]) -> None:
+    """Record for every fault how many tasks were in flight, how many of them ran again, and until when waits were long.
 
-    Violations: a task that ran again though no fault met it; waits beyond 2 s, 10 s after a repair.
+    Violations: a task that ran again without a fault; waits beyond 2 s, 10 s after a repair.
     """
     runs = _runs(calls)
     doubled = dict.fromkeys((fault.name for fault in faults), 0)
@@ -61,13 +61,13 @@ def judge(tally: Tally, calls: Sequence[Call], faults: Sequence[Fault]) -> None:
             tally.found([Violation("I7", what)], fault.name)
 
 
-def _runs(calls: Sequence[Call]) -> dict[str, list[_Run]]:
-    """The runs of each task, in order, as the workers noted them."""
+def _runs(calls: Sequence[HistoryCall]) -> dict[str, list[_Run]]:
+    """Return the recorded runs of each task, in order."""
     ended: dict[str, int] = {}
     for call in calls:
-        if call.asked.verb == "delete":
-            ended.update({end.token: call.invoked.at for end in call.asked.ends})
-    leases: dict[str, list[SeenLease]] = {}
+        if call.request.verb == "delete":
+            ended.update({end.token: call.invoked.at for end in call.request.ends})
+    leases: dict[str, list[ReturnedLease]] = {}
     for call in calls:
         for lease in call.answer.leases:
             leases.setdefault(lease.uid, []).append(lease)
@@ -81,8 +81,8 @@ def _runs(calls: Sequence[Call]) -> dict[str, list[_Run]]:
     return runs
 
 
-def _late_until(leases: Iterable[SeenLease], repaired_at: int, until: int | None) -> float:
-    """Seconds from the repair to the last lease, before the next fault, that came later than it should."""
+def _late_until(leases: Iterable[ReturnedLease], repaired_at: int, until: int | None) -> float:
+    """Return seconds from the repair to the last late lease before the next fault."""
     late = [
         lease.leased_at
         for lease in leases

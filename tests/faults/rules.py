@@ -1,23 +1,21 @@
-"""What must hold in the life of one task, whatever was killed: each rule yields the ways in which it was broken. Pure.
+"""The rules of one task's life, whatever was killed: each yields its violations. Pure.
 
-A rule accuses only where no order of the unanswered calls could excuse what was seen. Orders between calls come from
-CLOCK_MONOTONIC, orders between a call and a lease from the wall clock, which all processes of a host share. Instants of
-a store across a network are each caller's estimate of its clock: where one is held against a moment of this host,
-`clock_error` is granted; between two instants of the store nothing is.
+A rule reports only what no order of the unanswered calls can explain. Orders between calls come from CLOCK_MONOTONIC,
+orders between a call and a lease from the wall clock, which all processes of a host share. Instants of a store across a
+network are each caller's estimate: compared with this host's time they may be off by `clock_error`.
 """
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
-from tests.faults.history import Call
+from tests.faults.history import HistoryCall
 from tests.faults.lives import FOREVER, Contents, Grant, Life, Operation
 
 Rule = Callable[[Life, Contents], Iterator[str]]
 
 
 def added_is_never_lost(life: Life, contents: Contents) -> Iterator[str]:
-    """I1: acknowledged or leased, then neither in the store nor deleted: a refused deletion must not have been done.
-    A refused add must not appear."""
+    """I1: a task acknowledged or leased is in the store or was deleted; refused deletes and adds had no effect."""
     if (life.is_acknowledged or life.grants) and not life.stored and not life.may_be_deleted:
         how = "was acknowledged" if life.is_acknowledged else "was leased"
         yield f"{life.uid} {how}, nobody deleted it, and it is gone"
@@ -26,9 +24,10 @@ def added_is_never_lost(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def leases_never_overlap(life: Life, contents: Contents) -> Iterator[str]:
-    """I2: no grant inside the time in which an earlier lease surely lived; and the store kept the last one.
+    """I2: no lease begins while an earlier one surely lived, and the store kept the last one.
 
-    A caller whose clock is ahead may have found the lease over, so that one whose clock is behind leases the task.
+    With estimated clocks a caller that is ahead may have found the lease over, so that one that is behind leases the
+    task.
     """
     for index, grant in enumerate(life.grants):
         until = live_until(grant, life, contents.clock_error) - 2 * contents.clock_error
@@ -68,7 +67,7 @@ def stale_tokens_change_nothing(life: Life, contents: Contents) -> Iterator[str]
 
 
 def deleted_is_never_leased(life: Life, contents: Contents) -> Iterator[str]:
-    """I4: after a deletion that was acknowledged there is no lease and no task."""
+    """I4: after an acknowledged deletion there is no lease and no task."""
     for grant in life.grants:
         for operation in grant.operations:
             if operation.verb != "delete" or operation.effect != "done":
@@ -113,13 +112,13 @@ def live_tokens_are_honoured(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
-    """I8: not before the eta or delay of its add, nor before the delay of a release is over.
+    """I8: no lease before the eta or delay of its add, nor before a release's delay is over.
 
-    A caller whose clock is ahead may have found the task due, so that one whose clock is behind leases it.
+    With estimated clocks a caller that is ahead may have found the task due, so that one that is behind leases it.
     """
     error = contents.clock_error
     etas = [
-        adding.asked.eta or adding.call.invoked.at - error + round(1e6 * (adding.asked.delay_seconds or 0))
+        adding.request.eta or adding.call.invoked.at - error + round(1e6 * (adding.request.delay_seconds or 0))
         for adding in life.addings
         if adding.effect != "refused"
     ]
@@ -131,17 +130,17 @@ def never_leased_before_eta(life: Life, contents: Contents) -> Iterator[str]:
             yield f"{life.uid}: leased at {grant.leased_at}, before its eta {min(etas)}"
     for grant, following in pairwise(life.grants):
         for operation in grant.operations:
-            if operation.verb == "release" and operation.effect == "done" and operation.call.asked.delay_seconds:
-                earliest = operation.call.invoked.at - error + round(1e6 * operation.call.asked.delay_seconds)
+            if operation.verb == "release" and operation.effect == "done" and operation.call.request.delay_seconds:
+                earliest = operation.call.invoked.at - error + round(1e6 * operation.call.request.delay_seconds)
                 by = following.granted_by(contents) + error
                 if by < earliest:
                     yield f"{life.uid}: leased again {earliest - by} us before its delay was over"
 
 
 def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
-    """I8: a lease's instant lies between its call and the answer: whatever a host's clock says, one time decides."""
+    """I8: a lease's instant lies between its call and the answer, whatever a host's clock says."""
     for grant in life.grants:
-        if grant.call is None or grant.call.answered is None or grant.call.asked.verb != "lease":
+        if grant.call is None or grant.call.answered is None or grant.call.request.verb != "lease":
             continue
         early = grant.call.invoked.at - contents.clock_error - grant.leased_at
         late = grant.leased_at - grant.call.answered.at - contents.clock_error
@@ -150,18 +149,18 @@ def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def tags_are_respected(life: Life, contents: Contents) -> Iterator[str]:
-    """I9: a lease returns tasks of the tags asked for, and the tag is the one that was added."""
-    tags = {adding.asked.tag for adding in life.addings}
+    """I9: a lease returns tasks of the requested tags, and a task keeps the tag it was added with."""
+    tags = {adding.request.tag for adding in life.addings}
     for grant in life.grants:
-        if grant.call is not None and not grant.call.asked.filter.accepts(grant.lease.tag):
-            yield f"{life.uid}: tag {grant.lease.tag} answered a lease of {grant.call.asked.filter}"
+        if grant.call is not None and not grant.call.request.filter.accepts(grant.lease.tag):
+            yield f"{life.uid}: tag {grant.lease.tag} answered a lease of {grant.call.request.filter}"
         if tags and grant.lease.tag not in tags:
             yield f"{life.uid}: leased with tag {grant.lease.tag}, added with {tags}"
 
 
 def leases_are_counted(life: Life, contents: Contents) -> Iterator[str]:
-    """I11: the number of leases rises with every one that is not given back uncounted, and never beyond max_leases."""
-    queue = next((adding.asked.queue for adding in life.addings), "")
+    """I11: the number of leases rises with every counted lease, and never exceeds max_leases."""
+    queue = next((adding.request.queue for adding in life.addings), "")
     bound = contents.max_leases.get(queue)
     for grant in life.grants:
         if bound is not None and grant.lease.number > bound:
@@ -177,8 +176,8 @@ def leases_are_counted(life: Life, contents: Contents) -> Iterator[str]:
 
 
 def payloads_come_back(life: Life, contents: Contents) -> Iterator[str]:
-    """I13: the bytes that were added are those that are leased and stored; nothing else ever appears."""
-    digests = {adding.asked.digest for adding in life.addings}
+    """I13: leased and stored payloads are those that were added; nothing else ever appears."""
+    digests = {adding.request.digest for adding in life.addings}
     for digest in [grant.lease.digest for grant in life.grants] + [task.digest for task in life.stored]:
         if digest not in digests:
             yield f"{life.uid}: payload {digest} was never added ({', '.join(sorted(digests)) or 'nothing was'})"
@@ -199,7 +198,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
 
 
 def live_until(grant: Grant, life: Life, clock_error: int, *, apart_from: Operation | None = None) -> int:
-    """Until when a lease surely lived: the earliest end that the renewals and possible ends of it leave open."""
+    """Return until when a lease surely lived: the earliest end that its renewals and possible ends allow."""
     until = grant.lease.expires_at
     for operation in sorted(grant.operations, key=lambda one: one.call.invoked.ns):
         if operation.verb != "renew" or operation.effect == "refused":
@@ -207,7 +206,7 @@ def live_until(grant: Grant, life: Life, clock_error: int, *, apart_from: Operat
         if operation.new_end is not None:
             until = operation.new_end
         else:
-            until = min(until, operation.call.invoked.at - clock_error + round(1e6 * operation.call.asked.seconds))
+            until = min(until, operation.call.invoked.at - clock_error + round(1e6 * operation.call.request.seconds))
     ends = [
         operation.call.invoked.at
         for operation in grant.operations
@@ -219,7 +218,7 @@ def live_until(grant: Grant, life: Life, clock_error: int, *, apart_from: Operat
 
 
 def _dead_by(grant: Grant) -> int:
-    """From when on a lease surely is over by time alone."""
+    """Return from when on a lease is surely over by time alone."""
     until = grant.lease.expires_at
     for operation in grant.operations:
         if operation.verb == "renew" and operation.effect != "refused":
@@ -228,14 +227,17 @@ def _dead_by(grant: Grant) -> int:
 
 
 def _stale_because(operation: Operation, grant: Grant, life: Life, contents: Contents) -> str:
-    """A lease whose instant was read before its call was held up may have followed much later: its answer counts."""
+    """Return why a token was stale.
+
+    A following lease's instant may precede its delayed call: then its answer counts.
+    """
     invoked = operation.call.invoked
     if invoked.at - contents.clock_error >= _dead_by(grant):
         return f"had expired at {_dead_by(grant)}"
     following = [other for other in life.grants if other.leased_at > grant.leased_at]
     if any(other.granted_by(contents) < invoked.at - contents.clock_error for other in following):
         return "another lease had followed"
-    # One without an answer may have taken effect at any time, however long its caller has stopped waiting.
+    # A call without an answer may have taken effect at any time, even long after its caller gave up.
     ended = [
         other.call
         for other in grant.operations
@@ -247,7 +249,7 @@ def _stale_because(operation: Operation, grant: Grant, life: Life, contents: Con
     return ""
 
 
-def _may_be_preceded(call: Call, life: Life) -> bool:
+def _may_be_preceded(call: HistoryCall, life: Life) -> bool:
     answered = call.answered
     return answered is None or any(
         adding.call is not call and adding.effect != "refused" and adding.call.invoked.ns < answered.ns
@@ -258,6 +260,6 @@ def _may_be_preceded(call: Call, life: Life) -> bool:
 
 def _may_be_uncounted(grant: Grant) -> bool:
     return any(
-        operation.verb == "release" and operation.call.asked.charge == "uncounted" and operation.effect != "refused"
+        operation.verb == "release" and operation.call.request.charge == "uncounted" and operation.effect != "refused"
         for operation in grant.operations
     )

@@ -1,4 +1,4 @@
-"""`towline serve` as a process on a host: killed, started again at the same address; it asks for a token."""
+"""`towline serve` as a process on a host: killed, restarted at the same address; it requires a token."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.netns import Host
+from tests.support.netns import NetnsHost
 
 PORT = 7878
 START_SECONDS = 60.0
@@ -22,10 +22,10 @@ class ServerOnHost:
 
     Args:
         store: the URL of its store, as its host reaches it.
-        token: what it asks for.
+        token: the token it requires.
     """
 
-    def __init__(self, host: Host, folder: Path, store: str, *, token: str) -> None:
+    def __init__(self, host: NetnsHost, folder: Path, store: str, *, token: str) -> None:
         self.url = f"http://{host.address}:{PORT}"
         self._token = token
         self._host = host
@@ -44,11 +44,11 @@ class ServerOnHost:
 
     @property
     def log(self) -> Path:
-        """All that it ever said."""
+        """Return all its output."""
         return self._home / "server.log"
 
     def start(self) -> None:
-        """Start it, and return when it answers. Raises `TimeoutError`."""
+        """Start it and wait until it answers. Raises `TimeoutError`."""
         starts = self._starts()
         command = [sys.executable, "-m", "orchestrator", "serve", "--file", "towline.yaml", "--json"]
         with self.log.open("ab") as output:
@@ -67,7 +67,7 @@ class ServerOnHost:
             time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL, and collect it."""
+        """SIGKILL and reap it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

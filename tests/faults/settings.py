@@ -1,4 +1,4 @@
-"""What processes under fault are told by their environment."""
+"""Settings of processes under fault, passed in their environment."""
 
 import json
 import os
@@ -9,7 +9,7 @@ VARIABLE = "FAULTS_SETTINGS"
 
 @dataclass(frozen=True, slots=True)
 class FaultSettings:
-    """Where a process finds the servers, what it does, and where it writes its history.
+    """The servers, the work and the history of a process.
 
     Args:
         history: the folder of all histories.
@@ -24,11 +24,11 @@ class FaultSettings:
     work_seconds: float = 0.0
 
     def environment(self) -> dict[str, str]:
-        """The variable that says all this."""
+        """Return the environment variable with these settings."""
         return {VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
     def from_environment(cls) -> "FaultSettings":
-        """What `environment` said."""
+        """Read the settings from the environment."""
         members = json.loads(os.environ[VARIABLE])
         return cls(**{**members, "servers": tuple(members["servers"])})

@@ -1,14 +1,14 @@
-"""A process whose wall clock is wrong, as on a host that nobody keeps in time; the rest of the host is not touched."""
+"""Skew the wall clock of this process only, as on a badly set host."""
 
 import time
 from collections.abc import Callable
 
 true_time_ns: Callable[[], int] = getattr(time.time_ns, "true", time.time_ns)
-"""The host's wall clock, whatever this process is told."""
+"""Returns the host's real wall clock."""
 
 
 def skew_wall_clock(seconds: float) -> None:
-    """From now on, let everybody in this process read a wall clock that is `seconds` ahead (or behind)."""
+    """Let all code of this process read a wall clock `seconds` ahead (or behind)."""
     ahead_ns = round(seconds * 1e9)
 
     def time_ns() -> int:

@@ -1,7 +1,7 @@
-"""A producer on a host of its own: one named task after another at an even pace, at two servers by turns, until told.
+"""A producer program on its own host: adds named tasks at an even pace, alternating between two servers.
 
-Run as a program, told everything by its environment. SIGTERM ends it in good order: what it has begun it brings to an
-end. A task whose add failed is added again, at the other server, under the same name.
+Its settings come from the environment. SIGTERM ends it gracefully: begun adds are completed. A failed add is repeated
+at the other server under the same name.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from tests.faults.recorded import RecordedQueue
 from tests.faults.settings import FaultSettings
 
 AT_A_TIME = 4
-"""Threads, so that one that hangs on a dead link does not stop the pace of the others."""
+"""Threads, so that one blocked on a dead connection does not stop the others."""
 RETRIES = Retries(tries=2)
 TIMEOUT_SECONDS = 5.0
 

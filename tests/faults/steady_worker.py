@@ -1,4 +1,4 @@
-"""The app of workers whose servers and links fail: a handler works for as long as it was told, and writes that down."""
+"""The app of workers whose servers and networks fail: a handler works for a set time and records it."""
 
 import os
 import time
@@ -6,12 +6,14 @@ from pathlib import Path
 
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
-from tests.faults.handlers import noted
+from tests.faults.handlers import recorded_handler
 from tests.faults.history import FileHistory
 from tests.faults.settings import FaultSettings
 
 _TOLD = FaultSettings.from_environment()
-_NOTES = noted(FileHistory(Path(_TOLD.history) / f"{os.environ['TOWLINE_WORKER']}.jsonl"), os.environ["TOWLINE_WORKER"])
+_NOTES = recorded_handler(
+    FileHistory(Path(_TOLD.history) / f"{os.environ['TOWLINE_WORKER']}.jsonl"), os.environ["TOWLINE_WORKER"]
+)
 
 app = App()
 

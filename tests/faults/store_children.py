@@ -1,4 +1,4 @@
-"""What the processes of `kill_store` do until they are killed: call verbs, or serve them."""
+"""The processes of `kill_store`: call verbs, or serve them, until killed."""
 
 import time
 import traceback
@@ -21,7 +21,7 @@ from queue_core.store import Store
 from queue_core.stores import Durability, open_store
 from tests.faults.history import FileHistory
 from tests.faults.skewed_clock import skew_wall_clock
-from tests.faults.workload import Caller
+from tests.faults.workload import StoreCaller
 
 UNREACHABLE_PAUSE_SECONDS = 0.02
 
@@ -29,17 +29,17 @@ UNREACHABLE_PAUSE_SECONDS = 0.02
 def call_until_killed(
     home: Path, name: str, role: str, seed: float, url: str, skew_seconds: float, durability: Durability
 ) -> None:
-    """Verbs without end, on the store itself or through a server; one that can't be reached is tried again."""
-    with keeping_last_words(home, name), FileHistory(home / f"{name}.jsonl") as history:
+    """Call verbs forever, on the store itself or through a server; retry while it is unreachable."""
+    with keeping_traceback(home, name), FileHistory(home / f"{name}.jsonl") as history:
         skew_wall_clock(skew_seconds)
         random = Random(seed)
         if url.startswith("http:"):
-            # One that never sends a call twice knows what became of each; the usual one finds out more by itself.
+            # A client without retries knows the outcome of each call; the usual one determines more by itself.
             retries = Retries(tries=1) if random.random() < 0.5 else Retries()
             http = HttpQueues(url, retries=retries)
-            caller = Caller(http, history, name=name, random=random, role=role)
+            caller = StoreCaller(http, history, name=name, random=random, role=role)
         else:
-            caller = Caller(_opened(url, durability), history, name=name, random=random, role=role)
+            caller = StoreCaller(_opened(url, durability), history, name=name, random=random, role=role)
         while True:
             try:
                 caller.turn()
@@ -48,8 +48,8 @@ def call_until_killed(
 
 
 def serve_until_killed(home: Path, name: str, url: str, port: int, skew_seconds: float, durability: Durability) -> None:
-    """A server over the store."""
-    with keeping_last_words(home, name):
+    """Run a server over the store."""
+    with keeping_traceback(home, name):
         skew_wall_clock(skew_seconds)
         serve(_store(url, durability), ServeOptions(port=port, lifecycle="off"))
 
@@ -59,7 +59,7 @@ def _opened(url: str, durability: Durability) -> Queues:
 
 
 def _store(url: str, durability: Durability) -> Store:
-    """The store, as soon as its engine can be reached."""
+    """Open the store as soon as its engine is reachable."""
     while True:
         with suppress(StoreUnavailableError):
             return open_store(url, durability=durability)
@@ -67,8 +67,8 @@ def _store(url: str, durability: Durability) -> Store:
 
 
 @contextmanager
-def keeping_last_words(home: Path, name: str) -> Iterator[None]:
-    """Leave behind why the process ended by itself, which it should not; and say nothing else."""
+def keeping_traceback(home: Path, name: str) -> Iterator[None]:
+    """Save the traceback if the process ends by itself, which it should not; print nothing."""
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     try:
         yield
@@ -77,7 +77,7 @@ def keeping_last_words(home: Path, name: str) -> Iterator[None]:
         raise
 
 
-def last_words(home: Path, name: str) -> str:
-    """The last line of what a process left behind."""
+def last_line_of_traceback(home: Path, name: str) -> str:
+    """Return the last line of a saved traceback."""
     path = home / f"{name}.died"
     return path.read_text().strip().splitlines()[-1] if path.exists() else "it said nothing"

@@ -1,25 +1,36 @@
-"""Hand-made histories for the checker's own tests: what callers asked and were told, one call a second."""
+"""Hand-made histories for the checker's own tests: requests and answers, one call a second."""
 
 from dataclasses import dataclass, field
 
 from queue_core.stats import QueueStats
 from tests.faults.checker import check
-from tests.faults.history import NO_ANSWER, Answer, Asked, AskedAdd, AskedEnd, Call, Moment, Outcome, SeenAdd, SeenLease
+from tests.faults.history import (
+    NO_ANSWER,
+    Answer,
+    ClockReading,
+    HistoryCall,
+    Outcome,
+    RequestedAdd,
+    RequestedCall,
+    RequestedEnd,
+    ReturnedAdd,
+    ReturnedLease,
+)
 from tests.faults.lives import Contents, TaskInStore
 
 SECOND = 1_000_000
 QUEUE = "q"
 
 
-def at(seconds: float) -> Moment:
-    return Moment(round(seconds * SECOND), round(seconds * SECOND) * 1000)
+def at(seconds: float) -> ClockReading:
+    return ClockReading(round(seconds * SECOND), round(seconds * SECOND) * 1000)
 
 
 @dataclass
-class Story:
-    """A history being told, one call a second unless said otherwise."""
+class HandMadeHistory:
+    """A history under construction, one call a second unless stated."""
 
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HistoryCall] = field(default_factory=list)
     stored: list[TaskInStore] = field(default_factory=list)
     max_leases: int | None = None
     problems: tuple[str, ...] = ()
@@ -30,18 +41,18 @@ class Story:
 
     def call(
         self,
-        asked: Asked,
+        request: RequestedCall,
         answer: Answer = NO_ANSWER,
         outcome: Outcome = "ok",
         *,
         lasts: float = 0.1,
         gave_up: float | None = None,
-    ) -> "Story":
-        """`gave_up`: after so many seconds a call of unknown outcome raised; None: it was killed."""
+    ) -> "HandMadeHistory":
+        """Add a call. `gave_up`: after so many seconds a call of unknown outcome raised; None: it was killed."""
         self.seconds += 1
         lasts = lasts if gave_up is None else gave_up
         answered = at(self.seconds + lasts) if outcome != "unknown" or gave_up is not None else None
-        self.calls.append(Call(asked, at(self.seconds), outcome, answered, answer))
+        self.calls.append(HistoryCall(request, at(self.seconds), outcome, answered, answer))
         return self
 
     def add(
@@ -53,14 +64,16 @@ class Story:
         tag: str | None = None,
         eta: float | None = None,
         delay: float | None = None,
-    ) -> "Story":
-        asked = an_add(uid, tag=tag, eta=None if eta is None else round(eta * SECOND), delay_seconds=delay)
-        answer = Answer(added=(SeenAdd(uid, status),)) if outcome == "ok" else NO_ANSWER  # type: ignore[arg-type]
-        return self.call(Asked("add", QUEUE, adds=(asked,)), answer, outcome)
+    ) -> "HandMadeHistory":
+        request = an_add(uid, tag=tag, eta=None if eta is None else round(eta * SECOND), delay_seconds=delay)
+        answer = Answer(added=(ReturnedAdd(uid, status),)) if outcome == "ok" else NO_ANSWER  # type: ignore[arg-type]
+        return self.call(RequestedCall("add", QUEUE, adds=(request,)), answer, outcome)
 
-    def lease(self, *leases: SeenLease, worker: str = "", kind: str = "any", tags: tuple[str, ...] = ()) -> "Story":
-        asked = Asked("lease", QUEUE, count=9, seconds=60.0, worker=worker, filter_kind=kind, tags=tags)  # type: ignore[arg-type]
-        return self.call(asked, Answer(leases=leases))
+    def lease(
+        self, *leases: ReturnedLease, worker: str = "", kind: str = "any", tags: tuple[str, ...] = ()
+    ) -> "HandMadeHistory":
+        request = RequestedCall("lease", QUEUE, count=9, seconds=60.0, worker=worker, filter_kind=kind, tags=tags)  # type: ignore[arg-type]
+        return self.call(request, Answer(leases=leases))
 
     def end(
         self,
@@ -71,25 +84,25 @@ class Story:
         lost: bool = False,
         new_end: float | None = None,
         seconds: float = 0.0,
-        then: tuple[AskedAdd, ...] = (),
+        then: tuple[RequestedAdd, ...] = (),
         delay: float | None = None,
         charge: str = "counted",
-    ) -> "Story":
-        asked = Asked(
+    ) -> "HandMadeHistory":
+        request = RequestedCall(
             verb,  # type: ignore[arg-type]
             QUEUE,
-            ends=(AskedEnd(token, then),),
+            ends=(RequestedEnd(token, then),),
             seconds=seconds,
             delay_seconds=delay,
             charge=charge,  # type: ignore[arg-type]
         )
         ends = {} if new_end is None else {token: round(new_end * SECOND)}
-        return self.call(asked, Answer(lost=(token,) if lost else (), ends=ends), outcome)
+        return self.call(request, Answer(lost=(token,) if lost else (), ends=ends), outcome)
 
-    def by_name(self, uid: str, outcome: str = "deleted") -> "Story":
-        return self.call(Asked("delete_by_name", QUEUE, names=(uid,)), Answer(names=(outcome,)))
+    def by_name(self, uid: str, outcome: str = "deleted") -> "HandMadeHistory":
+        return self.call(RequestedCall("delete_by_name", QUEUE, names=(uid,)), Answer(names=(outcome,)))
 
-    def keeps(self, *tasks: TaskInStore) -> "Story":
+    def keeps(self, *tasks: TaskInStore) -> "HandMadeHistory":
         self.stored.extend(tasks)
         return self
 
@@ -105,15 +118,15 @@ class Story:
         return [violation.invariant for violation in check(self.calls, contents)]
 
 
-def an_add(uid: str, **fields: object) -> AskedAdd:
-    return AskedAdd(uid, f"digest of {uid}", QUEUE, uid, **fields)  # type: ignore[arg-type]
+def an_add(uid: str, **fields: object) -> RequestedAdd:
+    return RequestedAdd(uid, f"digest of {uid}", QUEUE, uid, **fields)  # type: ignore[arg-type]
 
 
 def a_lease(
     uid: str = "a", *, since: float, until: float = 100.0, number: int = 1, tag: str | None = None, ready: float = 0.0
-) -> SeenLease:
+) -> ReturnedLease:
     leased_at = round(since * SECOND)
-    return SeenLease(
+    return ReturnedLease(
         uid,
         uid,
         f"digest of {uid}",
@@ -126,7 +139,9 @@ def a_lease(
     )
 
 
-def a_stored(uid: str = "a", *, lease: SeenLease | None = None, state: str = "READY", leases: int = 0) -> TaskInStore:
+def a_stored(
+    uid: str = "a", *, lease: ReturnedLease | None = None, state: str = "READY", leases: int = 0
+) -> TaskInStore:
     return TaskInStore(
         uid,
         uid,

@@ -1,4 +1,4 @@
-"""`towline up` or `towline serve` as a process to kill, start again and stop; nothing of it outlives the tests."""
+"""`towline up` or `towline serve` as a process to kill, restart and stop; nothing of it outlives the tests."""
 
 import json
 import os
@@ -36,7 +36,7 @@ class TowlineProcess:
 
     Args:
         home: an empty folder for the file, the store, logs and histories.
-        socket_path: where it listens; short, as Unix sockets ask.
+        socket_path: its listening socket; short, as Unix sockets require.
     """
 
     def __init__(self, home: Path, socket_path: Path, *, command: Literal["up", "serve"]) -> None:
@@ -50,7 +50,7 @@ class TowlineProcess:
         (home / "towline.yaml").write_text(json.dumps(_settings(self.url.replace("unix://", "unix:"), command)))
 
     def start(self) -> None:
-        """Start it, and return when it answers. Raises `TimeoutError` when it does not."""
+        """Start it and wait until it answers. Raises `TimeoutError`."""
         environment = {
             **os.environ,
             HISTORY_VARIABLE: str(self._home / "history"),
@@ -74,17 +74,17 @@ class TowlineProcess:
         raise TimeoutError(f"towline {self.command} did not answer; its log ends: {self._log_end()}")
 
     def kill(self) -> None:
-        """SIGKILL, and collect it."""
+        """SIGKILL and reap it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def workers(self) -> list[WorkerProcess]:
-        """The worker processes of its supervisor."""
+        """Return the worker processes of its supervisor."""
         return [process for process in procfs.worker_processes(str(self._home / ".towline")) if process.leads]
 
     def kill_worker(self, worker: WorkerProcess) -> bool:
-        """SIGKILL one worker; False when it was gone already."""
+        """SIGKILL one worker; return False when it was already gone."""
         try:
             os.kill(worker.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -92,7 +92,7 @@ class TowlineProcess:
         return True
 
     def stop(self) -> list[str]:
-        """SIGTERM, and everything that was wrong with the stop: a bad exit code, workers that are left."""
+        """SIGTERM it; return everything wrong with the stop: a bad exit code, remaining workers."""
         assert self._process is not None, "it was started"
         self._process.terminate()
         try:
@@ -104,7 +104,7 @@ class TowlineProcess:
         return wrong + ([f"workers outlived its stop: {', '.join(left)}"] if left else [])
 
     def unasked_exits(self, killed: Collection[str]) -> list[str]:
-        """Workers that ended though nobody had killed or drained them, as the supervisor's log tells it."""
+        """Return workers that ended without being killed or drained, according to the supervisor's log."""
         told = []
         for line in (self._home / "towline.log").read_text().splitlines():
             with suppress(ValueError):
@@ -114,7 +114,7 @@ class TowlineProcess:
         return told
 
     def end_everything(self) -> None:
-        """Kill it, its workers and their warden, each by pid."""
+        """Kill it, its workers and their watchdog, each by pid."""
         self.kill()
         self._probe.close()
         for process in self._descendants():
@@ -122,7 +122,7 @@ class TowlineProcess:
                 process.kill()
 
     def _descendants(self) -> Iterator[psutil.Process]:
-        """Whatever runs with our mark in its environment, ours or adopted by init."""
+        """Return processes with our mark in their environment, also those adopted by init."""
         mark = str(self._home / "history")
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -134,7 +134,7 @@ class TowlineProcess:
 
 
 def _settings(listen: str, command: str) -> dict[str, object]:
-    """YAML, as JSON is. Queues are those of the workload; the pool works on the first."""
+    """Return YAML (as JSON) with the workload's queues and a pool on the first."""
     queues = {
         spec.name: {
             "lease": "5s",

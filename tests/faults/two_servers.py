@@ -1,7 +1,7 @@
-"""Two servers on two hosts, forty workers on a third: one server killed, then links cut, while tasks keep coming.
+"""Two servers on two hosts, forty workers on a third: a server is killed, then networks are cut, while tasks arrive.
 
-Hosts are network namespaces (`tests.support.netns`). Each worker process has ten slots, each with a connection of its
-own: four processes hold forty tasks at a time without being forty interpreters on one machine.
+Hosts are network namespaces (`tests.support.netns`). Each worker process has ten slots with a connection each: four
+processes hold forty tasks at a time.
 """
 
 import os
@@ -21,15 +21,15 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
 from tests.faults.checker import Violation
-from tests.faults.history import moment, read_histories
-from tests.faults.outcome import Budget, Tally
+from tests.faults.history import read_clocks, read_histories
+from tests.faults.outcome import FaultBudget, FaultTally
 from tests.faults.reopening import open_and_check
 from tests.faults.repaired import Fault, judge
 from tests.faults.server_on_host import ServerOnHost
 from tests.faults.settings import FaultSettings
 from tests.faults.sites import CLOCK_ERROR_MICROSECONDS
 from tests.support.eventually import eventually
-from tests.support.netns import Host, NamespacesUnavailableError, hosts
+from tests.support.netns import NamespacesUnavailableError, NetnsHost, hosts
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError
 
@@ -45,7 +45,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class FaultCourse:
     """How long each part lasts, in seconds; `after` follows every repair. `cuts_off`: a server, the store."""
 
     warm_up: float = 5.0
@@ -55,13 +55,13 @@ class Course:
     cuts_off: tuple[str, ...] = ("server", "store")
 
 
-FULL = Course()
-BRIEF = Course(warm_up=1.0, server_down=0.5, cut=3.0, after=2.0, cuts_off=("store",))
+FULL = FaultCourse()
+BRIEF = FaultCourse(warm_up=1.0, server_down=0.5, cut=3.0, after=2.0, cuts_off=("store",))
 
 
-def two_servers(store: str, budget: Budget, folder: Path, *, course: Course = FULL) -> Tally:
-    """One run, as long as its course, whatever the budget."""
-    tally = Tally(f"servers-{store}")
+def two_servers(store: str, budget: FaultBudget, folder: Path, *, course: FaultCourse = FULL) -> FaultTally:
+    """Run once for the length of the course, whatever the budget."""
+    tally = FaultTally(f"servers-{store}")
     try:
         with ExitStack() as stack:
             home = stack.enter_context(engines.memory_home("towline-servers-"))
@@ -73,13 +73,19 @@ def two_servers(store: str, budget: Budget, folder: Path, *, course: Course = FU
     return tally
 
 
-def _an_engine(store: str, home: Path, host: Host) -> AbstractContextManager[Engine]:
+def _an_engine(store: str, home: Path, host: NetnsHost) -> AbstractContextManager[Engine]:
     if store == "postgresql":
         return engines.postgresql(home, addresses=[host.address], namespace=host.namespace)
     return engines.redis(home, durable=True, addresses=[host.address], namespace=host.namespace)
 
 
-def _run(tally: Tally, engine: Engine, on: tuple[Host, Host, Host, Host], folder: Path, course: Course) -> None:
+def _run(
+    tally: FaultTally,
+    engine: Engine,
+    on: tuple[NetnsHost, NetnsHost, NetnsHost, NetnsHost],
+    folder: Path,
+    course: FaultCourse,
+) -> None:
     store_host, first_host, second_host, clients = on
     histories = folder / "history"
     histories.mkdir()
@@ -126,29 +132,29 @@ def _run(tally: Tally, engine: Engine, on: tuple[Host, Host, Host, Host], folder
 
 
 def _break_everything(
-    tally: Tally, servers: list[ServerOnHost], store_host: Host, second_host: Host, course: Course
+    tally: FaultTally, servers: list[ServerOnHost], store_host: NetnsHost, second_host: NetnsHost, course: FaultCourse
 ) -> Iterator[Fault]:
-    """One fault after another; each is repaired, and followed by time to recover."""
-    began = moment()
+    """Inject one fault after another; repair each and leave time to recover."""
+    began = read_clocks()
     servers[0].kill()
     tally.kills += 1
     time.sleep(course.server_down)
     servers[0].start()
-    yield Fault("server_killed", began, moment())
+    yield Fault("server_killed", began, read_clocks())
     time.sleep(course.after)
     for name in course.cuts_off:
         host = second_host if name == "server" else store_host
-        began = moment()
+        began = read_clocks()
         host.cut()
         tally.cuts += 1
         time.sleep(course.cut)
         host.mend()
-        yield Fault(f"{name}_cut_off", began, moment())
+        yield Fault(f"{name}_cut_off", began, read_clocks())
         time.sleep(course.after)
 
 
 def _urls(servers: list[ServerOnHost], index: int, number: int) -> str:
-    """Every other worker process knows its own server only; the rest may turn to the other one."""
+    """Return a worker's servers: every other worker knows only its own, the rest can switch to the other one."""
     known = servers[index:] + servers[:index]
     return ",".join(server.url for server in known[: 1 + number % 2])
 
@@ -159,7 +165,7 @@ def _is_done(queues: LocalQueues) -> bool:
 
 
 def _a_worker(
-    host: Host, told: FaultSettings, url: str, name: str, folder: Path
+    host: NetnsHost, told: FaultSettings, url: str, name: str, folder: Path
 ) -> AbstractContextManager[subprocess.Popen[bytes]]:
     environment = {
         **told.environment(),
@@ -174,9 +180,9 @@ def _a_worker(
 
 @contextmanager
 def _a_process(
-    host: Host, arguments: list[str], environment: dict[str, str], log: Path
+    host: NetnsHost, arguments: list[str], environment: dict[str, str], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python program on a host, killed in the end if it still runs."""
+    """Run a Python program on a host; kill it at the end if it still runs."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             host.command([sys.executable, *arguments]),
@@ -192,7 +198,7 @@ def _a_process(
         process.wait()
 
 
-def _stop(process: subprocess.Popen[bytes], tally: Tally) -> None:
+def _stop(process: subprocess.Popen[bytes], tally: FaultTally) -> None:
     process.send_signal(signal.SIGTERM)
     try:
         code = process.wait(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""What callers do while things break: every verb, in an order drawn from a seed, with tokens live and stale."""
+"""The workload of callers under faults: every verb, in seeded order, with live and stale tokens."""
 
 import contextlib
 import itertools
@@ -26,16 +26,16 @@ STALE_TOKENS_KEPT = 10
 
 
 def create_queues(queues: Queues) -> None:
-    """Create what the callers use, or leave it as it is."""
+    """Create the callers' queues, or leave existing ones alone."""
     for spec in QUEUES:
         queues.put_queue(spec)
 
 
-class Caller:
-    """A producer, a worker, or both; one verb a turn.
+class StoreCaller:
+    """A producer, a worker, or both; one verb at a time.
 
     Args:
-        name: its identity as a worker and the beginning of its tasks' uids; new for every start.
+        name: its identity as a worker and the prefix of its tasks' uids; new for every start.
         role: a producer only adds; a worker does everything.
     """
 
@@ -69,14 +69,13 @@ class Caller:
         self._verbs = producing if role == "producer" else producing + working
 
     def turn(self) -> None:
-        """Call one verb. A lost lease is part of the game; what the store fails with is raised."""
+        """Call one verb. Lost leases are expected; other errors of the store are raised."""
         verb = self._random.choices([verb for _, verb in self._verbs], [weight for weight, _ in self._verbs])[0]
         with contextlib.suppress(LeaseLostError):
             verb()
 
     def add(self) -> None:
-        """One task as often as some, up to five; or those with names again whose add failed, as a producer would that
-        wants them in."""
+        """Add one task or up to five, or repeat the named tasks of a failed add, as a producer would."""
         if self._again:
             queue, tasks = self._again.pop()
         else:
@@ -92,7 +91,7 @@ class Caller:
             raise
 
     def lease(self) -> None:
-        """Some tasks, in any form."""
+        """Lease some tasks with random options."""
         if len(self._held) >= MAX_HELD:
             self.delete()
             return
@@ -106,7 +105,7 @@ class Caller:
         self._held += [(queue, lease) for lease in leases]
 
     def exchange(self) -> None:
-        """Delete what is finished, lease the next."""
+        """Delete finished tasks and lease the next."""
         queue = self._random.choice(self._queues)
         mine = [pair for pair in self._held if pair[0] is queue][:5]
         self._forget(mine)
@@ -117,7 +116,7 @@ class Caller:
         self._held += [(queue, lease) for lease in leases]
 
     def delete(self) -> None:
-        """Finish one task, now and then handing over to the next queue."""
+        """Finish one task, sometimes handing over to the next queue."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
             queue.delete([Deletion(lease.token, self._then())])
@@ -128,7 +127,7 @@ class Caller:
             queue.renew([lease.token], seconds=self._random.choice(LEASE_SECONDS))
 
     def release(self) -> None:
-        """Give one lease back, in any way."""
+        """Release one lease with random options."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
             way = self._random.randrange(5)
@@ -140,13 +139,13 @@ class Caller:
                 queue.release([lease.token], delay_seconds=self._random.choice((None, 0.0, 0.05)))
 
     def delete_by_name(self) -> None:
-        """Delete a task of one's own, whoever holds it."""
+        """Delete one of its own tasks, even while it is leased."""
         if self._named:
             queue, name = self._named.pop(self._random.randrange(len(self._named)))
             queue.delete_by_name([name])
 
     def use_stale_token(self) -> None:
-        """Try a token that was given up: it must be refused."""
+        """Use an old token: it must be refused."""
         if self._stale:
             queue, lease = self._random.choice(self._stale)
             self._random.choice(

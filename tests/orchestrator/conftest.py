@@ -9,24 +9,28 @@ from structlog.testing import capture_logs
 from orchestrator.state.directory import StateDir
 from tests.support.docker.engine import EngineUnavailableError
 from tests.support.docker.swarms import Swarm, swarm
-from tests.support.fleet.reconciling import Stage
-from tests.support.fleet.runtime_bench import Bench, Containers, Processes, runtime_bench
+from tests.support.fleet.reconciler_stage import ReconcilerStage
+from tests.support.fleet.runtime_bench import ContainerRuntimeKind, ProcessRuntimeKind, RuntimeBench, runtime_bench
 
 RUNTIMES = ("docker", "process")
 """A new runtime joins them, and must pass the contract unchanged."""
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
+def stage(tmp_path: Path) -> Iterator[ReconcilerStage]:
     """A reconciler between fakes; what it logs is caught."""
     with capture_logs() as logs:
-        yield Stage(StateDir(tmp_path), logs)
+        yield ReconcilerStage(StateDir(tmp_path), logs)
 
 
 @pytest.fixture(params=RUNTIMES)
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RuntimeBench]:
     """Each runtime in turn, to be held against the contract."""
-    kind = Containers(request.getfixturevalue("docker_engine")) if request.param == "docker" else Processes()
+    kind = (
+        ContainerRuntimeKind(request.getfixturevalue("docker_engine"))
+        if request.param == "docker"
+        else ProcessRuntimeKind()
+    )
     with runtime_bench(kind, tmp_path) as bench:
         yield bench
 

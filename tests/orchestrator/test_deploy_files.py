@@ -19,7 +19,7 @@ from orchestrator.cli import command
 from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.settings_file import parse
 from tests.support.commands import ROOT
-from tests.support.fleet.metrics_told import METRICS, told_by_a_running_fleet
+from tests.support.fleet.scraped_metrics import METRICS, scraped_from_a_running_fleet
 
 DEPLOY = ROOT / "deploy"
 RUNBOOK = (ROOT / "orchestrator/doc/runbook.md").read_text()
@@ -62,7 +62,7 @@ def selectors(expression: object) -> Iterator[promql_parser.VectorSelector]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> METRICS:
-    return told_by_a_running_fleet(tmp_path_factory.mktemp("fleet"))
+    return scraped_from_a_running_fleet(tmp_path_factory.mktemp("fleet"))
 
 
 @pytest.mark.parametrize("name", ["towline.yaml", "image.towline.yaml", "compose.towline.yaml"])
@@ -160,7 +160,7 @@ def sections() -> dict[str, str]:
 def checks_of_doctor() -> set[str]:
     """The names of all findings, from the calls that make them."""
     found = set()
-    for source in sorted((ROOT / "orchestrator/cli").glob("*.py")):
+    for source in sorted((ROOT / "orchestrator/cli").rglob("*.py")):
         for node in ast.walk(ast.parse(source.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
                 assert isinstance(node.args[0], ast.Constant), "a finding's name is a literal"

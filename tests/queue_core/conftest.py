@@ -7,9 +7,9 @@ import pytest
 
 from queue_core.store import Store
 from tests.support.servers import RunningServer, a_server
-from tests.support.stores.moving import fill
 from tests.support.stores.stores import STORES, opened
 from tests.support.stores.task_builders import a_queue
+from tests.support.stores.transfers import fill
 
 
 @pytest.fixture(params=STORES)

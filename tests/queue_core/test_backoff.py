@@ -26,4 +26,4 @@ def test_jitter_takes_off_at_most_a_tenth() -> None:
 def test_a_release_waits_as_asked_else_as_the_queue_says(
     asked: float | None, charge: Literal["counted", "uncounted"], expected: float | None
 ) -> None:
-    assert release_delay_seconds(SPEC, asked_seconds=asked, charge=charge, leases=1, jitter=0.0) == expected
+    assert release_delay_seconds(SPEC, requested_seconds=asked, charge=charge, leases=1, jitter=0.0) == expected

@@ -5,23 +5,32 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checker import INVARIANTS, TOLD_BY_DRIVERS, ClockSteppedError, check, count_by_invariant
-from tests.faults.history import Answer, Answered, Asked, FileHistory, Invoked, SeenAdd, pair, read_histories
+from tests.faults.checker import INVARIANTS, REPORTED_BY_DRIVERS, ClockSteppedError, check, count_by_invariant
+from tests.faults.history import (
+    Answer,
+    Answered,
+    FileHistory,
+    Invoked,
+    RequestedCall,
+    ReturnedAdd,
+    pair,
+    read_histories,
+)
 from tests.faults.lives import Contents
-from tests.faults.story import QUEUE, SECOND, Story, an_add, at
+from tests.faults.story import QUEUE, SECOND, HandMadeHistory, an_add, at
 from tests.support.broken_histories import broken
 from tests.support.honest_histories import honest
 
 
 @pytest.mark.parametrize("story", [pytest.param(story, id=title) for title, story in honest()])
-def test_an_honest_history_is_believed(story: Story) -> None:
+def test_an_honest_history_is_believed(story: HandMadeHistory) -> None:
     assert story.violations() == []
 
 
 @pytest.mark.parametrize(
     ("invariant", "story"), [pytest.param(number, story, id=f"{number}: {title}") for number, title, story in broken()]
 )
-def test_a_broken_promise_is_found(invariant: str, story: Story) -> None:
+def test_a_broken_promise_is_found(invariant: str, story: HandMadeHistory) -> None:
     assert invariant in story.violations()
 
 
@@ -30,22 +39,22 @@ def test_every_invariant_has_a_history_that_breaks_it() -> None:
 
 
 def test_violations_are_counted_with_none_left_out() -> None:
-    counts = count_by_invariant(check(Story().add().calls, Contents()))
-    assert counts == {invariant: int(invariant == "I1") for invariant in (*INVARIANTS, *TOLD_BY_DRIVERS)}
+    counts = count_by_invariant(check(HandMadeHistory().add().calls, Contents()))
+    assert counts == {invariant: int(invariant == "I1") for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS)}
 
 
 def test_a_stepped_clock_proves_nothing() -> None:
-    first, second = Story().add("a").add("b").calls
+    first, second = HandMadeHistory().add("a").add("b").calls
     stepped = replace(second, invoked=replace(second.invoked, at=second.invoked.at + 5 * SECOND))
     with pytest.raises(ClockSteppedError):
         check([first, stepped], Contents())
 
 
 def test_a_history_outlives_its_process_but_for_a_line_cut_short(tmp_path: Path) -> None:
-    asked = Asked("add", QUEUE, adds=(an_add("a", tag="x"),))
+    asked = RequestedCall("add", QUEUE, adds=(an_add("a", tag="x"),))
     lines: list[Invoked | Answered] = [
         Invoked(1, at(1), asked),
-        Answered(1, at(2), "ok", answer=Answer(added=(SeenAdd("a", "added"),))),
+        Answered(1, at(2), "ok", answer=Answer(added=(ReturnedAdd("a", "added"),))),
     ]
     path = tmp_path / "producer.jsonl"
     with FileHistory(path) as history:

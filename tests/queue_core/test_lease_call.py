@@ -37,7 +37,7 @@ def _add(turn: UnitOfWork) -> object:
 def _with_a_server(story: Callable[[ServerState], Awaitable[None]]) -> None:
     async def main() -> None:
         core = ServerState(MemoryStore(), ServeOptions())
-        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         await story(core)
         core.stop()
         core.close()
@@ -57,7 +57,7 @@ def test_a_later_call_of_the_same_client_ends_the_one_that_waits() -> None:
         await _waits(core, first)
         await _waits(core, second)
         assert (first.answers, second.answers) == ([[]], [])
-        await core.turns.run(_add)
+        await core.committer.run(_add)
         await eventually_async(lambda: second.answers == [[b"x"]])
 
     _with_a_server(story)
@@ -72,7 +72,7 @@ def test_a_call_that_comes_after_a_later_one_does_not_wait_and_leaves_that_one_w
         core.waiting.start(first.call)
         await eventually_async(lambda: first.answers == [[]])
         assert (second.answers, len(core.waiting)) == ([], 1)
-        await core.turns.run(_add)
+        await core.committer.run(_add)
         await eventually_async(lambda: second.answers == [[b"x"]])
 
     _with_a_server(story)
@@ -85,7 +85,7 @@ def test_a_call_whose_time_is_up_is_answered_once_and_waits_no_more() -> None:
         core.waiting.start(caller.call)
         await eventually_async(lambda: caller.answers == [[]])
         assert len(core.waiting) == 0
-        await core.turns.run(_add)
+        await core.committer.run(_add)
 
     _with_a_server(story)
     assert caller.answers == [[]]
@@ -98,7 +98,7 @@ def test_a_call_whose_caller_hung_up_is_never_answered() -> None:
         await _waits(core, caller)
         caller.call.cancel()
         assert len(core.waiting) == 0
-        await core.turns.run(_add)
+        await core.committer.run(_add)
 
     _with_a_server(story)
     assert caller.answers == []

@@ -162,9 +162,8 @@ def test_a_log_that_cant_be_opened_at_the_start_is_told(tmp_path: Path) -> None:
 
 
 def logged(program: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    text = (
-        f"from queue_core import logs; import structlog; logs.configure(**{settings}); log = structlog.get_logger()\n"
-    )
+    imports = "from queue_core.process import logs; import structlog"
+    text = f"{imports}; logs.configure(**{settings}); log = structlog.get_logger()\n"
     return subprocess.run(
         [sys.executable, "-c", text + program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
     )
@@ -200,7 +199,8 @@ def test_logging_does_not_bring_rich() -> None:
 
 def test_warnings_of_libraries_are_lines_like_our_own() -> None:
     script = (
-        "import logging; from queue_core import logs; logs.configure(shape='json'); logs.configure(shape='json');"
+        "import logging; from queue_core.process import logs;"
+        "logs.configure(shape='json'); logs.configure(shape='json');"
         "logging.getLogger('uvicorn.error').warning('so %s', 'much'); logging.getLogger('uvicorn.error').info('no');"
         "logging.getLogger('asyncio').error('failed', exc_info=ValueError('why'))"
     )

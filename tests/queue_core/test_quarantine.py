@@ -1,11 +1,11 @@
-"""Workers that are there for one task: what they are called, and what they get."""
+"""Solo workers: their names, and the one task they get."""
 
 import pytest
 
 from queue_core.clock import START, Instant, ManualClock, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.local import LocalQueue, LocalQueues
-from queue_core.quarantine import QuarantinedTask, errand_of, name_for
+from queue_core.quarantine import QuarantinedTask, quarantined_task_of, solo_worker_name
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
@@ -15,9 +15,9 @@ NAME = "resize-7f3k2q.alone.16.1766370000123456"
 
 
 @pytest.mark.parametrize(
-    ("worker", "errand"),
+    ("worker", "quarantined"),
     [
-        pytest.param(NAME, QuarantinedTask(16, Instant(1766370000123456)), id="a worker on an errand"),
+        pytest.param(NAME, QuarantinedTask(16, Instant(1766370000123456)), id="a solo worker"),
         pytest.param("a.alone.1.2.alone.3.4", QuarantinedTask(3, Instant(4)), id="the last one counts"),
         pytest.param("resize-7f3k2q", None, id="any worker"),
         pytest.param("", None, id="nobody"),
@@ -29,12 +29,12 @@ NAME = "resize-7f3k2q.alone.16.1766370000123456"
         pytest.param("w.alone.16.\u0661", None, id="another script's digits"),
     ],
 )
-def test_a_name_tells_the_errand(worker: str, errand: QuarantinedTask | None) -> None:
-    assert errand_of(worker) == errand
+def test_a_solo_workers_name_tells_its_task(worker: str, quarantined: QuarantinedTask | None) -> None:
+    assert quarantined_task_of(worker) == quarantined
 
 
-def test_a_name_is_made_of_the_errand() -> None:
-    assert name_for(QuarantinedTask(16, Instant(1766370000123456)), base="resize-7f3k2q") == NAME
+def test_a_solo_workers_name_is_made_of_its_task() -> None:
+    assert solo_worker_name(QuarantinedTask(16, Instant(1766370000123456)), base="resize-7f3k2q") == NAME
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def held_back(queue: LocalQueue, name: str = "poison") -> str:
     (finished,) = queue.release(lease, delay_seconds=60)
     (task,) = queue.peek(names=[name]).tasks
     assert task.eta == after(finished.ended_at, 60)
-    return name_for(QuarantinedTask(task.id, task.eta), base="w-2")
+    return solo_worker_name(QuarantinedTask(task.id, task.eta), base="w-2")
 
 
 def test_it_gets_its_task_and_no_other(queue: LocalQueue) -> None:
@@ -97,4 +97,4 @@ def test_nobody_else_gets_what_is_held_back(queue: LocalQueue) -> None:
     held_back(queue)
     assert queue.lease(worker="w") == []
     with pytest.raises(WorkerRetiredError):
-        queue.lease(worker=name_for(QuarantinedTask(1, Instant(START + 1)), base="w-3"))
+        queue.lease(worker=solo_worker_name(QuarantinedTask(1, Instant(START + 1)), base="w-3"))

@@ -63,7 +63,7 @@ def test_a_lease_is_live_until_the_microsecond_of_its_end(*, offset: int, live: 
 @pytest.mark.parametrize(("offset", "due"), [(-1, False), (0, True), (1, True)])
 def test_a_delayed_task_is_due_at_its_eta(*, offset: int, due: bool) -> None:
     delayed = semantics.add(NewTask(delay_seconds=5), task_id=1, queue="thumbs", now=NOW)
-    settled = semantics.settle(delayed, SPEC, now=Instant(delayed.eta + offset))
+    settled = semantics.expire(delayed, SPEC, now=Instant(delayed.eta + offset))
     assert isinstance(settled, StoredTask)
     assert (settled.state is TaskState.READY) is due
 
@@ -117,7 +117,7 @@ def test_ends_that_have_passed_are_forgotten() -> None:
 
 def test_an_expired_lease_is_ready_again_and_noted() -> None:
     leased = a_leased_task(seconds=30)
-    ending = semantics.settle(leased, SPEC, now=leased.eta)
+    ending = semantics.expire(leased, SPEC, now=leased.eta)
     assert isinstance(ending, LeaseEnd)
     assert ending.task is not None
     assert (ending.task.state, ending.task.leases) == (TaskState.READY, 1)
@@ -129,7 +129,7 @@ def test_an_expired_lease_is_ready_again_and_noted() -> None:
 )
 def test_a_task_dies_when_its_last_lease_expires(*, leases_before: int, dies: bool) -> None:
     leased = a_leased_task(leases=leases_before)
-    ending = semantics.settle(leased, SPEC, now=leased.eta)
+    ending = semantics.expire(leased, SPEC, now=leased.eta)
     assert isinstance(ending, LeaseEnd)
     assert ending.task is not None
     assert (ending.task.state is TaskState.DEAD) is dies
@@ -138,7 +138,7 @@ def test_a_task_dies_when_its_last_lease_expires(*, leases_before: int, dies: bo
 
 def test_an_exhausted_task_is_deleted_where_the_queue_says_so() -> None:
     leased = a_leased_task(leases=2)
-    ending = semantics.settle(leased, replace(SPEC, on_exhausted="delete"), now=leased.eta)
+    ending = semantics.expire(leased, replace(SPEC, on_exhausted="delete"), now=leased.eta)
     assert isinstance(ending, LeaseEnd)
     assert ending.task is None
     assert ending.finished.died

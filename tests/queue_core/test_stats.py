@@ -3,7 +3,7 @@
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.stats import coming, positions_of, rate_per_second, spread
+from queue_core.stats import group_upcoming, positions_of, rate_per_second, sample_waiting
 
 
 @pytest.mark.parametrize(
@@ -23,22 +23,22 @@ def test_positions_are_even_from_the_first_to_the_last(count: int, positions: tu
 
 def test_positions_beyond_the_head_lie_between_it_and_the_newest() -> None:
     head = [Instant(eta) for eta in range(1000)]
-    waiting = spread(head, ready=8000, newest=Instant(7999))
+    waiting = sample_waiting(head, ready=8000, newest=Instant(7999))
     assert [(point.position, point.ready_at) for point in waiting][:3] == [(1, 0), (1143, 1142), (2286, 2285)]
     assert waiting[-1].ready_at == 7999
 
 
 def test_a_short_queue_is_told_exactly() -> None:
-    waiting = spread([Instant(5), Instant(9)], ready=2, newest=Instant(9))
+    waiting = sample_waiting([Instant(5), Instant(9)], ready=2, newest=Instant(9))
     assert [point.ready_at for point in waiting] == [5, 9]
 
 
 def test_tasks_to_come_are_counted_span_by_span_from_the_first_of_each() -> None:
     etas = [Instant(eta) for eta in (101, 110, 111, 120, 200, 260)]
-    told = coming(etas, now=Instant(100), until=Instant(260), slices=16)
+    told = group_upcoming(etas, now=Instant(100), until=Instant(260), slices=16)
     assert [(entry.position, entry.ready_at) for entry in told] == [(2, 101), (4, 111), (5, 200), (6, 260)]
-    assert coming([], now=Instant(0), until=Instant(9)) == ()
-    assert len(coming([Instant(1)] * 9, now=Instant(0), until=Instant(1))) == 1
+    assert group_upcoming([], now=Instant(0), until=Instant(9)) == ()
+    assert len(group_upcoming([Instant(1)] * 9, now=Instant(0), until=Instant(1))) == 1
 
 
 @pytest.mark.parametrize(("earlier", "later", "rate"), [(10, 30, 2.0), (10, 10, 0.0), (30, 10, 1.0)])

@@ -1,1 +1,1 @@
-"""Long runs that a life of months is made of, compressed; a short form of each is part of the tests."""
+"""Long runs that compress months of operation; a short form of each is part of the tests."""

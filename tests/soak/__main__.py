@@ -1,7 +1,7 @@
-"""`python3 -m tests.soak NAME`: one long run, told in figures; 0 when all of them are as they must be, else 1.
+"""`python3 -m tests.soak NAME`: one long run; prints its figures and exits with 0 when all are as they must be.
 
-A run is a function from its own arguments to an exit code. Add yours to `RUNS`; import what it needs inside it, as
-not every host has what every run needs.
+A run is a function from its own arguments to an exit code. Add yours to `RUNS`; import what it needs inside it, as not
+every host has what every run needs.
 """
 
 import sys
@@ -80,12 +80,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the one that is named, with the arguments that follow its name."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if not given or given[0] not in RUNS:
-        print(_told(given[0] if given else ""), file=sys.stderr)
+        print(_usage(given[0] if given else ""), file=sys.stderr)
         return USAGE if given and given[0] not in {"-h", "--help"} else 0
     return RUNS[given[0]][1](given[1:])
 
 
-def _told(name: str) -> str:
+def _usage(name: str) -> str:
     lines = [f"there is no run '{name}'"] if name and name not in {"-h", "--help"} else []
     lines.append("usage: python3 -m tests.soak NAME [--help | options]")
     lines += [f"  {known:16} {title}" for known, (title, _run) in RUNS.items()]

@@ -1,4 +1,4 @@
-"""`python3 -m tests.soak docker-restarts`: a supervisor of containers is killed under load, over and over."""
+"""`python3 -m tests.soak docker-restarts`: kill a supervisor of containers under load, over and over."""
 
 import argparse
 import sys
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from tests.support.docker.engine import EngineUnavailableError, docker_engine
-from tests.support.docker.load import Load
+from tests.support.docker.load import ContainerLoad
 from tests.support.docker.site import DockerSite, docker_site
 from tests.support.eventually import eventually
 
 WORKERS: Final = 2
 TASKS_A_LIFE: Final = 5
-"""What is finished, at least, between two kills."""
+"""The least number of tasks finished between two kills."""
 SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """What so many kills did: `lost` tasks were never finished, `left` containers belong to nobody."""
+    """The result of the kills: `lost` tasks were never finished, `left` containers have no supervisor."""
 
     kills: int
     added: int
@@ -31,15 +31,15 @@ class Restarted:
 
     @property
     def is_well(self) -> bool:
-        """Nothing happened to any task or worker."""
+        """Whether no task or worker was affected."""
         return not (self.lost or self.run_twice or self.deaths or self.replaced or self.left)
 
 
 def restarted(site: DockerSite, *, kills: int) -> Restarted:
-    """Kill the supervisor `kills` times, each time once its workers have gone on; then stop the last in good order."""
+    """Kill the supervisor `kills` times, each time once its workers have gone on; then stop the last gracefully."""
     site.write(resize=site.pool(workers={"min": WORKERS, "max": WORKERS}))
     first: dict[str, str] = {}
-    with Load(site) as load:
+    with ContainerLoad(site) as load:
         for _ in range(kills):
             supervisor = site.start()
             eventually(lambda: len(site.living()) >= WORKERS, seconds=SECONDS)
@@ -61,7 +61,7 @@ def restarted(site: DockerSite, *, kills: int) -> Restarted:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when all is as if nobody had been killed."""
+    """Run it and print the figures; return 0 when no task or worker was affected."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak docker-restarts", description=__doc__)
     parser.add_argument("--kills", type=int, default=20)
     options = parser.parse_args(arguments)

@@ -14,7 +14,7 @@ AGAIN_SECONDS: Final = 2.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when all run again in 2 s, and no lease was counted."""
+    """Run it and print the figures; return 0 when all tasks run again within 2 s, and no lease was counted."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak docker-stop", description=__doc__)
     parser.add_argument("--task-seconds", type=float, default=20.0)
     parser.add_argument("--timeout", type=int, default=10, help="how long Docker waits, in seconds")

@@ -1,6 +1,6 @@
-"""`python3 -m tests.soak external`: workers are started and ended by a stand-in for KEDA, by the supervisor's numbers.
+"""`python3 -m tests.soak external`: a stand-in for KEDA starts and ends workers by the supervisor's numbers.
 
-It asks as the metrics-api scaler does, starts what is wanted, and ends any worker with SIGTERM, busy or not.
+It queries as the metrics-api scaler does, starts the wanted workers, and ends any worker with SIGTERM, busy or not.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def resize(task): time.sleep(float(task.text))
 
 @dataclass
 class Platform:
-    """Starts and ends workers as it is told, and knows nothing of what they do."""
+    """Starts and ends workers to match a number, without knowledge of their work."""
 
     folder: Path
     url: str
@@ -55,7 +55,7 @@ class Platform:
     started: int = 0
 
     def wanted(self) -> dict[str, object] | None:
-        """The pool's numbers; None while they are not to be acted on."""
+        """Return the pool's statistics; None while they may not be acted on."""
         try:
             with urlopen(f"{self.url}/v1/pools/resize/stats", timeout=10) as answer:
                 return dict(json.loads(answer.read()))
@@ -64,7 +64,7 @@ class Platform:
             return None
 
     def scale(self, count: int) -> None:
-        """As many as that, whichever."""
+        """Start or end workers until there are `count`."""
         self.running = [worker for worker in self.running if worker.poll() is None]
         self.leaving = [worker for worker in self.leaving if worker.poll() is None]
         while len(self.running) < count:
@@ -90,7 +90,7 @@ class Platform:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when every task was done once, and the platform grew to more than one worker and back to none."""
+    """Return 0 when every task was done once, and the platform grew beyond one worker and back to none."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak external", description=__doc__)
     parser.add_argument("--tasks", type=int, default=120)
     parser.add_argument("--task-seconds", type=float, default=1.0)

@@ -1,4 +1,4 @@
-"""What one process takes, as the kernel has it, and whether a row of such looks is flat."""
+"""The resources of one process, according to the kernel, and whether a series of samples is flat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from orchestrator.runtimes import procfs
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a supervisor with nobody to look after. `zombies` are children that nobody has collected."""
+    """One sample of a supervisor without workers. `zombies` are its unreaped children."""
 
     starts: int
     memory_bytes: int
@@ -19,7 +19,7 @@ class Look:
 
 
 def look_at(pid: int, *, starts: int) -> Look:
-    """What a process takes now. Raises `OSError` when it is gone."""
+    """Sample a process. Raises `OSError` when it is gone."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     status = dict(line.split(":", 1) for line in lines if ":" in line)
     return Look(
@@ -32,7 +32,7 @@ def look_at(pid: int, *, starts: int) -> Look:
 
 
 def zombies_of(parent: int) -> list[int]:
-    """The ended children of a process that it has not collected."""
+    """Return the unreaped children of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
@@ -47,7 +47,7 @@ def zombies_of(parent: int) -> list[int]:
 
 
 def bytes_a_start(looks: Sequence[Look]) -> float:
-    """The slope of memory over starts, by least squares: bytes that one start more leaves behind."""
+    """Return the slope of memory over starts, by least squares: bytes that each start leaves behind."""
     mean_starts = sum(look.starts for look in looks) / len(looks)
     mean_bytes = sum(look.memory_bytes for look in looks) / len(looks)
     spread = sum((look.starts - mean_starts) ** 2 for look in looks)
@@ -57,6 +57,6 @@ def bytes_a_start(looks: Sequence[Look]) -> float:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs."""
+    """Return whether the process runs."""
     stat = procfs.read_stat(pid)
     return stat is not None and stat.is_alive

@@ -1,4 +1,4 @@
-"""Handlers of the long runs: a task says how long it takes, and notes that it was begun and that it was done."""
+"""Handlers of the long runs: a task takes as long as its payload says, and records begin and end."""
 
 import os
 import time
@@ -12,7 +12,7 @@ app = App()
 
 @app.task(queue="jobs")
 def work(task: Task) -> None:
-    """`NUMBER SECONDS`, noted in the folder NOTES as one line per task begun and one per task done."""
+    """`NUMBER SECONDS`: record begin and end in the folder NOTES, one line each."""
     number, _, seconds = task.payload.decode().partition(" ")
     note("begun", number, task.lease_number)
     time.sleep(float(seconds))
@@ -20,7 +20,7 @@ def work(task: Task) -> None:
 
 
 def note(what: str, number: str, lease_number: int) -> None:
-    """One line, at once."""
+    """Append one line at once."""
     worker = os.environ["TOWLINE_WORKER"]
     line = f"{what} {number} {lease_number} {worker}\n".encode()
     descriptor = os.open(Path(os.environ["NOTES"]) / worker, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

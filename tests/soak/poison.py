@@ -1,4 +1,4 @@
-"""`python3 -m tests.soak poison`: tasks that end their process, hidden among many: who dies, what it costs the rest."""
+"""`python3 -m tests.soak poison`: a few tasks that end their process, among many: who dies, what it costs the rest."""
 
 import argparse
 import itertools
@@ -27,7 +27,7 @@ LEAST_RATIO: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A run: so many tasks of so many seconds each, and the workers that do them; the pool may have `room` more."""
+    """A run's tasks, their seconds, and its workers; the pool may have `room` more."""
 
     tasks: int = 10_000
     poisons: int = 5
@@ -40,7 +40,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Poisoned:
-    """What became of a run. `a_second`: innocent tasks done; `deaths` of workers while they held something."""
+    """The result of a run. `a_second`: innocent tasks done; `deaths` of workers that held something."""
 
     innocents: int
     done: int
@@ -55,7 +55,7 @@ USUAL: Final = Shape()
 
 
 def run(folder: Path, shape: Shape, *, poisons: int) -> Poisoned:
-    """Have all tasks done by one `towline up`, or dead."""
+    """Let one `towline up` finish all tasks, or make them dead."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "towline.yaml").write_text(_settings(folder, shape))
     with (folder / "log").open("wb") as output:
@@ -115,7 +115,7 @@ pools:
 
 
 def _add(queue: Queue, shape: Shape, *, poisons: int) -> set[str]:
-    """Add the tasks, the poison spread among them; the names of the latter."""
+    """Add the tasks with the poison spread among them; return the poison's names."""
     kinds = itertools.cycle(POISONS)
     step = shape.tasks // (poisons + 1)
     places = {step * (number + 1): next(kinds) for number in range(poisons)}
@@ -138,7 +138,7 @@ def _idle(files: StateDir) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it clean and poisoned, and print both; 0 when only the poison is dead and the rest was hardly slower."""
+    """Run it clean and poisoned and print both; return 0 when only the poison died and the rest was hardly slower."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak poison", description=__doc__)
     parser.add_argument("--tasks", type=int, default=USUAL.tasks)
     parser.add_argument("--poisons", type=int, default=USUAL.poisons)

@@ -1,4 +1,4 @@
-"""Handlers of the poison run: most tasks sleep a little; some end the process that runs them, each in its own way."""
+"""Handlers of the poison run: most tasks sleep briefly; some end their process, each in its own way."""
 
 import ctypes
 import os
@@ -19,14 +19,14 @@ POISONS: Final[Mapping[str, Callable[[], object]]] = {
     "abort": os.abort,
     "exit-0": lambda: os._exit(0),
 }
-"""Ways to end a process, by name: a task of such a payload does so."""
+"""Ways to end a process, by name, which is the task's payload."""
 
 
 @app.task(queue="jobs")
 def work(task: Task) -> None:
-    """A number of seconds to sleep, or the name of a poison."""
+    """Sleep for the payload's seconds, or apply the poison it names."""
     text = task.payload.decode()
     if text in POISONS:
-        time.sleep(0.02)  # others of this worker are in the middle of something
+        time.sleep(0.02)  # other tasks of this worker are running
         POISONS[text]()
     time.sleep(float(text))

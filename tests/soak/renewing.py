@@ -1,4 +1,4 @@
-"""`python3 -m tests.soak renewals`: `towline up` is started anew in its own place under load, over and over."""
+"""`python3 -m tests.soak renewals`: renew `towline up` in its own process under load, over and over."""
 
 import argparse
 import signal
@@ -8,28 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.soak.crew import Crew, Done, Load
+from tests.soak.towline_up import SteadyLoad, TaskOutcome, TowlineUp
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.7
-"""Of what the workers can do."""
+"""Load as a share of the workers' capacity."""
 RENEWAL_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Renewed:
-    """So many times another program took the place of the one before: `is_same_crew` tells of the workers."""
+class RenewalResult:
+    """The number of renewals; `is_same_crew`: whether the workers stayed the same."""
 
     times: int
     least_ready: int
     is_same_crew: bool
     is_same_process: bool
-    done: Done
+    done: TaskOutcome
 
 
-def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> Renewed:
-    """Renew a supervisor and its server so many times while workers work and tasks come."""
-    crew = Crew(folder)
+def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float = 0.3) -> RenewalResult:
+    """Renew a supervisor and its server `times` times while workers work and tasks arrive."""
+    crew = TowlineUp(folder)
     crew.write(workers=workers, colour="red")
     pid = crew.start()
     queues = crew.queues()
@@ -38,7 +38,7 @@ def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float 
         eventually(lambda: len(crew.capacity()) >= workers, seconds=RENEWAL_SECONDS)
         before, began_at = crew.workers(), crew.capacity()[-1][0]
         is_same_process = True
-        with Load(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds) as load:
+        with SteadyLoad(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds) as load:
             for _ in range(times):
                 started_at, added = crew.shown("started_at"), crew.added
                 crew.signal(signal.SIGUSR2)
@@ -49,14 +49,14 @@ def renewals(folder: Path, *, times: int, workers: int = 4, task_seconds: float 
         assert not load.failures
         eventually(lambda: queue.stats().deleted_total == crew.added, seconds=RENEWAL_SECONDS)
         ready = [ready for at, ready in crew.capacity() if at >= began_at]
-        return Renewed(times, min(ready), crew.workers() == before, is_same_process, crew.done(queue))
+        return RenewalResult(times, min(ready), crew.workers() == before, is_same_process, crew.done(queue))
     finally:
         queues.close()
         crew.end()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when nobody noticed."""
+    """Run it and print the figures; return 0 when neither tasks nor workers were affected."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak renewals", description=__doc__)
     parser.add_argument("--times", type=int, default=20)
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""`python3 -m tests.soak rolling`: a pool of ten under load gets other settings, and works on as before."""
+"""`python3 -m tests.soak rolling`: replace the workers of a pool of ten under load by a change of settings."""
 
 import argparse
 import tempfile
@@ -7,28 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.soak.crew import Crew, Done, Load
+from tests.soak.towline_up import SteadyLoad, TaskOutcome, TowlineUp
 from tests.support.eventually import eventually
 
 LOAD: Final = 0.8
-"""Of what the workers can do."""
+"""Load as a share of the workers' capacity."""
 ROLL_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Rolled:
-    """One replacement of a whole pool: the least and the most workers that were ready while it lasted."""
+    """One replacement of a whole pool: the least and the most workers that were ready meanwhile."""
 
     seconds: float
     least_ready: int
     most_processes: int
     replaced: int
-    done: Done
+    done: TaskOutcome
 
 
 def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolled:
-    """Replace a pool of so many workers while it works."""
-    crew = Crew(folder)
+    """Replace all workers of a pool while it works."""
+    crew = TowlineUp(folder)
     crew.write(workers=workers, colour="red")
     crew.start()
     queues = crew.queues()
@@ -37,7 +37,7 @@ def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolle
         eventually(lambda: _ready(crew) == workers, seconds=ROLL_SECONDS)
         before = crew.workers()
         most = 0
-        with Load(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds):
+        with SteadyLoad(crew, a_second=LOAD * workers / task_seconds, seconds=task_seconds):
             eventually(lambda: queue.stats().deleted_total > 2 * workers, seconds=ROLL_SECONDS)
             began_at = crew.capacity()[-1][0]
             crew.write(workers=workers, colour="blue")
@@ -57,13 +57,13 @@ def roll(folder: Path, *, workers: int = 10, task_seconds: float = 0.4) -> Rolle
         crew.end()
 
 
-def _ready(crew: Crew) -> int:
+def _ready(crew: TowlineUp) -> int:
     row = crew.capacity()
     return row[-1][1] if row else 0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when there was no gap, nothing was lost and nothing ran twice."""
+    """Run it and print the figures; return 0 when capacity never dropped, nothing was lost and nothing ran twice."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak rolling", description=__doc__)
     parser.add_argument("--workers", type=int, default=10)
     parser.add_argument("--task-seconds", type=float, default=0.4)

@@ -1,7 +1,7 @@
-"""`python3 -m tests.soak starts --starts 10000`: a supervisor's life by what it does most, starting and collecting.
+"""`python3 -m tests.soak starts --starts 10000`: a supervisor's resources over many starts and exits of workers.
 
-Four pools are ordered up to 60 workers each and down to none, over and over; in between some are killed behind its
-back. What it takes is looked at only while there is no worker.
+Four pools are scaled to up to 60 workers each and down to none, over and over, and some workers are killed. Resources
+are sampled only while there is no worker.
 """
 
 import argparse
@@ -20,24 +20,24 @@ from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverri
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
+from tests.soak.empty_source import MOST, POOLS
 from tests.soak.figures import Look, bytes_a_start, look_at
-from tests.soak.tide import MOST, POOLS
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 
 CLOCK: Final = SystemMonotonicClock()
 PROGRAM: Final = ("/bin/sleep", "3600")
 WARM_STARTS: Final = 2 * len(POOLS) * MOST
-"""Before the first look: what Python and the pools learn once, they keep."""
+"""Starts before the first sample: what Python and the pools load once, they keep."""
 MOST_BYTES_A_START: Final = 64.0
-"""Beyond that memory is not flat: a fleet with a start a second would grow by 5 MiB a day."""
+"""More growth per start is no longer flat: with a start a second a fleet would grow by 5 MiB a day."""
 SMALL_GROWTH_BYTES: Final = 4 << 20
-"""A growth below this over the whole run is the allocators': a few of Python's arenas, which are 1 MiB each."""
+"""A smaller growth over the whole run is the allocators': a few of Python's arenas of 1 MiB each."""
 SWING_SECONDS: Final = 60.0
 
 
-class Fleet:
-    """The supervisor, and the hand that orders its pools."""
+class SoakFleet:
+    """The supervisor, and the client that overrides its pools' sizes."""
 
     def __init__(self, folder: Path) -> None:
         self.files = StateDir(folder / "state")
@@ -45,7 +45,7 @@ class Fleet:
         self._random = random.Random(6)  # which workers are killed
         with (folder / "log").open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.soak.tide", str(folder), *PROGRAM],
+                [sys.executable, "-m", "tests.soak.empty_source", str(folder), *PROGRAM],
                 cwd=ROOT,
                 env=program_environment(),
                 stdout=output,
@@ -53,13 +53,15 @@ class Fleet:
             )
 
     def order(self, workers: int) -> None:
-        """So many workers in each pool."""
+        """Scale each pool to `workers` workers."""
         now = Moment(CLOCK.wall_seconds(), CLOCK.monotonic(), boot())
         for pool in POOLS:
-            self.files.change_orders(pool, lambda _before: Overrides(ScaleOverride(workers, Expiry.after(3600.0, now))))
+            self.files.change_overrides(
+                pool, lambda _before: Overrides(ScaleOverride(workers, Expiry.after(3600.0, now)))
+            )
 
     def swing(self, workers: int) -> None:
-        """Up to so many workers in each pool, a few of them killed, and down to none."""
+        """Scale each pool up to `workers` workers, kill a few, and scale down to none."""
         self.order(workers)
         eventually(lambda: len(self.workers()) == workers * len(POOLS), seconds=SWING_SECONDS)
         for process in self._random.sample(self.workers(), k=3):
@@ -68,22 +70,22 @@ class Fleet:
         eventually(lambda: not self.workers() and not self.shown_workers(), seconds=SWING_SECONDS)
 
     def workers(self) -> list[procfs.WorkerProcess]:
-        """Living workers, as the kernel has them."""
+        """Return living workers, according to the kernel."""
         return [process for process in procfs.worker_processes(str(self.files.path)) if process.leads]
 
     def shown_workers(self) -> int:
-        """Workers that the supervisor believes in."""
+        """Return the workers in the supervisor's snapshot."""
         workers = (self.files.read_snapshot() or {}).get("workers")
         return len(workers) if isinstance(workers, list) else 0
 
     def log(self) -> str:
-        """What the supervisor said: warnings and worse."""
+        """Return the supervisor's warnings and errors."""
         return (self._folder / "log").read_text()
 
 
 def soak(folder: Path, *, starts: int, workers: int = MOST) -> tuple[list[Look], int, str]:
-    """Looks at a supervisor over a life of so many starts, its exit code, and what it said."""
-    fleet = Fleet(folder)
+    """Sample a supervisor over `starts` starts; return the samples, its exit code, and its log."""
+    fleet = SoakFleet(folder)
     a_swing = workers * len(POOLS)
     try:
         looks: list[Look] = []
@@ -103,7 +105,7 @@ def soak(folder: Path, *, starts: int, workers: int = MOST) -> tuple[list[Look],
 
 
 def faults(looks: Sequence[Look], code: int) -> list[str]:
-    """What is not as it must be."""
+    """Return what is not as it must be."""
     first, last = looks[0], looks[-1]
     found = [f"the supervisor ended with {code}"] if code else []
     if last.descriptors > first.descriptors:
@@ -118,7 +120,7 @@ def faults(looks: Sequence[Look], code: int) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print its figures; 0 when they are flat."""
+    """Run it and print its figures; return 0 when they are flat."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak starts", description=__doc__)
     parser.add_argument("--starts", type=int, default=10_000, help="worker starts, about [10000]")
     parser.add_argument("--json", action="store_true", help="figures as one JSON value")
@@ -144,5 +146,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def quarters(looks: Sequence[Look]) -> list[Look]:
-    """The first look, the last one, and three between."""
+    """Return the first sample, the last one, and three between."""
     return [looks[round(part * (len(looks) - 1) / 4)] for part in range(5)]

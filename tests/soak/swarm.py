@@ -1,5 +1,7 @@
-"""`python3 -m tests.soak swarm`: a pool on a swarm of two engines, round after round: it grows from nothing, a node is
-drained, its supervisor is killed, a node is lost, and it shrinks to nothing. Needs root and dockerd.
+"""`python3 -m tests.soak swarm`: a pool on a swarm of two engines under faults, round after round.
+
+It grows from nothing, a node is drained, its supervisor is killed, a node is lost, and it shrinks to nothing. Needs
+root and dockerd.
 """
 
 import argparse
@@ -23,7 +25,7 @@ SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One trouble under load: what became of the tasks of it, and how long it took from nothing to nothing."""
+    """One fault under load: the outcome of its tasks, and how long it took from nothing to nothing."""
 
     trouble: str
     seconds: float
@@ -47,8 +49,8 @@ def _killed(site: SwarmSite) -> None:
 
 def _lost(site: SwarmSite) -> None:
     site.swarm.cut(site.swarm.nodes[1])
-    before = len(site.told("worker.reaped"))
-    eventually(lambda: len(site.told("worker.reaped")) > before, seconds=PATIENCE_SECONDS)
+    before = len(site.logged("worker.reaped"))
+    eventually(lambda: len(site.logged("worker.reaped")) > before, seconds=PATIENCE_SECONDS)
 
 
 def _calm(_site: SwarmSite) -> None:
@@ -64,7 +66,7 @@ TROUBLES: Final[Mapping[str, Callable[[SwarmSite], None]]] = {
 
 
 def go_round(site: SwarmSite, trouble: str, *, tasks: int) -> Round:
-    """From nobody to `SIZE` workers, through one trouble, and back to nobody; every node is well in the end."""
+    """Grow from nothing to `SIZE` workers, apply one fault, and shrink back; every node is healthy in the end."""
     began_at = CLOCK.monotonic()
     done_before = len(site.done())
     site.add(tasks, seconds=0.5)
@@ -81,7 +83,7 @@ def go_round(site: SwarmSite, trouble: str, *, tasks: int) -> Round:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run it, and print what was seen; 0 when nothing was lost, and nothing ran twice but what a lost node held."""
+    """Run it and print the figures; return 0 when nothing was lost, and only a lost node's tasks ran twice."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.soak swarm", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="times through all troubles")
     parser.add_argument("--tasks", type=int, default=600, help="tasks of half a second, a round")
@@ -93,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
             tempfile.TemporaryDirectory(prefix="towline-") as folder,
             swarm_site(Path(folder), two) as site,
         ):
-            # More work than the slo allows fewer for, and an slo that no start takes as long as.
+            # Enough work that the slo requires all workers, and an slo longer than any start.
             site.write(workers={"min": 0, "max": SIZE}, slo="30s", churn="0s", spawn_parallelism=SIZE)
             site.start()
             for number in range(options.rounds):

@@ -1,4 +1,4 @@
-"""Runs the `towline` command: in this process, or as a program of its own."""
+"""Run the `towline` command in this process or as a program."""
 
 import json
 import os
@@ -17,8 +17,8 @@ SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a command answered."""
+class CommandResult:
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -26,33 +26,33 @@ class Told:
 
     @property
     def json(self) -> object:
-        """stdout as one JSON value."""
+        """Parse stdout as one JSON value."""
         return json.loads(self.out)
 
     @property
     def lines(self) -> list[object]:
-        """stdout as a JSON value a line."""
+        """Parse each line of stdout as a JSON value."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 class Commands:
-    """Commands in one folder, in this process."""
+    """Runs commands in one folder, in this process."""
 
     def __init__(self, folder: Path, capture: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self._capture = capture
 
-    def __call__(self, *arguments: str) -> Told:
+    def __call__(self, *arguments: str) -> CommandResult:
         self._capture.readouterr()
         code = main(list(arguments))
         out, err = self._capture.readouterr()
-        return Told(code, out, err)
+        return CommandResult(code, out, err)
 
 
 def run_program(
     *arguments: str, folder: Path, stdin: bytes = b"", environment: Mapping[str, str] | None = None
-) -> Told:
-    """A command as a process of its own."""
+) -> CommandResult:
+    """Run a command as a separate process."""
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         cwd=folder,
@@ -62,10 +62,10 @@ def run_program(
         timeout=SECONDS,
         check=False,
     )
-    return Told(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def program_environment() -> dict[str, str]:
-    """An environment without settings of whoever runs the tests, in which this tree is found."""
+    """Return an environment without the user's settings, in which this source tree is importable."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
     return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}

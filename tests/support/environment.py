@@ -1,6 +1,6 @@
-"""The commands among the tests, such as `python3 -m tests.faults`, run by a Python that lacks the project's packages.
+"""Lets commands such as `python3 -m tests.faults` run when this Python lacks the project's packages.
 
-Imports the standard library alone: nothing else may be there yet, nor `run.py`, in an image with the packages.
+It imports only the standard library: nothing else may be installed yet, and an image with the packages has no `run.py`.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 NEEDED: Final = ("apsw", "httptools", "psutil", "pydantic", "pytest", "structlog", "uvicorn")
-"""A Python that was made for something else may have some of them."""
+"""Packages to look for: a Python set up for something else may have some of them."""
 MAKER: Final = Path(__file__).resolve().parents[2] / "run.py"
 MEASURED: Final = "tests.bench"
 BAD_SETUP: Final = 78
@@ -25,10 +25,10 @@ def in_environment(
     make: Callable[[str], None] | None = None,
     begin: Callable[[str, list[str]], None] = os.execv,
 ) -> None:
-    """Return where the packages are, or nothing could bring them; else go on in the environment that `run.py` makes.
+    """Return if the packages are present or nothing could provide them; else continue in `run.py`'s environment.
 
     Args:
-        command: this process's, as it was typed: `python3 -m tests.faults --for 60s`.
+        command: this process's command as typed: `python3 -m tests.faults --for 60s`.
         prefix: where this Python's packages are.
         maker: `run.py`, in a clone.
         make: makes the environment of a kind; see `run.KINDS`. None: as `run.py` does.

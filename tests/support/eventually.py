@@ -1,4 +1,4 @@
-"""Waits for a state of something real, a process or a server, never for a time."""
+"""Wait for a state of a real process or server, never for a time."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ POLL_SECONDS = 0.01
 
 
 def eventually(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
-    """Call `check` until its answer is true, and return that. Raises `AssertionError` after `seconds`."""
+    """Call `check` until its result is true, and return that. Raises `AssertionError` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         answer = check()
@@ -23,7 +23,7 @@ def eventually(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
 
 
 async def eventually_async(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
-    """The same inside an event loop, which goes on meanwhile."""
+    """Do the same in an event loop, which goes on meanwhile."""
     deadline = time.monotonic() + seconds
     while True:
         answer = check()

@@ -1,6 +1,6 @@
-"""A program that forks with a queue open, as prefork servers and `multiprocessing` do: `python -m ... STORY URL`.
+"""A program that forks with an open queue, like prefork servers and `multiprocessing`: `python -m ... STORY URL`.
 
-Prints, as JSON, what was acknowledged. A child that fails, or hangs and is ended, makes the program fail.
+It prints what was acknowledged, as JSON. A child that fails or hangs makes the program fail.
 """
 
 import json
@@ -18,11 +18,11 @@ from queue_core.store import Deletion
 from queue_core.task import NewTask
 
 CHILD_SECONDS = 30
-Told = dict[str, object]
+Results = dict[str, object]
 
 
 def fork(story: Callable[[], object]) -> "Child":
-    """Run `story` in a child; what it returns is what `Child.told` returns."""
+    """Run `story` in a child process; `Child.result` returns its result."""
     reader, writer = os.pipe()
     process = os.fork()
     if process:
@@ -30,33 +30,33 @@ def fork(story: Callable[[], object]) -> "Child":
         return Child(process, reader)
     signal.alarm(CHILD_SECONDS)
     try:
-        answer: object = {"told": story()}
-    except BaseException:  # noqa: BLE001 - told by the parent
+        answer: object = {"result": story()}
+    except BaseException:  # noqa: BLE001 - reported by the parent
         answer = {"error": traceback.format_exc()}
     os.write(writer, json.dumps(answer).encode())
     os._exit(0)
 
 
 class Child:
-    """A process that was forked."""
+    """A forked child process."""
 
     def __init__(self, process: int, reader: int) -> None:
         self._process = process
         self._reader = reader
 
-    def told(self) -> object:
-        """What its story returned, once it has ended. Raises what went wrong."""
+    def result(self) -> object:
+        """Return the story's result once the child has ended. Raises its error."""
         with os.fdopen(self._reader, "rb") as answers:
             data = answers.read()
         os.waitpid(self._process, 0)
         answer = json.loads(data or '{"error": "hung"}')
         if "error" in answer:
             raise RuntimeError(f"in the child: {answer['error']}")
-        return answer["told"]
+        return answer["result"]
 
 
 def add(queue: Queue, name: str, count: int) -> list[str]:
-    """Add as many, one by one; their payloads."""
+    """Add `count` tasks one by one and return their payloads."""
     made = [f"{name}-{number}" for number in range(count)]
     for payload in made:
         queue.add([NewTask(payload.encode())])
@@ -64,11 +64,11 @@ def add(queue: Queue, name: str, count: int) -> list[str]:
 
 
 def _all(children: list[Child]) -> list[str]:
-    return [payload for child in children for payload in child.told()]  # type: ignore[attr-defined]
+    return [payload for child in children for payload in child.result()]  # type: ignore[attr-defined]
 
 
-def siblings(queue: Queue) -> Told:
-    """Children and parent add at the same time."""
+def siblings(queue: Queue) -> Results:
+    """Let children and parent add at the same time."""
     added = add(queue, "before", 1)
     children = [fork(lambda child=child: add(queue, f"child{child}", 25)) for child in range(4)]
     added += add(queue, "parent", 25)
@@ -83,8 +83,8 @@ def _add_one(number: int) -> str:
     return f"pool-{number}"
 
 
-def pool(queue: Queue) -> Told:
-    """`multiprocessing.Pool` of a producer."""
+def pool(queue: Queue) -> Results:
+    """Use `multiprocessing.Pool` in a producer."""
     added = add(queue, "before", 1)
     _POOLED.append(queue)
     with multiprocessing.get_context("fork").Pool(3) as workers:
@@ -92,8 +92,8 @@ def pool(queue: Queue) -> Told:
     return {"added": added}
 
 
-def grandchildren(queue: Queue) -> Told:
-    """A fork of a fork, of a child that has used the queue and of one that has not."""
+def grandchildren(queue: Queue) -> Results:
+    """Fork from a forked child that has used the queue, and from one that has not."""
 
     def child(name: str, count: int) -> list[str]:
         added = add(queue, name, count)
@@ -106,8 +106,8 @@ def grandchildren(queue: Queue) -> Told:
     return {"added": added + _all(children) + add(queue, "after", 3)}
 
 
-def busy(queue: Queue) -> Told:
-    """Other threads of the parent are in the middle of calls: adds, looks, and a lease that waits."""
+def busy(queue: Queue) -> Results:
+    """Fork while other threads of the parent are in calls: adds, reads, and a waiting lease."""
     stop = threading.Event()
     added = add(queue, "before", 1)
     failed: list[str] = []
@@ -119,7 +119,7 @@ def busy(queue: Queue) -> Told:
                 number += 1
                 try:
                     call(number)
-                except Exception:  # noqa: BLE001 - told at the end
+                except Exception:  # noqa: BLE001 - reported at the end
                     failed.append(traceback.format_exc())
                     return
 
@@ -143,8 +143,8 @@ def busy(queue: Queue) -> Told:
     return {"added": added, "failed": failed}
 
 
-def verbs(queue: Queue) -> Told:
-    """Every verb of a worker in the child; a lease of the parent stays its own."""
+def verbs(queue: Queue) -> Results:
+    """Use every verb of a worker in the child; a lease of the parent stays its own."""
     names = [f"task{number}" for number in range(4)]
     queue.add([NewTask(name=name) for name in names])
     (held,) = queue.lease(1, worker="parent", seconds=60)
@@ -157,25 +157,25 @@ def verbs(queue: Queue) -> Told:
         queue.delete(exchanged, then=[NewTask(name="handed-on")])
         return {"lost": list(lost), "in_flight": queue.stats().in_flight, "listed": len(queue.peek().tasks)}
 
-    told = fork(child).told()
+    results = fork(child).result()
     queue.delete(held)
     left = sorted(lease.name for lease in queue.lease(10, worker="parent"))
-    return {"child": told, "left": left}
+    return {"child": results, "left": left}
 
 
-def woken(queue: Queue) -> Told:
-    """Who waits in the child is woken by the parent, and the other way round, each within a second."""
+def woken(queue: Queue) -> Results:
+    """Check that a waiter in the child is woken by the parent, and the other way round, within a second."""
     queue.lease(1, worker="parent", wait_seconds=0.05)
     waits_in_child = fork(lambda: [lease.payload.decode() for lease in queue.lease(1, worker="c", wait_seconds=20)])
     added = add(queue, "from-parent", 1)
-    leased = waits_in_child.told()
+    leased = waits_in_child.result()
     adds = fork(lambda: add(queue, "from-child", 1))
     (lease,) = queue.lease(1, worker="parent", wait_seconds=20)
     return {"child": leased, "parent": lease.payload.decode(), "added": added + _all([adds])}
 
 
-def orphan(queue: Queue) -> Told:
-    """The parent closes its queue, and others open and close theirs, while the child goes on."""
+def orphan(queue: Queue) -> Results:
+    """Close the parent's queue, and open and close others, while the child goes on."""
     added = add(queue, "before", 1)
     to_child, from_parent = os.pipe()
 
@@ -196,35 +196,35 @@ def orphan(queue: Queue) -> Told:
     return {"added": added + _all([forked])}
 
 
-def closed(queue: Queue) -> Told:
-    """A queue that was closed before the fork is closed in the child."""
+def closed(queue: Queue) -> Results:
+    """Check that a queue closed before the fork is closed in the child."""
     queue.close()
 
     def child() -> str:
         try:
             queue.add([NewTask(b"x")])
-        except Exception as error:  # noqa: BLE001 - told by the parent
+        except Exception as error:  # noqa: BLE001 - reported by the parent
             return type(error).__name__
         return "added"
 
-    return {"child": fork(child).told()}
+    return {"child": fork(child).result()}
 
 
-def memory(queue: Queue) -> Told:
-    """A copy of memory reaches nobody."""
+def memory(queue: Queue) -> Results:
+    """Check that a forked copy of a memory store reaches no other process."""
 
     def child() -> list[str]:
-        told = []
+        results = []
         for call in (lambda: queue.add([NewTask(b"x")]), queue.stats, lambda: queue.lease(1, wait_seconds=0.1)):
             try:
                 call()
-                told.append("done")
-            except Exception as error:  # noqa: BLE001 - told by the parent
-                told.append(f"{type(error).__name__}: {error}")
-        return told
+                results.append("done")
+            except Exception as error:  # noqa: BLE001 - reported by the parent
+                results.append(f"{type(error).__name__}: {error}")
+        return results
 
-    told = fork(child).told()
-    return {"child": told, "added": add(queue, "parent", 1)}
+    results = fork(child).result()
+    return {"child": results, "added": add(queue, "parent", 1)}
 
 
 STORIES = (siblings, pool, grandchildren, busy, verbs, woken, orphan, closed, memory)

@@ -1,34 +1,43 @@
-"""Histories that keep every promise, told by hand: the crash tests' checker must believe each of them."""
+"""Hand-made histories that keep every promise: the crash tests' checker must accept each of them."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 
 from queue_core.stats import QueueStats
-from tests.faults.history import Answer, Asked, AskedEnd, Call
-from tests.faults.story import QUEUE, SECOND, Story, a_lease, a_stored, an_add, at
+from tests.faults.history import Answer, HistoryCall, RequestedCall, RequestedEnd
+from tests.faults.story import QUEUE, SECOND, HandMadeHistory, a_lease, a_stored, an_add, at
 
 FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
 
 
-def honest() -> Iterator[tuple[str, Story]]:
-    """What happens, and the story."""
-    yield "added, kept", Story().add().keeps(a_stored())
-    yield "killed in the add, not kept", Story().add(outcome="unknown")
-    yield "killed in the add, kept", Story().add(outcome="unknown").keeps(a_stored())
-    yield "done", Story().add().lease(FIRST).end("delete", FIRST.token)
-    yield "killed in the delete, gone", Story().add().lease(FIRST).end("delete", FIRST.token, "unknown")
+def honest() -> Iterator[tuple[str, HandMadeHistory]]:
+    """Return what happens, and the history."""
+    yield "added, kept", HandMadeHistory().add().keeps(a_stored())
+    yield "killed in the add, not kept", HandMadeHistory().add(outcome="unknown")
+    yield "killed in the add, kept", HandMadeHistory().add(outcome="unknown").keeps(a_stored())
+    yield "done", HandMadeHistory().add().lease(FIRST).end("delete", FIRST.token)
+    yield "killed in the delete, gone", HandMadeHistory().add().lease(FIRST).end("delete", FIRST.token, "unknown")
     yield (
         "killed in the delete, kept",
-        Story().add().lease(FIRST).end("delete", FIRST.token, "unknown").keeps(a_stored(lease=FIRST, state="LEASED")),
+        HandMadeHistory()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown")
+        .keeps(a_stored(lease=FIRST, state="LEASED")),
     )
     yield (
         "released, leased again",
-        Story().add().lease(FIRST).end("release", FIRST.token).lease(SECOND_LEASE).end("delete", SECOND_LEASE.token),
+        HandMadeHistory()
+        .add()
+        .lease(FIRST)
+        .end("release", FIRST.token)
+        .lease(SECOND_LEASE)
+        .end("delete", SECOND_LEASE.token),
     )
     yield (
         "killed in the release, leased again inside the first lease",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("release", FIRST.token, "unknown")
@@ -37,7 +46,7 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "killed in a renewal that shortened the lease",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("renew", FIRST.token, "unknown", seconds=0.5)
@@ -46,7 +55,7 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "a renewal that shortened the lease, sent again when it had ended",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("renew", FIRST.token, "unknown", seconds=0.5, lost=True)
@@ -55,7 +64,7 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "expired, refused, leased again",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(a_lease(since=2.05, until=2.5))
         .end("delete", "a.2050000", lost=True)
@@ -64,31 +73,35 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "a lease nobody lived to see is counted",
-        Story().add().lease(a_lease(since=2.05, number=3)).end("delete", "a.2050000"),
+        HandMadeHistory().add().lease(a_lease(since=2.05, number=3)).end("delete", "a.2050000"),
     )
     yield (
         "given back uncounted",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("release", FIRST.token, charge="uncounted")
         .lease(replace(SECOND_LEASE, number=1))
         .end("delete", SECOND_LEASE.token),
     )
-    yield "added again", Story().add().add(status="exists").keeps(a_stored())
-    yield "added again after a kill", Story().add(outcome="unknown").add(status="exists").keeps(a_stored())
-    yield "deleted by name", Story().add().by_name("a")
+    yield "added again", HandMadeHistory().add().add(status="exists").keeps(a_stored())
+    yield "added again after a kill", HandMadeHistory().add(outcome="unknown").add(status="exists").keeps(a_stored())
+    yield "deleted by name", HandMadeHistory().add().by_name("a")
     yield (
         "handed over",
-        Story().add().lease(FIRST).end("delete", FIRST.token, then=(an_add("b"),)).keeps(a_stored("b")),
+        HandMadeHistory().add().lease(FIRST).end("delete", FIRST.token, then=(an_add("b"),)).keeps(a_stored("b")),
     )
     yield (
         "killed in the hand-over, done",
-        Story().add().lease(FIRST).end("delete", FIRST.token, "unknown", then=(an_add("b"),)).keeps(a_stored("b")),
+        HandMadeHistory()
+        .add()
+        .lease(FIRST)
+        .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
+        .keeps(a_stored("b")),
     )
     yield (
         "killed in the hand-over, undone",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
@@ -96,7 +109,7 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "not known to be deleted, leased again, deleted",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(a_lease(since=2.05, until=3.9))
         .end("delete", "a.2050000", "unknown", then=(an_add("b"),))
@@ -105,22 +118,26 @@ def honest() -> Iterator[tuple[str, Story]]:
     )
     yield (
         "not known to be handed over, and done: what followed is finished, too",
-        Story()
+        HandMadeHistory()
         .add()
         .lease(FIRST)
         .end("delete", FIRST.token, "unknown", then=(an_add("b"),))
         .lease(a_lease("b", since=4.05))
         .end("delete", "b.4050000"),
     )
-    late = Story().add().lease(FIRST)
-    late.call(Asked("delete", QUEUE, ends=(AskedEnd(FIRST.token, (an_add("b"),)),)), outcome="unknown", gave_up=0.2)
+    late = HandMadeHistory().add().lease(FIRST)
+    late.call(
+        RequestedCall("delete", QUEUE, ends=(RequestedEnd(FIRST.token, (an_add("b"),)),)),
+        outcome="unknown",
+        gave_up=0.2,
+    )
     late.end("renew", FIRST.token, new_end=90)
     yield "a deletion that arrived after its caller had given up, and renewed meanwhile", late.keeps(a_stored("b"))
-    held_up = Story(clock_error=50_000).add().lease(FIRST)
+    held_up = HandMadeHistory(clock_error=50_000).add().lease(FIRST)
     held_up.seconds = 2.5
     held_up.end("release", FIRST.token).calls.append(
-        Call(
-            Asked("lease", QUEUE, count=9, seconds=60.0),
+        HistoryCall(
+            RequestedCall("lease", QUEUE, count=9, seconds=60.0),
             at(3.2),
             "ok",
             at(3.8),
@@ -131,19 +148,21 @@ def honest() -> Iterator[tuple[str, Story]]:
     yield "released, then leased by a call that had read the clock before", held_up
     yield (
         "its own first try is what a repeated add meets",
-        Story(adds_repeat=True).add(status="exists").lease(FIRST).end("delete", FIRST.token),
+        HandMadeHistory(adds_repeat=True).add(status="exists").lease(FIRST).end("delete", FIRST.token),
     )
     yield (
         "its own first try is what a repeated add meets, deleted meanwhile",
-        Story(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1, deleted_total=1))
+        HandMadeHistory(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1, deleted_total=1))
         .add(status="tombstoned")
         .by_name("a"),
     )
-    overtaken = Story().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
-    overtaken.call(Asked("release_worker", worker="killed"), outcome="unknown")
+    overtaken = (
+        HandMadeHistory().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
+    )
+    overtaken.call(RequestedCall("release_worker", worker="killed"), outcome="unknown")
     overtaken.lease(a_lease("a", since=6.05)).end("delete", "a.6050000")
     yield "overtaken while a worker had it that was killed before it knew", overtaken
     yield (
         "an empty answer while the only task is leased",
-        Story().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
+        HandMadeHistory().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
     )

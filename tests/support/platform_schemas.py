@@ -1,4 +1,4 @@
-"""What KEDA and Compose take, as far as we write it, as JSON Schema: a member that is not here is a mistake.
+"""JSON Schemas of what KEDA and Compose accept, as far as we write it: unknown members are errors.
 
 From KEDA's custom resource definitions (keda.sh/v1alpha1, 2.13) and the Compose specification's schema.
 """
@@ -40,7 +40,7 @@ _RULES: Final = _object(
         ),
     },
 )
-# What the scaler takes is a mapping of texts: numbers are texts too.
+# The scaler takes a mapping of texts: numbers are texts too.
 _METRICS_API: Final = _object(
     ("url", "valueLocation", "targetValue"),
     url={"type": "string", "pattern": "^https?://"},

@@ -1,7 +1,6 @@
-"""Writes `requirements/`, `uv.lock` as lists with hashes for pip, after each `uv lock`.
+"""Write `requirements/` from `uv.lock`: lists with hashes for pip, after each `uv lock`.
 
-`python3 -m tests.support.requirement_lists` needs uv. Each list begins with the checksum of the lock it was made
-from, which a test compares.
+`python3 -m tests.support.requirement_lists` needs uv. Each list begins with the lock's checksum, which a test compares.
 """
 
 import hashlib
@@ -21,22 +20,22 @@ WHOLE: Final = {
     "dev": ["--group", "dev"],
     "peers": ["--no-dev", "--group", "peers"],
 }
-"""Lists that stand alone. Those of extras have what comes on top of `runtime`."""
+"""Lists that are complete; those of extras only add to `runtime`."""
 
 
 def head() -> str:
-    """The first line of each list."""
+    """Return the first line of each list."""
     checksum = hashlib.sha256((ROOT / "uv.lock").read_bytes()).hexdigest()
     return f"# Made of uv.lock {checksum[:16]} by tests/support/requirement_lists.py\n"
 
 
 def entries(text: str) -> list[str]:
-    """The requirements of a list, each with the lines of its hashes."""
+    """Return the requirements of a list, each with its hash lines."""
     return re.findall(r"^[a-zA-Z0-9].*?[^\\]\n", text, re.MULTILINE | re.DOTALL)
 
 
 def exported(uv: str, *options: str) -> list[str]:
-    """What uv makes of its lock."""
+    """Return the lists that uv exports from its lock."""
     command = [uv, "export", "--quiet", "--locked", "--no-emit-project", "--no-annotate", "--no-header", *options]
     return entries(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 

@@ -1,4 +1,4 @@
-"""A real server on a free port in a thread, and small ways to speak to it byte by byte."""
+"""A real server on a free port in a thread, and helpers to talk to it byte by byte."""
 
 import json
 import socket
@@ -25,14 +25,14 @@ IMPATIENT = Retries(tries=3, first_pause_seconds=0.0, longest_pause_seconds=0.0)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back on a bare socket."""
+    """A reply read from a bare socket."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
     def json(self) -> dict[str, object]:
-        """The body as an object."""
+        """Return the body as an object."""
         value = json.loads(self.body)
         assert isinstance(value, dict)
         return value
@@ -40,7 +40,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers, with one queue in it."""
+    """A running server with one queue."""
 
     thread: ServerThread
     store: Store
@@ -57,17 +57,17 @@ class RunningServer:
         return HttpQueues(self.url, token=token, retries=IMPATIENT)
 
     def waiting(self) -> int:
-        """How many lease calls wait now."""
+        """The number of lease calls that wait now."""
         return len(self.thread.core.waiting)
 
     def connections(self) -> list[HttpConnection]:
-        """The server's ends of the connections that are open."""
+        """Return the server's ends of open connections."""
         running = self.thread._server._http
         assert running is not None
         return [one for one in running.server_state.connections if isinstance(one, HttpConnection)]
 
     def let_pass(self, seconds: int) -> None:
-        """Have the server count so many seconds for each connection, at once."""
+        """Let `seconds` pass at once for the server's connection timeouts."""
         done = threading.Event()
 
         def count() -> None:
@@ -91,7 +91,7 @@ class RunningServer:
         *,
         headers: Sequence[tuple[str, str]] = (("content-type", "application/json"),),
     ) -> Reply:
-        """One request on a connection of its own."""
+        """Send one request on a new connection and return the reply."""
         with self.connect() as connection:
             connection.sendall(request(method, path, body, headers=headers))
             return read_reply(connection)
@@ -105,7 +105,7 @@ def a_server(
     spec: QueueSpec = WORK,
     clock: Clock | None = None,
 ) -> Iterator[RunningServer]:
-    """A server over a memory store (or the one given) with the queue `work`, stopped at the end."""
+    """Run a server over a memory store (or the given one) with the queue `work`."""
     opened = store or MemoryStore()
     QueueService(opened, clock=clock).run(lambda turn: turn.put_queue(spec))
     thread = ServerThread(opened, replace(options or ServeOptions(), port=0), clock=clock)
@@ -119,7 +119,7 @@ def a_server(
 
 @contextmanager
 def a_timed_server(spec: QueueSpec = WORK) -> Iterator[tuple[RunningServer, ManualClock]]:
-    """A server whose time stands still until it is told to go on."""
+    """Run a server with a manual clock."""
     clock = ManualClock()
     with a_server(spec=spec, clock=clock) as running:
         yield running, clock
@@ -132,7 +132,7 @@ def request(
     *,
     headers: Sequence[tuple[str, str]] = (("content-type", "application/json"),),
 ) -> bytes:
-    """A request's bytes; `headers` may replace `host`."""
+    """Return a request's bytes; `headers` may replace `host`."""
     lines = [f"{method} {path} HTTP/1.1"]
     if not any(name == "host" for name, _ in headers):
         lines.append("host: localhost")
@@ -143,7 +143,7 @@ def request(
 
 
 def read_reply(connection: socket.socket) -> Reply:
-    """One answer with a content length."""
+    """Read one reply that has a content length."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += _some(connection)

@@ -1,4 +1,4 @@
-"""A process whose wall clock is wrong, as on another host that nobody keeps in time, and that calls verbs when told."""
+"""A process with a wrong wall clock, like a badly set host, that calls verbs on request."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class SkewedHost:
         self._pipe = pipe
 
     def __call__(self, queue: str, verb: str, *arguments: object, **settings: object) -> object:
-        """A verb of `Queue`, or, where `queue` is "", of `Queues`. Its error is raised here."""
+        """Call a verb of `Queue`, or of `Queues` where `queue` is "". Its error is raised here."""
         self._pipe.send((queue, verb, arguments, settings))
         if not self._pipe.poll(ANSWER_SECONDS):
             raise TimeoutError(f"no answer to {verb} within {ANSWER_SECONDS} s")
@@ -31,7 +31,7 @@ class SkewedHost:
 
 @contextmanager
 def a_skewed_host(url: str, *, seconds: float) -> Iterator[SkewedHost]:
-    """A process that has opened the store (or a server) by itself, its wall clock `seconds` ahead of ours."""
+    """Run a process that opens the store (or a server) itself, its wall clock `seconds` ahead of ours."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, url, seconds), daemon=True)

@@ -1,1 +1,1 @@
-"""One module for each command of the command line over pools."""
+"""The commands about pools and workers, about one module each."""

@@ -1,4 +1,4 @@
-"""`towline backtest`: the arrivals of the running system's own log, with its pools as they are or might be."""
+"""`towline backtest`: replay the arrivals of the system's own lifecycle log with the current or other settings."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,7 @@ from random import Random
 import click
 
 from orchestrator.cli.arrivals import log_files, read_files
-from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, real_of, world_of
+from orchestrator.cli.candidates import PoolChoice, candidates_of, chosen_pools, parsed_slos, recorded_figures, world_of
 from orchestrator.cli.commands.simulate import parsed_rules, studied, study_options
 from orchestrator.cli.study_output import show
 from orchestrator.clock import SystemMonotonicClock
@@ -49,11 +49,11 @@ def backtest(
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """What the last day's tasks would have cost, and how late they would have been, with other settings.
+    """Simulate the last day's tasks with other settings: what they would have cost, and how late they would be.
 
     Reads the lifecycle log that `log:` of the settings file names, and simulates each pool on its own tasks (see
-    `towline simulate`). The row "as it was" has the waits that the log tells, and the worker-hours of the pool's
-    workers that ended meanwhile.
+    `towline simulate`). The row "as it was" shows the logged waits, and the worker-hours of the pool's workers that
+    ended in that time.
     """
     slos, names = parsed_slos(slo), parsed_rules(rules)
     path = file or Path(DEFAULT_FILE)
@@ -65,7 +65,9 @@ def backtest(
         recorded = _recorded(one, Random(seed), since=begin)  # noqa: S311  no secret
         world, notes = world_of([one], startup=startup, cores=cores)
         if recorded.unfinished:
-            notes.append(f"{recorded.unfinished:,} tasks are not over yet: they take as long as others did")
+            notes.append(
+                f"{recorded.unfinished:,} tasks have not finished: they are assumed to take as long as others did"
+            )
         world = replace(world, begins_at=recorded.begins_at or world.begins_at)
         candidates = candidates_of([one], slos=slos, least=least, most=most)
         rows = studied(recorded.workload, world, candidates, rules=names, seed=seed, is_json=as_json)
@@ -76,7 +78,7 @@ def backtest(
     return exits.OK
 
 
-def _recorded(one: Chosen, rng: Random, *, since: float) -> RecordedTasks:
+def _recorded(one: PoolChoice, rng: Random, *, since: float) -> RecordedTasks:
     project = _project_of(one)
     if project.queue_file.log is None:
         fix = "write `log: events.jsonl` and `lifecycle: task` there, and let it run for a while"
@@ -85,22 +87,22 @@ def _recorded(one: Chosen, rng: Random, *, since: float) -> RecordedTasks:
     return read_files(paths, rng=rng, service=None, slot_seconds=None, wanted=one.wanted, since=since)
 
 
-def _real(one: Chosen, recorded: RecordedTasks, *, since: float) -> dict[str, float]:
-    real = real_of(recorded.waits, slo=one.spec.slo)
+def _real(one: PoolChoice, recorded: RecordedTasks, *, since: float) -> dict[str, float]:
+    real = recorded_figures(recorded.waits, slo=one.spec.slo)
     deaths = state_of(_project_of(one)).read_deaths(limit=MAX_DEATHS)
     lived = [_lived_seconds(death, since=since) for death in deaths if death.get("pool") == one.spec.name]
     return real | ({"worker_seconds": math.fsum(lived)} if lived else {})
 
 
 def _lived_seconds(death: dict[str, object], *, since: float) -> float:
-    """How long a worker lived, as far as it was after `since`."""
+    """Return how long a worker lived after `since`."""
     at, lived = death.get("at"), death.get("lived_seconds")
     if not isinstance(at, int | float) or not isinstance(lived, int | float):
         return 0.0
     return max(0.0, min(float(lived), at - since))
 
 
-def _project_of(one: Chosen) -> Project:
+def _project_of(one: PoolChoice) -> Project:
     if one.project is None:
         raise CommandError("a backtest needs a settings file", code=exits.NO_INPUT, fix="name it with -f")
     return one.project

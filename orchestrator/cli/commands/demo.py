@@ -10,10 +10,9 @@ from pathlib import Path
 import click
 
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
-from orchestrator.demo.arrivals import recorded_shape
-from orchestrator.demo.containers import LIBRARY, Containers, containers, library_folder
-from orchestrator.demo.crew import ContainerFleet
+from orchestrator.demo.containers import LIBRARY, ContainerSetup, container_setup, library_folder
 from orchestrator.demo.docker_engine import NoEngineError
+from orchestrator.demo.fleet_process import ContainerWorkers
 from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.runner import Demo, DemoView
@@ -22,6 +21,7 @@ from orchestrator.demo.script import (
     MAX_WORKERS_PER_POOL,
     MIN_SECONDS,
     SLO_SECONDS,
+    recorded_shape,
     script_of,
     slo_for,
     start_seconds,
@@ -45,50 +45,53 @@ from queue_core.cli.options import DURATION, json_option
 )
 @click.option("--for", "seconds", type=DURATION, default="60s", show_default=True, help="How long, from 20s to 1h.")
 @click.option(
-    "--dir", "folder", type=click.Path(path_type=Path, file_okay=False), help="Work here  [default: a new folder]"
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Work in this folder  [default: a new one]",
 )
-@click.option("--docker", is_flag=True, help="Its workers are containers of the Docker Engine of this machine.")
-@click.option("--image", help="With --docker: an image with Towline in it  [default: made of this machine's Python]")
+@click.option("--docker", is_flag=True, help="Run workers as containers of this machine's Docker Engine.")
+@click.option("--image", help="With --docker: an image with Towline in it  [default: built from this machine's Python]")
 @json_option
 def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, as_json: bool) -> int:  # noqa: FBT001
     """Parse and render every module of Python's standard library with a fleet that sizes itself.
 
     Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
-    to open. The last line of stdout is the outcome, with --json as one JSON object. Exit code 1 when a task was lost,
-    or not all of them were done.
+    to open. The last line of stdout is the outcome, with --json as one JSON object. Exit code 1: a task was lost, or
+    not all were done.
 
-    With --docker the engine is that of DOCKER_HOST, or the local one; root without one gets one for the demo, where
-    dockerd is installed.
+    With --docker workers are containers of the engine named by DOCKER_HOST, or of the local one. If there is none, and
+    the user is root and dockerd is installed, the demo starts its own.
     """
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
-        told = f"--for must be in [{MIN_SECONDS:.0f}, {MAX_SECONDS:.0f}] s: {seconds:g}"
-        raise CommandError(told, code=exits.USAGE, fix="`towline demo --for 60s` shows everything")
+        message = f"--for must be in [{MIN_SECONDS:.0f}, {MAX_SECONDS:.0f}] s: {seconds:g}"
+        raise CommandError(message, code=exits.USAGE, fix="`towline demo --for 60s` shows everything")
     if image is not None and not docker:
         raise CommandError("--image is for containers", code=exits.USAGE, fix="add --docker, or leave --image out")
     if folder is not None:
         folder = _prepared(folder)
     modules = find_modules()
     with ExitStack() as stack:
-        clock, runtime, crew = SystemMonotonicClock(), "process", None
+        clock, runtime, workers = SystemMonotonicClock(), "process", None
         found = _containers(stack, image, clock=clock) if docker else None
         folder = folder or _prepared(None)
         if found is not None:
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
-            runtime, crew = found.runtime(folder, run=run), ContainerFleet(found.engine, run)
+            runtime, workers = found.runtime(folder, run=run), ContainerWorkers(found.engine, run)
         slo = _slo(clock) if found is None else found.slo_seconds
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
         view = _view(stack, as_json=as_json)
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
         listen = f"unix:{socket_folder / 'queue.sock'}"
-        outcome = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, crew=crew).run()
+        outcome = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers).run()
     click.echo(outcome.to_json() if as_json else summary_of(outcome))
     return exits.OK if outcome.is_good else exits.NEGATIVE
 
 
 def _slo(clock: MonotonicClock) -> float:
-    """What workers of this machine can keep; the first try alone may have had modules to compile."""
+    """Return an slo that this machine's workers can keep. Time a slow start twice: the first may compile modules."""
     at_a_time = min(MAX_WORKERS_PER_POOL, SPAWNS_PER_CORE * (os.cpu_count() or 1))
     slo = slo_for(start_seconds(clock, at_a_time=at_a_time))
     if slo > SLO_SECONDS:
@@ -98,10 +101,12 @@ def _slo(clock: MonotonicClock) -> float:
     return slo
 
 
-def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> Containers:
-    """An engine and an image. Raises `CommandError` with what to do where there is none."""
+def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> ContainerSetup:
+    """Find or start an engine and an image. Raises `CommandError` with a fix."""
     try:
-        return stack.enter_context(containers(image, clock=clock, tell=lambda text: click.echo(f"-- {text}", err=True)))
+        return stack.enter_context(
+            container_setup(image, clock=clock, notify=lambda text: click.echo(f"-- {text}", err=True))
+        )
     except NoEngineError as error:
         fix = "start Docker, or name its socket in DOCKER_HOST; root with dockerd installed needs neither"
         raise CommandError(str(error), code=exits.UNAVAILABLE, fix=fix) from None
@@ -119,13 +124,13 @@ def _view(stack: ExitStack, *, as_json: bool) -> DemoView:
 
 
 def _prepared(folder: Path | None) -> Path:
-    """An empty folder of the demo's own. Raises `CommandError` for one in use."""
+    """Return an empty folder for the demo. Raises `CommandError` when `folder` is in use."""
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="towline-demo-"))
     if folder.exists() and any(folder.iterdir()):
-        told = f"{folder} is not empty"
+        message = f"{folder} is not empty"
         raise CommandError(
-            told, code=exits.CANT_CREATE, fix="name a new folder, or none for one in the temporary files"
+            message, code=exits.CANT_CREATE, fix="name a new folder, or none for one in the temporary files"
         )
     folder.mkdir(parents=True, exist_ok=True)
     return folder.resolve()

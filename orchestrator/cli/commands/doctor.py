@@ -1,4 +1,4 @@
-"""`towline doctor`: what may go wrong on this machine, each with what to do about it."""
+"""`towline doctor`: find what may go wrong on this machine, each finding with a fix."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.container_state import at, text
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
-from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, error_text, translated_errors
 from orchestrator.settings_file import DEFAULT_FILE, Project
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -27,7 +27,7 @@ ANSWER_SECONDS = 5.0
 
 
 def engine_findings(project: Project | None) -> Iterator[Finding]:
-    """Of every engine that a pool of containers needs, and of those pools; nothing without such a pool."""
+    """Check every engine that a pool of containers needs, and those pools."""
     pools = [pool for pool in (project.pools.values() if project else ()) if pool.containers is not None]
     engines: dict[str | None, list[PoolSpec]] = {}
     for pool in pools:
@@ -44,14 +44,14 @@ def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
     engine = None
     try:
         engine = DockerEngine(url)
-        with answering(engine.url):
+        with translated_errors(engine.url):
             api = engine.api(seconds=ANSWER_SECONDS)
             info = api.info()
             missing = [pool for pool in pools if pool.runtime_kind == "docker" and not _has_image(engine, pool)]
     except (RuntimeUnavailableError, docker.errors.DockerException) as error:
-        told = explained(error) if isinstance(error, docker.errors.APIError) else str(error)
+        message = error_text(error) if isinstance(error, docker.errors.APIError) else str(error)
         fix = f"start it, or name it by DOCKER_HOST or pools.*.runtime.docker.engine ({DEFAULT_ENGINE} by default)"
-        yield Finding("docker", "bad", f"{told}; needed by {names}", fix)
+        yield Finding("docker", "bad", f"{message}; needed by {names}", fix)
         return
     finally:
         if engine is not None:
@@ -61,11 +61,13 @@ def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
     for pool in missing:
         if pool.containers is None:
             continue
-        told = f"pool {pool.name}: the engine has no image {pool.containers.image}"
+        message = f"pool {pool.name}: the engine has no image {pool.containers.image}"
         if pool.containers.pull == "never":
-            yield Finding("docker", "bad", f"{told}, and pull is never", "build or load it there, or let it be fetched")
+            yield Finding(
+                "docker", "bad", f"{message}, and pull is never", "build or load it there, or let it be fetched"
+            )
         else:
-            yield Finding("docker", "warn", told, "the first start fetches it, and waits so long: fetch it before")
+            yield Finding("docker", "warn", message, "the first start fetches it, and waits so long: fetch it before")
 
 
 def _has_image(engine: DockerEngine, pool: PoolSpec) -> bool:
@@ -77,7 +79,7 @@ def _has_image(engine: DockerEngine, pool: PoolSpec) -> bool:
 
 
 def _way_to_queue(pool: PoolSpec, server_url: str) -> Iterator[Finding]:
-    """Whether a container would find the queue where it is told that it is."""
+    """Check that a container can reach the queue at the URL it is given."""
     settings = pool.containers
     if settings is None:
         return
@@ -87,8 +89,8 @@ def _way_to_queue(pool: PoolSpec, server_url: str) -> Iterator[Finding]:
     elif url.startswith("unix:") and settings.url is None and settings.user is not None:
         uid = str(os.geteuid())
         if uid != "0" and settings.user.partition(":")[0] != uid:
-            told = f"pool {pool.name}: user {settings.user} may not use the server's socket, which is of user {uid}"
-            yield Finding("docker", "warn", told, f"give it user: {uid!r}, or let the server listen on an address")
+            message = f"pool {pool.name}: user {settings.user} may not use the server's socket, which is of user {uid}"
+            yield Finding("docker", "warn", message, f"give it user: {uid!r}, or let the server listen on an address")
 
 
 _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
@@ -98,17 +100,17 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 @file_option
 @json_option
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Look at Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
+    """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
 
-    Pools that are late, at their max, or start no worker are named with the cause. The last day of the lifecycle log is
-    replayed, to compare each pool with a worker per task.
+    Pools that are late, at their max, or start no worker are listed with the cause. The last day of the lifecycle log
+    is replayed, to compare each pool with one worker per task.
 
-    Changes nothing, but for a small file written and removed to time the disk, and a store across a network, which is
-    opened as `towline up` would: its tables are made where there are none. Exit code 1 when something is bad.
+    Doctor changes nothing, with two exceptions: it writes and removes a small file to time the disk, and it opens a
+    store across a network as `towline up` would, which creates missing tables. Exit code 1 when something is bad.
     """
     project, first = _project(file)
     found = []
-    for finding in chain(first, findings(project), _of_engines(project), _of_last_day(project)):
+    for finding in chain(first, findings(project), engine_findings(project), _of_last_day(project)):
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -128,23 +130,14 @@ def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:
     except OSError as error:
         return None, [Finding("settings", "bad", str(error), "make it readable")]
     notes = [Finding("settings", "warn", note) for note in project.notes]
-    return project, [Finding("settings", "ok", f"{path}: right"), *notes]
-
-
-def _of_engines(project: Project | None) -> Iterator[Finding]:
-    if project is None or not any(pool.containers for pool in project.pools.values()):
-        return
-    # takes half a second
-
-    yield from engine_findings(project)
+    return project, [Finding("settings", "ok", f"{path} is valid"), *notes]
 
 
 def _of_last_day(project: Project | None) -> Iterator[Finding]:
     if project is None:
         return
-    from orchestrator.cli.commands.doctor_last_day import (
-        findings_of_last_day,  # the simulator takes a tenth of a second
-    )
+        # Importing the simulator takes 0.1 s.
+    from orchestrator.cli.commands.doctor_last_day import findings_of_last_day
 
     yield from findings_of_last_day(project)
 

@@ -1,4 +1,4 @@
-"""The checks behind `towline doctor`: each looks at one thing and says ok, warn or bad, and what to do."""
+"""The checks of `towline doctor`: each looks at one thing and reports ok, warn or bad, with a fix."""
 
 import glob
 import os
@@ -18,7 +18,7 @@ from orchestrator.settings_file import Project, state_of
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL, answers
+from queue_core.cli.target import DEFAULT_URL, is_listening
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
@@ -41,13 +41,13 @@ LOOKS: Final = 20
 SLOW_LOOK_SECONDS: Final = 0.02
 MIN_FILES: Final = 1024
 _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
-_EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: before it this program did not exist
+_EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: older than this program
 _STUCK_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found, and what to do about it."""
+    """The result of one check, and how to fix it."""
 
     check: str
     level: Level
@@ -56,12 +56,12 @@ class Finding:
 
     @property
     def see(self) -> str:
-        """Its section in the runbook: cause, check, cure; "" when nothing is wrong."""
+        """The runbook section with cause, check and cure; "" when nothing is wrong."""
         return "" if self.level == "ok" else f"{RUNBOOK}#doctor-{self.check.replace(' ', '-')}"
 
 
 def findings(project: Project | None) -> Iterator[Finding]:
-    """All checks, in order; those that need settings only when there are some."""
+    """Yield the results of all checks, in order; checks of settings run only when there are some."""
     yield _python()
     yield _driver()
     folder = Path.cwd()
@@ -126,29 +126,29 @@ def _store_file(store: Path) -> Iterator[Finding]:
         fix = f"find the others with `find / -xdev -samefile {store}`, and remove all but one"
         yield Finding("store", "bad", f"{store} has {names} names (hard links): it can't be opened", fix)
     elif wide:
-        told = f"{', '.join(wide)} in {store.parent} ({size}) can be read or written by every user of this machine"
-        yield Finding("store", "warn", told, f"if payloads are private: chmod o-rwx {store}*")
+        message = f"{', '.join(wide)} in {store.parent} ({size}) can be read or written by every user of this machine"
+        yield Finding("store", "warn", message, f"if payloads are private: chmod o-rwx {store}*")
     else:
         yield Finding("store", "ok", f"{store} ({size})")
 
 
 def _shared_store(project: Project) -> Finding:
-    """What a store across a network says when it is opened, how far it is, and what its clock says of ours."""
+    """Open a store across a network; check its answer times and its clock against ours."""
     settings, place = project.queue_file, masked(project.store)
     try:
         store = open_store(store_url(settings, project.directory), durability=settings.durability)
     except CommandError as error:
         return Finding("store", "bad", "; ".join(error.lines), error.fix)
     except StoreUnsafeError as error:
-        return Finding("store", "bad", str(error), "mend the engine's settings")
+        return Finding("store", "bad", str(error), "correct the engine's settings")
     except QueueError as error:
-        return Finding("store", "bad", f"{place}: {error}", "start it, or mend `store:`")
+        return Finding("store", "bad", f"{place}: {error}", "start it, or correct `store:`")
     clock = SystemMonotonicClock()
     took = []
     try:
         for _ in range(LOOKS):
             began = clock.monotonic()
-            QueueService(store).look(lambda turn: turn.transaction.queues())
+            QueueService(store).read(lambda turn: turn.transaction.queues())
             took.append(clock.monotonic() - began)
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
         store.signals.subscribe("doctor", ANY).close()
@@ -158,22 +158,26 @@ def _shared_store(project: Project) -> Finding:
     finally:
         store.close()
     median = statistics.median(took)
-    told = f"{store.url} answers in {median * 1000:.2f} ms, {store.durability}"
+    message = f"{store.url} answers in {median * 1000:.2f} ms, {store.durability}"
     if abs(ahead) >= 1.0:
-        told += f"; this host's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}, which changes nothing"
+        message += (
+            f"; this host's clock is {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'behind'}, which changes nothing"
+        )
     if median > SLOW_LOOK_SECONDS:
-        return Finding("store", "warn", told, "every lease waits for it: run the server nearer to it")
+        return Finding("store", "warn", message, "every lease waits for it: run the server closer to the store")
     if trouble:
-        return Finding("store", "warn", told, trouble)
-    return Finding("store", "ok", told)
+        return Finding("store", "warn", message, trouble)
+    return Finding("store", "ok", message)
 
 
 def _disk(folder: Path) -> Finding:
     free = shutil.disk_usage(folder).free
-    told = f"{free / (1 << 30):.1f} GiB free for {folder}"
+    message = f"{free / (1 << 30):.1f} GiB free for {folder}"
     if free < MIN_FREE_BYTES:
-        return Finding("disk", "bad", told, "make room: a full disk refuses adds; tasks are still leased and deleted")
-    return Finding("disk", "warn" if free < LOW_FREE_BYTES else "ok", told)
+        return Finding(
+            "disk", "bad", message, "make room: a full disk refuses adds; tasks are still leased and deleted"
+        )
+    return Finding("disk", "warn" if free < LOW_FREE_BYTES else "ok", message)
 
 
 def _file_system(folder: Path) -> Finding:
@@ -200,7 +204,7 @@ def _kind_of_file_system(folder: Path) -> str:
 
 
 def _sync(folder: Path) -> Finding:
-    """How long the disk takes to keep 4 KiB: the price of a change that is durable."""
+    """Time a 4 KiB write with fdatasync: the price of a durable change."""
     clock = SystemMonotonicClock()
     took = []
     try:
@@ -213,25 +217,25 @@ def _sync(folder: Path) -> Finding:
     except OSError as error:
         return Finding("sync", "bad", f"can't write in {folder}: {error.strerror}", "free space, or change its mode")
     median = statistics.median(took)
-    told = f"{median * 1000:.2f} ms to make 4 KiB durable in {folder}"
+    message = f"{median * 1000:.2f} ms to make 4 KiB durable in {folder}"
     if median > SLOW_SYNC_SECONDS:
         return Finding(
-            "sync", "warn", told, "changes wait for it: add in batches, or use a disk with a fast write cache"
+            "sync", "warn", message, "changes wait for it: add in batches, or use a disk with a fast write cache"
         )
     if median < UNREAL_SYNC_SECONDS:
         return Finding(
-            "sync", "warn", told, "too fast to be true: this disk may lose acknowledged changes at a power cut"
+            "sync", "warn", message, "suspiciously fast: this disk may lose acknowledged changes in a power cut"
         )
-    return Finding("sync", "ok", told)
+    return Finding("sync", "ok", message)
 
 
 def _limits() -> Iterator[Finding]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told = f"{files:,} open files"
+    message = f"{files:,} open files"
     if files < MIN_FILES:
-        yield Finding("limits", "warn", told, f"`ulimit -n {MIN_FILES * 4}`: each waiting worker takes one")
+        yield Finding("limits", "warn", message, f"`ulimit -n {MIN_FILES * 4}`: each waiting worker takes one")
     else:
-        yield Finding("limits", "ok", told)
+        yield Finding("limits", "ok", message)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes not in (-1, resource.RLIM_INFINITY) and processes < 256:
         yield Finding("limits", "warn", f"{processes} processes", "`ulimit -u 1024`: each worker is one")
@@ -241,18 +245,18 @@ def _clock(folder: Path) -> Finding:
     now = SystemMonotonicClock().wall_seconds()
     newest = max((path.stat().st_mtime for path in folder.glob("*.db*") if path.is_file()), default=0.0)
     if now < _EARLIEST_CLOCK:
-        return Finding("clock", "bad", "before 2025", "set the clock: leases and etas are instants of it")
+        return Finding("clock", "bad", "before 2025", "set the clock: leases and etas depend on it")
     if newest > now + 60:
-        told = f"{newest - now:.0f} s behind the store's newest change"
-        return Finding("clock", "bad", told, "set the clock: tasks seem to lie in the future, and wait")
+        message = f"{newest - now:.0f} s behind the store's newest change"
+        return Finding("clock", "bad", message, "set the clock: tasks seem to be in the future, and wait")
     return Finding("clock", "ok", "not before the store's newest change")
 
 
 def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
-    if not answers(url):
+    if not is_listening(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = HttpCaller(url, token=bearer_token(), retries=Retries(silences=1), timeout_seconds=5.0)
+    caller = HttpCaller(url, token=bearer_token(), retries=Retries(timeouts=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:
@@ -266,8 +270,8 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     files = state_of(project)
     snapshot = files.read_snapshot()
     if not files.is_supervised():
-        told = "none is alive" if snapshot else "none has run here"
-        yield Finding("supervisor", "warn" if project.pools else "ok", told, "`towline up` starts it")
+        message = "none is alive" if snapshot else "none has run here"
+        yield Finding("supervisor", "warn" if project.pools else "ok", message, "`towline up` starts it")
         return
     shown_at = (snapshot or {}).get("shown_at")
     age = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
@@ -281,7 +285,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
 
 
 def _pools(snapshot: Json) -> Iterator[Finding]:
-    """The findings list what the supervisor says is wrong with its pools; a pool that starts no worker is a failure."""
+    """Yield the problems the supervisor reports for its pools; a pool that starts no worker is bad, others warn."""
     concerns = concerns_in(snapshot)
     for concern in concerns:
         fix = f"`towline why {concern['pool']}` tells what decides its size"

@@ -1,4 +1,4 @@
-"""The check of `towline doctor` that replays the last day: would a worker per task have done better?"""
+"""The check of `towline doctor` that replays the last day: would one worker per task have done better?"""
 
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from random import Random
 from typing import Final
 
 from orchestrator.cli.arrivals import log_files
-from orchestrator.cli.candidates import Chosen, real_of, world_of
+from orchestrator.cli.candidates import PoolChoice, recorded_figures, world_of
 from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -22,24 +22,24 @@ from queue_core.cli.output import shown_seconds
 
 DAY_SECONDS: Final = 86_400.0
 MAX_BYTES: Final = 64 << 20
-"""Of the log, from its end: about a day of a task a second."""
+"""Bytes of the log to read, from its end: about a day at one task per second."""
 MAX_TASKS: Final = 100_000
-"""Of all pools together, each the newest of its own."""
+"""Tasks to replay over all pools; each pool gets its newest."""
 MAX_SECONDS: Final = 15.0
-"""How long pools are replayed; those that are not begun by then are left to `towline backtest`."""
+"""Time for replaying pools; those not started by then are left to `towline backtest`."""
 MIN_TASKS: Final = 200
-"""A pool with fewer tasks is not judged: by chance either may be better."""
+"""A pool with fewer tasks isn't judged: either could be better by chance."""
 SEEDS: Final = (1, 2, 3)
 MANY_TASKS: Final = 10_000
-"""Beyond so many tasks one run is as good as several."""
+"""With this many tasks one run is as reliable as several."""
 
 
 def findings_of_last_day(project: Project) -> Iterator[Finding]:
-    """One finding for each pool that can be judged, and one for why others can't."""
+    """Yield one finding for each pool that can be judged, and one that says why others can't."""
     specs = {name: spec for name, spec in project.pools.items() if not spec.dry_run}
     if not specs:
         return
-    chosen = {name: Chosen(name, spec, project) for name, spec in specs.items()}
+    chosen = {name: PoolChoice(name, spec, project) for name, spec in specs.items()}
     paths = log_files(project)
     try:
         found = _recorded(paths, {name: one.wanted for name, one in chosen.items()})
@@ -68,7 +68,7 @@ def _not_compared(pools: Iterable[str], lack: str) -> Finding:
 
 
 def _recorded(paths: Sequence[Path], wanted: Mapping[str, LogFilter]) -> Mapping[str, RecordedTasks]:
-    """Each pool's tasks. Raises `WorkloadError` or `OSError`."""
+    """Return each pool's recorded tasks. Raises `WorkloadError` or `OSError`."""
     if not paths:
         fix = "write `log: events.jsonl` and `lifecycle: task` in the settings file, and let some tasks be done"
         raise WorkloadError("there is no lifecycle log", where="", fix=fix)
@@ -83,7 +83,7 @@ def _recorded(paths: Sequence[Path], wanted: Mapping[str, LogFilter]) -> Mapping
 
 
 def tail(paths: Sequence[Path], *, max_bytes: int) -> Iterator[str]:
-    """The whole lines within the last bytes of several files, oldest first."""
+    """Yield the whole lines within the last `max_bytes` of several files, oldest first."""
     parts: list[Iterator[str]] = []
     for path in reversed(paths):
         size = path.stat().st_size
@@ -103,8 +103,8 @@ def _lines(path: Path, *, begin: int) -> Iterator[str]:
             yield line.decode(errors="replace")
 
 
-def _lack(chosen: Chosen, recorded: RecordedTasks | None, *, others: Sequence[PoolSpec]) -> str:
-    """Why a pool is not compared; empty when it can be."""
+def _lack(chosen: PoolChoice, recorded: RecordedTasks | None, *, others: Sequence[PoolSpec]) -> str:
+    """Return why a pool can't be compared; "" when it can."""
     tasks = len(recorded.waits) if recorded else 0
     if tasks < MIN_TASKS:
         return f"{tasks} tasks of the last day are in the log, {MIN_TASKS} are needed"
@@ -128,7 +128,7 @@ def _share(one: PoolSpec, other: PoolSpec) -> bool:
     return not (one.tags and other.tags) or not set(one.tags).isdisjoint(other.tags)
 
 
-def _compared(chosen: Chosen, recorded: RecordedTasks, *, is_cut: bool) -> Finding:
+def _compared(chosen: PoolChoice, recorded: RecordedTasks, *, is_cut: bool) -> Finding:
     workload = recorded.workload
     world, _ = world_of([chosen], startup=None, cores=None)
     world = replace(world, begins_at=recorded.begins_at or world.begins_at)
@@ -145,12 +145,12 @@ def _compared(chosen: Chosen, recorded: RecordedTasks, *, is_cut: bool) -> Findi
     span_seconds = SystemMonotonicClock().wall_seconds() - world.begins_at
     over = "the last day" if span_seconds > 0.95 * DAY_SECONDS else f"the last {shown_seconds(span_seconds)}"
     newest = f"{workload.tasks:,} tasks, the newest of the log" if is_cut else f"{workload.tasks:,} tasks"
-    real = real_of(recorded.waits, slo=chosen.spec.slo)
-    told = (
+    real = recorded_figures(recorded.waits, slo=chosen.spec.slo)
+    message = (
         f"{chosen.name}: over {over} ({newest}) a worker per task would have {compared.sentence()}; "
         f"as it was: p99 {shown_slos(real['p99_over_slo'])} slo, {real['late_share']:.1%} late"
     )
     if not compared.is_worse:
-        return Finding("last day", "ok", told)
+        return Finding("last day", "ok", message)
     fix = f"`towline backtest --pool {chosen.name}` replays it with other settings"
-    return Finding("last day", "warn", told, fix)
+    return Finding("last day", "warn", message, fix)

@@ -1,4 +1,4 @@
-"""`towline drain` and `towline undrain`: a host without workers, for as long as somebody works on it."""
+"""`towline drain` and `towline undrain`: keep a host free of workers during maintenance."""
 
 import time
 from pathlib import Path
@@ -15,76 +15,76 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 
 POLL_SECONDS: Final = 0.2
 
 
 @command(
-    "drain", when_cut="tell", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain")
+    "drain", when_cut="stderr", examples=("towline drain", "towline drain --wait 10m && sudo reboot", "towline undrain")
 )
-@click.option("--wait", "seconds", type=DURATION, help="Wait until no worker is left, at most so long.")
+@click.option("--wait", "seconds", type=DURATION, help="Wait until no worker is left, at most this long.")
 @click.option("--undo", is_flag=True, help="The same as `towline undrain`.")
 @file_option
 @json_option
 def drain(seconds: float | None, undo: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Let every worker of this supervisor finish and go, and start none until `towline undrain`.
+    """Let every worker of this supervisor finish and exit, and start none until `towline undrain`.
 
-    Tasks that are held are done within their pool's grace, or given back. The supervisor gives up its lead, so that one
-    on another host takes over; without another one tasks wait. It survives a restart of the supervisor and of the host.
-    With --wait, exit code 75: workers are still there.
+    Leased tasks are finished within their pool's grace, or released. The supervisor gives up its leadership, so that
+    one on another host takes over; without another one tasks wait. A drain survives restarts of the supervisor and of
+    the host. With --wait, exit code 75: some workers are still running.
     """
     if undo:
         if seconds is not None:
             raise click.UsageError("--wait does not go with --undo")
-        return _order(NOT_DRAINED, file=file, as_json=as_json)
-    return _order(
+        return _set_drained(NOT_DRAINED, file=file, as_json=as_json)
+    return _set_drained(
         HostOverride(round(SystemMonotonicClock().wall_seconds(), 3)), file=file, as_json=as_json, seconds=seconds
     )
 
 
-@command("undrain", when_cut="tell", examples=("towline undrain",))
+@command("undrain", when_cut="stderr", examples=("towline undrain",))
 @file_option
 @json_option
 def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Let this supervisor have workers again after `towline drain`."""
-    return _order(NOT_DRAINED, file=file, as_json=as_json)
+    """Let this supervisor start workers again after `towline drain`."""
+    return _set_drained(NOT_DRAINED, file=file, as_json=as_json)
 
 
 def drained_note(files: StateDir) -> str | None:
-    """What people are to know before they look at a fleet."""
+    """Return a line that says this host is drained, or None."""
     return "this host is drained: no worker is started until `towline undrain`" if is_drained(files) else None
 
 
 def is_drained(files: StateDir) -> bool:
-    """Whether no worker is to be on this host. An order that can't be read is none."""
+    """Return whether this host is drained. An unreadable override counts as no drain."""
     try:
-        return files.read_host_order().drained_at is not None
+        return files.read_host_override().drained_at is not None
     except ValueError:
         return False
 
 
-def _order(order: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
+def _set_drained(override: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
     files = state_of(load_project(file))
     try:
-        if not (order.drained_at and is_drained(files)):  # it stays drained since when it was
-            files.order_host(order)
+        if not (override.drained_at and is_drained(files)):  # a second drain keeps the time of the first
+            files.write_host_override(override)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
     left = _wait(files, seconds=seconds) if seconds is not None else _workers(files)
     is_late = seconds is not None and left > 0
     if as_json:
-        drained = order.drained_at is not None
+        drained = override.drained_at is not None
         print_json({"drained": drained, "alive": files.is_supervised(), "workers": left})
         return exits.TRY_AGAIN if is_late else exits.OK
-    if order.drained_at is None:
+    if override.drained_at is None:
         click.echo("this host has workers again, as its pools need them")
     else:
         click.echo(
             f"this host is drained: {_counted(left)} left" if left else "this host is drained: no worker is left"
         )
     if not files.is_supervised():
-        say("no supervisor is alive: the next one heeds it")
+        print_info("no supervisor is alive: the next one will apply it")
     return exits.TRY_AGAIN if is_late else exits.OK
 
 

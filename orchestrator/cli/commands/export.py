@@ -1,4 +1,4 @@
-"""`towline export`: tasks to a file; or, with --to, the pools to whatever else shall run them."""
+"""`towline export`: write tasks to a file; or, with --to, the pools as files for another platform."""
 
 import shutil
 import sys
@@ -20,7 +20,7 @@ from queue_core.cli.commands.export_import import export as export_tasks
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.opened_store import store_options
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 from queue_core.cli.settings_file import read_text
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import read_document
@@ -31,9 +31,9 @@ _FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 _PLATFORMS: Final = """
-With --to: write what runs the pools of the settings file there. keda: manifests for Kubernetes, where KEDA scales
-the workers as the supervisor says; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
-settings can't be had there; every reason is listed.
+With --to: write files that run the pools of the settings file on that platform. keda: manifests for Kubernetes, where
+KEDA scales the workers to the supervisor's numbers; compose: a compose file; systemd: units. Nothing is applied. Exit
+code 78: the settings don't fit the platform; every reason is listed.
 """
 
 
@@ -49,13 +49,21 @@ settings can't be had there; every reason is listed.
     ),
 )
 @click.argument("path", type=_FILE, metavar="FILE", required=False)
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only this queue; again for more.")
-@click.option("--resume", is_flag=True, help="Go on after the last whole line of FILE, where it was cut short.")
-@click.option("--to", type=click.Choice(["keda", "compose", "systemd"]), help="Instead of tasks: the pools, to this.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only this queue; may be repeated.")
+@click.option("--resume", is_flag=True, help="Continue after the last whole line of an interrupted FILE.")
+@click.option(
+    "--to",
+    type=click.Choice(["keda", "compose", "systemd"]),
+    help="Export the pools to this platform instead of tasks.",
+)
 @click.option("--out", type=_FOLDER, help="With --to: the folder for the files  [default: stdout]")
-@click.option("--force", is_flag=True, help="With --out: write over files that are there.")
-@click.option("--image", "images", multiple=True, metavar="[POOL=]IMAGE", help="With --to: of workers; again for more.")
-@click.option("--server-image", default="towline:latest", show_default=True, help="Of queue server and supervisor.")
+@click.option("--force", is_flag=True, help="With --out: overwrite existing files.")
+@click.option(
+    "--image", "images", multiple=True, metavar="[POOL=]IMAGE", help="With --to: image of the workers; may be repeated."
+)
+@click.option(
+    "--server-image", default="towline:latest", show_default=True, help="Image of queue server and supervisor."
+)
 @click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
 @store_options
 def export(
@@ -72,10 +80,10 @@ def export(
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Tasks by the queue's own export, pools by ours."""
+    """Export tasks with the queue's own command, pools with ours."""
     if to is None:
         if path is None:
-            raise click.UsageError("which FILE? or --to keda, compose or systemd, for the pools")
+            raise click.UsageError("give a FILE for tasks, or --to keda, compose or systemd for pools")
         if out is not None or images or force:
             raise click.UsageError("--out, --force and --image go with --to")
         assert export_tasks.callback is not None
@@ -89,9 +97,9 @@ def export(
     try:
         exported = EXPORTS[to](request)
     except ExportRefusedError as error:
-        raise CommandError(error.lines, code=exits.BAD_CONFIG, fix="mend the settings, then export again") from None
+        raise CommandError(error.lines, code=exits.BAD_CONFIG, fix="correct the settings, then export again") from None
     for warning in exported.warnings:
-        say(f"warning: {warning}")
+        print_info(f"warning: {warning}")
     if out is None:
         _print(exported, as_json=as_json)
     else:
@@ -149,14 +157,14 @@ def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) ->
     out.mkdir(parents=True, exist_ok=True)
     there = [name for name, text in exported.files.items() if _differs(out / name, text)]
     if there and not force:
-        told = f"there already, and different: {', '.join(there)}"
-        raise CommandError(told, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force writes over them")
+        message = f"already there with other contents: {', '.join(there)}"
+        raise CommandError(message, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force overwrites them")
     for name, text in exported.files.items():
         (out / name).write_text(text, encoding="utf-8")
     if as_json:
         print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})
     else:
-        say(f"wrote {', '.join(str(out / name) for name in exported.files)}")
+        print_info(f"wrote {', '.join(str(out / name) for name in exported.files)}")
 
 
 def _differs(path: Path, text: str) -> bool:

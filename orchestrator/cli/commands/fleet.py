@@ -1,4 +1,4 @@
-"""`towline pools` and `towline workers`: the fleet as its supervisor last showed it."""
+"""`towline pools` and `towline workers`: the fleet as its supervisor last published it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.commands.drain import drained_note, is_drained
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.project_file import load_project
-from orchestrator.cli.times import Typed, typed_instant
+from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
@@ -17,7 +17,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import columns, echo, print_json, print_table, say, shown_seconds
+from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.config.messages import did_you_mean
 from queue_core.config.units import format_bytes, format_seconds
 
@@ -29,8 +29,8 @@ _CONCERNS: Final = {"late": "late", "at_max": "at its max", "no_starts": "starts
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What the supervisor showed last, and whether it is alive."""
+class ShownFleet:
+    """The supervisor's last snapshot, and whether the supervisor is alive."""
 
     snapshot: Json
     is_alive: bool
@@ -38,17 +38,17 @@ class Shown:
 
     @property
     def pools(self) -> dict[str, Json]:
-        """Pools by name."""
+        """The pools by name."""
         return cast("dict[str, Json]", self.snapshot.get("pools", {}))
 
     @property
     def workers(self) -> list[Json]:
-        """Workers, oldest first."""
+        """The workers, oldest first."""
         return cast("list[Json]", self.snapshot.get("workers", []))
 
 
-def shown_fleet(files: StateDir) -> Shown:
-    """The fleet of a state directory. Raises `CommandError` when no supervisor ever ran there."""
+def shown_fleet(files: StateDir) -> ShownFleet:
+    """Return the fleet of a state directory. Raises `CommandError` when no supervisor ever ran there."""
     snapshot = files.read_snapshot()
     if snapshot is None:
         raise CommandError(
@@ -59,18 +59,18 @@ def shown_fleet(files: StateDir) -> Shown:
         )
     shown_at = snapshot.get("shown_at")
     age = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
-    return Shown(snapshot, files.is_supervised(), max(0.0, age))
+    return ShownFleet(snapshot, files.is_supervised(), max(0.0, age))
 
 
 def titled(concern: Json) -> str:
-    """What is wrong with a pool, and why, in a line."""
+    """Return a line that says what is wrong with a pool, and why."""
     kinds = concern["kinds"]
     assert isinstance(kinds, list)
     return f"{', '.join(_CONCERNS.get(kind, str(kind)) for kind in kinds)}: {concern['why']}"
 
 
 def concerns_in(snapshot: Json) -> list[Json]:
-    """What is wrong with pools, as their supervisor saw it: `pool`, `kinds` and `why` of each."""
+    """Return the problems of pools that the supervisor reported: `pool`, `kinds` and `why` of each."""
     pools = snapshot.get("pools")
     found = []
     for name, pool in (pools if isinstance(pools, dict) else {}).items():
@@ -85,17 +85,16 @@ def concerns_in(snapshot: Json) -> list[Json]:
     examples=("towline pools", "towline pools resize --finish-by 09:00", "towline pools resize --finish-by never"),
 )
 @click.argument("pool", required=False)
-@click.option("--finish-by", "by", metavar="TIME", help="What waits for POOL is to be done by then (never: no longer).")
+@click.option("--finish-by", "by", metavar="TIME", help="Size POOL to finish its backlog by this time (never: cancel).")
 @file_option
 @json_option
 def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Pools of the settings file, or one: workers, what waits, what decided their size, what was asked by hand.
+    """List the pools, or one: workers, backlog, the rule that set their size, and overrides in force.
 
-    P99/SLO tells how late the leases of the last hour began: the 99th percentile of their waits, over the slo;
-    --json has the longest of them too. Suspects, tasks that were there at several deaths and wait to run alone, are
-    counted where there are some. --finish-by takes 09:00 (the next one, on this clock), 2026-03-29T09:00, or 2h
-    from now. The pool then has the smallest fleet that does what waits by then, and never fewer workers than its
-    slo needs.
+    P99/SLO shows how late the leases of the last hour began: the 99th percentile of their waits over the slo; --json
+    has the longest wait too. Suspected tasks, which were held at several deaths and wait to run alone, are counted.
+    --finish-by takes 09:00 (the next one, local time), 2026-03-29T09:00, or 2h from now. The pool then gets the
+    smallest fleet that finishes its backlog by then, and never fewer workers than its slo needs.
     """
     if by is not None:
         if pool is None:
@@ -104,8 +103,8 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
     files = state_of(load_project(file))
     shown = shown_fleet(files)
     if pool is not None and pool not in shown.pools:
-        told = f"there is no pool '{pool}'{did_you_mean(pool, shown.pools)}"
-        raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
+        message = f"there is no pool '{pool}'{did_you_mean(pool, shown.pools)}"
+        raise CommandError(message, code=exits.NO_INPUT, fix="`towline pools` lists them")
     found = {name: one for name, one in shown.pools.items() if pool in (None, name)}
     if as_json:
         state = {"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "drained": is_drained(files)}
@@ -130,7 +129,7 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
     )
     print_table(heads, rows, empty="no pools in the settings file")
     if note := drained_note(files):
-        say(note)
+        print_info(note)
     _warn(shown)
     return exits.OK
 
@@ -140,7 +139,7 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
 @file_option
 @json_option
 def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Workers of the settings file: what each does, how much memory it takes; and why others ended."""
+    """List the workers with state, leases and memory; and the latest deaths with their cause."""
     files = state_of(load_project(file))
     shown = shown_fleet(files)
     ended = files.read_deaths(limit=deaths)
@@ -153,17 +152,17 @@ def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     print_table(heads, rows, empty="no workers now")
     if ended:
         echo()
-        told = [(d.get("worker"), d.get("cause"), d.get("detail"), _lived(d)) for d in ended]
-        print_table(columns("ENDED", "CAUSE", "WHY", ">LIVED"), told, empty="")
+        ended_rows = [(d.get("worker"), d.get("cause"), d.get("detail"), _lived(d)) for d in ended]
+        print_table(columns("ENDED", "CAUSE", "WHY", ">LIVED"), ended_rows, empty="")
     _warn(shown)
     return exits.OK
 
 
-def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
-    """A pool as a row of a table."""
+def pool_row(name: str, pool: Json, workers: list[Json]) -> tuple[object, ...]:
+    """Return a pool as a table row."""
     sample, decision = _part(pool, "sample"), _part(pool, "decision")
     settings, waited = _part(pool, "settings"), _part(pool, "waited")
-    busy = sum(1 for worker in crew if worker.get("pool") == name and worker.get("state") == "busy")
+    busy = sum(1 for worker in workers if worker.get("pool") == name and worker.get("state") == "busy")
     limits = decision.get("limited_by")
     return (
         name,
@@ -182,11 +181,11 @@ def pool_row(name: str, pool: Json, crew: list[Json]) -> tuple[object, ...]:
 
 
 def worker_row(worker: Json, now: float) -> tuple[object, ...]:
-    """A worker as a row of a table."""
+    """Return a worker as a table row."""
     memory = int(_number(worker, "memory_bytes"))
     notes = ["adopted"] if worker.get("adopted") else []
     if worker.get("state") == "unresponsive":
-        notes.append(str(worker.get("condition") or "neither holds a lease nor asks for one"))
+        notes.append(str(worker.get("condition") or "neither holds nor requests a lease"))
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")
     return (
@@ -204,7 +203,7 @@ def worker_row(worker: Json, now: float) -> tuple[object, ...]:
 
 
 def _notes(pool: Json, decision: Json) -> list[str]:
-    """What was asked by hand, and how many suspects wait, where some do."""
+    """Return the overrides in force, and how many suspected tasks wait."""
     known = decision.get("notes")
     notes = list(map(str, known)) if isinstance(known, list) else []
     if suspects := int(_number(pool, "suspects")):
@@ -212,24 +211,24 @@ def _notes(pool: Json, decision: Json) -> list[str]:
     return notes
 
 
-def _instant(text: str) -> Typed | None:
+def _instant(text: str) -> TypedInstant | None:
     if text == "never":
         return None
     now = SystemMonotonicClock().wall_seconds()
     try:
-        instant = typed_instant(text, now=now, side="next")
+        instant = parse_instant(text, now=now, side="next")
     except ValueError as error:
         raise click.UsageError(f"--finish-by {error}") from None
     if instant.at <= now:
-        raise click.UsageError(f"--finish-by {text}: that is over")
+        raise click.UsageError(f"--finish-by {text}: that is in the past")
     return instant
 
 
-def _warn(shown: Shown) -> None:
+def _warn(shown: ShownFleet) -> None:
     if not shown.is_alive:
-        say(f"no supervisor is alive: this was {shown_seconds(shown.age_seconds)} ago")
+        print_info(f"no supervisor is alive: this was {shown_seconds(shown.age_seconds)} ago")
     elif shown.age_seconds > STALE_SECONDS:
-        say(f"the supervisor has not shown itself for {shown_seconds(shown.age_seconds)}: is it stuck?")
+        print_info(f"the supervisor has published nothing for {shown_seconds(shown.age_seconds)}: is it stuck?")
 
 
 def _part(pool: Json, name: str) -> Json:

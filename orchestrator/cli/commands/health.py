@@ -1,4 +1,4 @@
-"""`towline health`: for probes and scripts, whether a queue server and a supervisor are well; asked where they are."""
+"""`towline health`: check whether a queue server and a supervisor are healthy, for probes and scripts."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,12 +13,12 @@ from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.view import LIVE_SECONDS
 from queue_core.cli import exits
-from queue_core.cli.commands.health import ask, server_health
+from queue_core.cli.commands.health import probe, server_health
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json
-from queue_core.cli.target import Target, Where, answers, find_target
+from queue_core.cli.target import Target, TargetOptions, find_target, is_listening
 from queue_core.config.settings import ServerSettings
 
 READY: Final = "/v1/supervisor/readyz"
@@ -36,40 +36,39 @@ Part = Literal["all", "queue", "supervisor"]
     type=click.Choice(["all", "queue", "supervisor"]),
     default="all",
     show_default=True,
-    help="What must be well; all: the queue server, and the supervisor where there is one.",
+    help="What must be healthy; all: the queue server, and the supervisor if there is one.",
 )
 @target_options
-def health(part: Part, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
-    """Ask the queue server whether its store takes changes, and the supervisor whether its turns finish.
+def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Check that the queue server's store accepts changes and that the supervisor's turns finish.
 
-    The supervisor is asked at the URL of the server, else at supervisor.listen of the settings file, else looked for in
-    its state directory on this machine. Exit code 69 when something is not well. Pools that are late, at their max, or
-    start no worker are named with the cause, as far as this token may see them; that is no failure of either, and
-    changes no exit code.
+    The supervisor is looked for at the server's URL, then at supervisor.listen of the settings file, then in its state
+    directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, at their max, or start no
+    worker are listed with the cause, as far as this token may see them; they don't change the exit code.
     """
-    told: dict[str, object] = {"status": "ok"}
+    report: dict[str, object] = {"status": "ok"}
     target = find_target(**where) if part != "supervisor" or where["url"] else None
     if part != "supervisor":
         assert target is not None
-        told |= server_health(target)
+        report |= server_health(target)
     if part != "queue":
         found = _supervisor(target, where["file"])
         if found is None and part == "supervisor":
-            fix = "start it with `towline up` or `towline supervise`, and set supervisor.listen to ask it from afar"
+            fix = "start it with `towline up` or `towline supervise`; supervisor.listen lets other hosts reach it"
             raise CommandError("no supervisor answers", code=exits.UNAVAILABLE, fix=fix)
-        told |= {"supervisor": found} if found else {}
+        report |= {"supervisor": found} if found else {}
     if as_json:
-        print_json(told)
+        print_json(report)
     else:
-        for line in _shown(told):
+        for line in _shown(report):
             echo(line)
     return exits.OK
 
 
 def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] | None:
-    """How it is; None when there is none. Raises `CommandError` when it is not well."""
+    """Return the supervisor's health; None when there is no supervisor. Raises `CommandError` when it is unhealthy."""
     if target is not None and target.is_server:
-        found = ask(target, READY, what="the supervisor", missing="fine")
+        found = probe(target, READY, what="the supervisor", missing="fine")
         if found is not None:
             return found | {"concerns": _concerns_at(target)}
     path = file or Path(DEFAULT_FILE)
@@ -84,18 +83,18 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
     if listen is None:
         return None
     url = ServerSettings(listen=listen).url(project.directory)
-    if not answers(url):
+    if not is_listening(url):
         return None
     there = Target(url, "supervisor.listen", target.token if target else None)
-    found = ask(there, READY, what="the supervisor", missing="fine")
+    found = probe(there, READY, what="the supervisor", missing="fine")
     return found and found | {"concerns": _concerns_at(there)}
 
 
 def _concerns_at(target: Target) -> list[dict[str, object]]:
-    """What a supervisor tells of its pools; nothing where it may not be asked, or does not lead."""
+    """Return the problems a supervisor reports for its pools; none when the token may not read them."""
     found: dict[str, object] = {}
     with suppress(CommandError):
-        found = ask(target, POOLS, what="the supervisor", missing="fine") or {}
+        found = probe(target, POOLS, what="the supervisor", missing="fine") or {}
     pools = found.get("pools")
     return [
         {"pool": pool.get("pool"), "kinds": str(pool["concerns"]).split(","), "why": pool.get("concerns_why")}
@@ -112,9 +111,9 @@ def _local(project: Project) -> dict[str, object] | None:
     shown_at, phase = snapshot.get("shown_at"), snapshot.get("phase")
     age_seconds = SystemMonotonicClock().wall_seconds() - shown_at if isinstance(shown_at, int | float) else 0.0
     if age_seconds > LIVE_SECONDS:
-        told = f"not well: the supervisor has shown nothing for {age_seconds:.0f} s"
+        message = f"not well: the supervisor has published nothing for {age_seconds:.0f} s"
         fix = "look at its log; restart it"
-        raise CommandError(told, code=exits.UNAVAILABLE, where=str(files.path), fix=fix)
+        raise CommandError(message, code=exits.UNAVAILABLE, where=str(files.path), fix=fix)
     turn_age_seconds = round(max(0.0, age_seconds), 3)
     return {
         "status": "ok",
@@ -124,12 +123,12 @@ def _local(project: Project) -> dict[str, object] | None:
     }
 
 
-def _shown(told: dict[str, object]) -> Iterator[str]:
+def _shown(report: dict[str, object]) -> Iterator[str]:
     parts: list[str] = []
     concerns: list[dict[str, object]] = []
-    if "url" in told:
-        parts.append(f"ready: {told['url']} ({told['milliseconds']} ms)")
-    match told.get("supervisor"):
+    if "url" in report:
+        parts.append(f"ready: {report['url']} ({report['milliseconds']} ms)")
+    match report.get("supervisor"):
         case {"phase": phase, "concerns": list(concerns)}:
             parts.append(f"supervisor: {phase}")
         case _:

@@ -1,4 +1,4 @@
-"""`towline init`: a commented settings file and an example program, never over an existing one."""
+"""`towline init`: write a commented settings file and an example program; never overwrite existing files."""
 
 import json
 import re
@@ -8,11 +8,11 @@ from typing import Final
 import click
 
 from queue_core.cli import exits
+from queue_core.cli.commands.queues_apply import load_queue_file_entries
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import json_option
-from queue_core.cli.output import print_json, say
-from queue_core.cli.queue_files import load_queue_file_entries
+from queue_core.cli.output import print_info, print_json
 from queue_core.config.units import format_bytes
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.task import QueueSpec
@@ -28,7 +28,7 @@ _POOL: Final = """\
 
 
 def settings_text(entries: QueueFileEntries, *, head: str, source: str) -> str:
-    """The whole file: `head` (store and server), the queues, a pool for each behind `#`, and what is left out.
+    """Return the whole file: `head` (store, server), the queues, a commented pool for each, and what was left out.
 
     Args:
         source: name of the file that the queues come from.
@@ -76,12 +76,12 @@ def _key(name: str) -> str:
 
 
 def _list(texts: tuple[str, ...]) -> str:
-    """A list in YAML: JSON's quotes are YAML's."""
+    """Return a YAML list; JSON's quotes are valid YAML."""
     return json.dumps(texts, ensure_ascii=False)
 
 
 def _line(text: str) -> str:
-    """Text that fits into one comment line."""
+    """Return `text` on one line, for a comment."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
@@ -135,7 +135,7 @@ def resize(task: Task) -> None:
 
 @command(
     "init",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline init", "towline init --dir demo", "towline init --no-example", "towline init --from queue.yaml"),
 )
 @click.option(
@@ -151,7 +151,7 @@ def resize(task: Task) -> None:
 )
 @json_option
 def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Write towline.yaml, with comments, and tasks.py. Files that are there already are left alone, exit code 73."""
+    """Write towline.yaml, with comments, and tasks.py. Existing files are left alone: exit code 73."""
     if source is not None:
         settings = settings_text(load_queue_file_entries(source), head=HEAD, source=str(source))
         wanted = {folder / "towline.yaml": settings}
@@ -159,11 +159,11 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
         wanted = {folder / "towline.yaml": SETTINGS} | ({folder / "tasks.py": PROGRAM} if example else {})
     there = [path for path in wanted if path.exists()]
     if there:
-        told = f"{', '.join(map(str, there))}: there already, and left as it is"
-        raise CommandError(told, code=exits.CANT_CREATE, fix="name another folder with --dir, or move it away first")
+        message = f"{', '.join(map(str, there))}: exists already, and was left as it is"
+        raise CommandError(message, code=exits.CANT_CREATE, fix="name another folder with --dir, or move it away first")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in wanted.items():
-        with path.open("x", encoding="utf-8") as file:  # x: never over a file that came in between
+        with path.open("x", encoding="utf-8") as file:  # x: never overwrite a file that appeared in between
             file.write(text)
     if as_json:
         print_json({"written": [str(path) for path in wanted]})
@@ -171,7 +171,9 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
         click.echo("\n".join(f"wrote {path}" for path in wanted))
         place = "" if folder == Path() else f"cd {folder} && "
         if source is not None:
-            say(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
+            print_info(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
         else:
-            say(f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize")
+            print_info(
+                f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize"
+            )
     return exits.OK

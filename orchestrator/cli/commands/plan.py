@@ -1,4 +1,4 @@
-"""`towline plan`: one turn without the acting: sample, learn, decide, plan, print."""
+"""`towline plan`: sample, learn, decide and plan as one turn would, print the result and execute nothing."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -28,7 +28,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import opened
 
 
@@ -36,50 +36,50 @@ from queue_core.cli.target import opened
 @file_option
 @json_option
 def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """What a supervisor would do now for each pool, and why. Nothing is started, stopped or written.
+    """Show what a supervisor would do now for each pool, and why. Nothing is started, stopped or written.
 
-    Looks at the queues once, so arrival rates come from what an earlier supervisor learned, where one did.
+    The queues are sampled once, so arrival rates come from what an earlier supervisor learned, if there was one.
     """
     project = load_project(file)
     files, clock = state_of(project), SystemMonotonicClock()
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
-    for trouble in tracker.troubles():
-        say(trouble)
-    looked: dict[str, SharingPool] = {}
+    for trouble in tracker.take_errors():
+        print_info(trouble)
+    sampled: dict[str, SharingPool] = {}
     with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
         there = {spec.name for spec in queues.queues()}
         missing = [name for name in project.queue_file.queues if name not in there]
         source, fleets = QueueSource(queues), _fleets(project.pools, files, clock)
         states = {name: _state_of(learned.get(name)) for name in project.pools}
-        asked = [
+        queries = [
             SampleQuery(
                 pool, fleets[name].workers.keys(), lead_seconds(states[name].estimates, pool, DEFAULT_CONDITIONS)
             )
             for name, pool in project.pools.items()
         ]
-        ahead = source.samples([one for one in asked if one.pool.queue in there], now=clock.monotonic())
-        for one in asked:
-            pool, name = one.pool, one.pool.name
+        ahead = source.samples([query for query in queries if query.pool.queue in there], now=clock.monotonic())
+        for query in queries:
+            pool, name = query.pool, query.pool.name
             sample = ahead.get(name)
             try:
-                if pool.queue in missing:  # it is made at the next reload, and has no tasks until then
+                if pool.queue in missing:  # the next reload makes it; until then it has no tasks
                     sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
                 elif sample is None:
                     sample = source.sample(
-                        pool, workers=one.workers, ahead_seconds=one.ahead_seconds, now=clock.monotonic()
+                        pool, workers=query.workers, ahead_seconds=query.ahead_seconds, now=clock.monotonic()
                     )
                 elif isinstance(sample, SourceUnavailableError):
                     raise sample
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
-            looked[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
-    decided = _decided(looked, clock, tracker)
+            sampled[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
+    decided = _decide_in_order(sampled, clock, tracker)
     found = [decided[name] for name in project.pools]
     if as_json:
         made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
-        told = [decision.record() | _actions(todo) for decision, todo in found]
-        print_json([one | {"make_queue": made.get(str(one["pool"]))} for one in told])
+        records = [decision.record() | _actions(todo) for decision, todo in found]
+        print_json([one | {"make_queue": made.get(str(one["pool"]))} for one in records])
         return exits.OK
     for name in missing:
         echo(f"queue {name}: would be made")
@@ -88,16 +88,16 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     return exits.OK
 
 
-def _decided(
-    looked: dict[str, SharingPool], clock: MonotonicClock, tracker: ConditionsTracker
+def _decide_in_order(
+    sampled: dict[str, SharingPool], clock: MonotonicClock, tracker: ConditionsTracker
 ) -> dict[str, tuple[Decision, Plan]]:
-    """One decision after the other, in the order of a turn: those that one pool would start count for the next."""
-    shared = sharers(pool.spec for pool in looked.values())
+    """Decide for one pool after the other, in a turn's order: starts planned for one count for the next."""
+    shared = sharers(pool.spec for pool in sampled.values())
     found = {}
-    for name in sorted(looked, key=lambda name: order_of(looked[name].spec)):
-        pool, now = looked[name], clock.monotonic()
+    for name in sorted(sampled, key=lambda name: order_of(sampled[name].spec)):
+        pool, now = sampled[name], clock.monotonic()
         spec, conditions = tracker.of(pool.spec, pool.fleet)
-        others = [looked[other] for other in shared.get(name, ()) if looked[other].fleet.alive]
+        others = [sampled[other] for other in shared.get(name, ()) if sampled[other].fleet.alive]
         conditions = replace(conditions, helpers=tuple([helper(pool, other, now=now) for other in others]))
         learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
         decision = decide(
@@ -109,7 +109,7 @@ def _decided(
         for number, _ in enumerate(todo.spawn):
             worker = f"{name}-{number}"
             fleet = joined(fleet, worker=worker, ref="", spec_digest=spec.digest(), spawned_at=now)
-        looked[name] = replace(pool, fleet=fleet)
+        sampled[name] = replace(pool, fleet=fleet)
     return found
 
 
@@ -121,7 +121,7 @@ def _state_of(learned: object) -> PolicyState:
 
 
 def _fleets(pools: Iterable[str], files: StateDir, clock: MonotonicClock) -> dict[str, Fleet]:
-    """The pools' workers as a living supervisor shows them; without one there are none."""
+    """Return the pools' workers as a running supervisor published them; empty fleets without one."""
     fleets = {name: Fleet(name) for name in pools}
     snapshot = files.read_snapshot() if files.is_supervised() else None
     offset = clock.monotonic() - clock.wall_seconds()

@@ -1,4 +1,4 @@
-"""`towline reload`: the supervisor reads its settings file again, and whoever asks learns what came of it."""
+"""`towline reload`: make the supervisor read its settings file again, and print its answer."""
 
 import fcntl
 import os
@@ -20,26 +20,33 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_json, say
+from queue_core.cli.output import print_info, print_json
 
 POLL_SECONDS: Final = 0.05
 
 
 @command(
     "reload",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline reload", "towline reload --wait 1m --json", "systemctl reload towline"),
 )
-@click.option("--wait", "seconds", type=DURATION, default="15s", show_default=True, help="For its answer, at most.")
+@click.option(
+    "--wait",
+    "seconds",
+    type=DURATION,
+    default="15s",
+    show_default=True,
+    help="How long to wait for the answer, at most.",
+)
 @file_option
 @json_option
 def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Let the supervisor read its settings file again, and tell what changed.
+    """Make the supervisor read its settings file again, and print what changed.
 
-    The same as SIGHUP, or as a change of the file, which it notices by itself. A pool that did not change is not
-    touched; where workers have to be other ones they are replaced a few at a time, new before old. Queues that are new
-    in the file are made. Other settings that belong to no pool wait for the next start. Exit code 78: the file can't be
-    used, every mistake is told, and all goes on as before; 69: no supervisor is alive; 75: it did not answer in time.
+    This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
+    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made.
+    Other settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed,
+    and the supervisor goes on as before; 69: no supervisor is running; 75: it did not answer in time.
     """
     files = state_of(load_project(file))
     with _one_at_a_time(files):
@@ -50,7 +57,7 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
             print_json({"reloaded": False, "mistakes": mistakes})
             return exits.BAD_CONFIG
         raise CommandError(
-            list(map(str, mistakes)), code=exits.BAD_CONFIG, fix="mend the file; the supervisor goes on as before"
+            list(map(str, mistakes)), code=exits.BAD_CONFIG, fix="correct the file; the supervisor goes on as before"
         )
     changes = [change for change in _list(answer, "changes") if isinstance(change, dict)]
     waiting = [str(setting) for setting in _list(answer, "next_start")]
@@ -61,16 +68,16 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     for queue in made:
         click.echo(f"queue {queue}: made")
     for change in changes:
-        click.echo(_told(change))
+        click.echo(_change_line(change))
     if waiting:
-        say(f"for the next start only: {', '.join(waiting)}")
+        print_info(f"for the next start only: {', '.join(waiting)}")
     if not changes:
         click.echo("no pool changed")
     return exits.OK
 
 
 def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
-    """What the supervisor answers. Raises `CommandError`."""
+    """Return the supervisor's answer. Raises `CommandError`."""
     if not files.is_supervised():
         raise CommandError(
             "no supervisor is alive",
@@ -82,7 +89,7 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
     clock = SystemMonotonicClock()
     until = clock.monotonic() + seconds
     try:
-        files.ask_reload(request)
+        files.request_reload(request)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
     while True:
@@ -94,14 +101,14 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
                 f"no answer within {seconds:g} s",
                 code=exits.TRY_AGAIN,
                 where=str(files.path),
-                fix="it heeds the request when it can; `towline pools` and its log tell what it does",
+                fix="it will reload when it can; `towline pools` and its log show what it does",
             )
         time.sleep(POLL_SECONDS)
 
 
 @contextmanager
 def _one_at_a_time(files: StateDir) -> Iterator[None]:
-    """Another one who asks meanwhile waits for us: there is one answer."""
+    """Make concurrent reload commands wait for each other: there is one answer file."""
     try:
         make_folder(files.path)
         lock = os.open(files.path / "reload.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -119,7 +126,7 @@ def _list(answer: dict[str, object], key: str) -> list[object]:
     return found if isinstance(found, list) else []
 
 
-def _told(change: dict[str, object]) -> str:
+def _change_line(change: dict[str, object]) -> str:
     pool, kind = change.get("pool"), change.get("kind")
     if kind == "removed":
         return f"{pool}: removed; its workers finish what they hold"

@@ -1,4 +1,4 @@
-"""`towline check`, `config` and `schema`: the settings file, looked at from three sides."""
+"""`towline check`, `config` and `schema`: validate, print and describe the settings file."""
 
 import sys
 from pathlib import Path
@@ -11,18 +11,18 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, file_option, json_option, setting_options
-from queue_core.cli.output import columns, print_json, print_table, say
+from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.serving import flag_overrides
 
 
 @command("check", examples=("towline check", "towline check deploy/towline.yaml --import", "towline check --json"))
 @click.option(
-    "--import", "imports", is_flag=True, help="Also import each pool's app, and see that its tags are handled."
+    "--import", "imports", is_flag=True, help="Also import each pool's app, and check that it handles the pool's tags."
 )
 @file_argument
 @json_option
 def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Read the settings file and list every mistake, each with its line and column. Exit code 78 when there is one."""
+    """Read the settings file and list every mistake with line and column. Exit code 78 when there is one."""
     try:
         project = load_project(file)
         problems = [*_store_problems(project), *(_imported(project) if imports else [])]
@@ -35,11 +35,11 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
         print_json({"mistakes": problems, "notes": list(project.notes)})
         return exits.BAD_CONFIG if problems else exits.OK
     for note in project.notes:
-        say(f"note: {note}")
+        print_info(f"note: {note}")
     if problems:
-        raise CommandError(problems, code=exits.BAD_CONFIG, fix="mend what the app needs, then check again")
+        raise CommandError(problems, code=exits.BAD_CONFIG, fix="fix the app, then check again")
     queues, pools = len(project.queue_file.queues), len(project.pools)
-    click.echo(f"{file or DEFAULT_FILE}: right, {queues} queue(s), {pools} pool(s)")
+    click.echo(f"{file or DEFAULT_FILE}: valid, {queues} queue(s), {pools} pool(s)")
     return exits.OK
 
 
@@ -47,7 +47,9 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     "config",
     examples=("towline config", "towline config --origin", "TOWLINE_STORE=sqlite:///b.db towline config --origin"),
 )
-@click.option("--origin", is_flag=True, help="Where each value comes from: flag, variable, file and line, or default.")
+@click.option(
+    "--origin", is_flag=True, help="Show where each value comes from: flag, variable, file and line, or default."
+)
 @setting_options
 @file_option
 @json_option
@@ -61,7 +63,7 @@ def config(
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Print every setting in force. A flag comes before a TOWLINE_... variable, then the file, then the default."""
+    """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default."""
     flags = flag_overrides(
         [
             (("store",), store),
@@ -85,7 +87,7 @@ def config(
 )
 @json_option
 def schema(as_json: bool) -> int:  # noqa: ARG001, FBT001
-    """Print the JSON Schema of the settings file; editors complete and check by it."""
+    """Print the JSON Schema of the settings file; editors complete and validate with it."""
     import json
 
     click.echo(json.dumps(json_schema(), indent=2))
@@ -93,7 +95,7 @@ def schema(as_json: bool) -> int:  # noqa: ARG001, FBT001
 
 
 def _store_problems(project: Project) -> list[str]:
-    """Return the fault of the store's URL that only its driver can find."""
+    """Return the errors in the store's URL that only its driver can find."""
     from queue_core.errors import InvalidSettingError
     from queue_core.stores import check_url
 
@@ -106,10 +108,10 @@ def _store_problems(project: Project) -> list[str]:
 
 
 def _imported(project: Project) -> list[str]:
-    """What keeps a pool's app from being used, pool by pool."""
+    """Return the reasons why pools' apps can't be used, pool by pool."""
     from orchestrator.sources.pull_queue import tags_of
     from queue_core.errors import QueueError
-    from queue_core.worker.loading import load_app
+    from queue_core.worker.app import load_app
 
     problems = []
     path, modules = list(sys.path), set(sys.modules)
@@ -117,13 +119,13 @@ def _imported(project: Project) -> list[str]:
         if pool.app is None:
             continue
         try:
-            also = Path(pool.app_folder) if pool.app_folder else None
-            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), also=also)
+            folder = Path(pool.app_folder) if pool.app_folder else None
+            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), app_folder=folder)
             app.offer(pool.queue, tags_of(pool))
         except QueueError as error:
             problems.append(f"pools.{pool.name}.app: {error}")
         finally:
-            sys.path[:] = path  # the next pool's `tasks` may be another file
+            sys.path[:] = path  # the next pool's `tasks` may be a different file
             for name in set(sys.modules) - modules:
                 if name == pool.app.partition(":")[0]:
                     del sys.modules[name]

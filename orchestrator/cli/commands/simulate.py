@@ -1,4 +1,4 @@
-"""`towline simulate`: what arrivals would cost, and how late they would be, with the pools of settings files."""
+"""`towline simulate`: what arrivals would cost, and how late tasks would be, with the pools of settings files."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
-from orchestrator.cli.arrivals import read_files, told_as_failure
-from orchestrator.cli.candidates import Chosen, candidates_of, chosen_pools, parsed_slos, world_of
+from orchestrator.cli.arrivals import as_command_error, read_files
+from orchestrator.cli.candidates import PoolChoice, candidates_of, chosen_pools, parsed_slos, world_of
 from orchestrator.cli.study_output import end_progress, progress_of, show
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.simulation.rules import RULES
@@ -29,24 +29,24 @@ _NONE: Final = "none"
 
 
 def study_options(function: Callable[..., int]) -> Callable[..., int]:
-    """What is tried, in which world, and how it is shown."""
+    """Add the options for what is tried, in which world, and how it is shown."""
     for option in (
         click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write a chart to this SVG file."),
         click.option("--chart", is_flag=True, help="Draw arrivals and workers over time."),
-        click.option("--seed", default=1, show_default=True, type=int, help="The same one gives the same run."),
-        click.option("--cores", type=click.IntRange(1, 4096), help="Of the host  [default: this one's]"),
-        click.option("--startup", metavar="SECONDS", help="Mean time a start takes; or several measured ones: 1.1,1.3"),
+        click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same run."),
+        click.option("--cores", type=click.IntRange(1, 4096), help="Cores of the host  [default: this one's]"),
+        click.option("--startup", metavar="SECONDS", help="Mean start-up time, or several measured ones: 1.1,1.3"),
         click.option(
             "--rules",
             default=_ALL,
             show_default=True,
             metavar="NAMES",
-            help=f"Compare with these: {', '.join(RULES)}; or none.",
+            help=f"Scaling rules to compare with: {', '.join(RULES)}; or none.",
         ),
-        click.option("--max", "most", type=click.IntRange(1, MAX_WORKERS), help="Instead of workers.max."),
-        click.option("--min", "least", type=click.IntRange(0, MAX_WORKERS), help="Instead of workers.min."),
-        click.option("--slo", metavar="LIST", help="Instead of the pools' own, such as 30s; several: 10,20,60"),
-        click.option("--pool", help="This pool only  [default: every pool of the file]"),
+        click.option("--max", "most", type=click.IntRange(1, MAX_WORKERS), help="Replaces workers.max."),
+        click.option("--min", "least", type=click.IntRange(0, MAX_WORKERS), help="Replaces workers.min."),
+        click.option("--slo", metavar="LIST", help="Replaces the pools' own slo, such as 30s; several: 10,20,60"),
+        click.option("--pool", help="Only this pool  [default: every pool of the file]"),
     ):
         function = option(function)
     return function
@@ -63,10 +63,16 @@ def study_options(function: Callable[..., int]) -> Callable[..., int]:
     ),
 )
 @click.argument("arrivals", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--shape", metavar="SHAPE", help="Invent arrivals: poisson, even, sine, steps or bursts; see above.")
+@click.option("--shape", metavar="SHAPE", help="Generate arrivals: poisson, even, sine, steps or bursts; see above.")
 @click.option("--slot", type=DURATION, help="Length of a slot, for a file of counts.")
-@click.option("--service", type=DURATION, help="How long a task takes, where the file does not tell.")
-@click.option("--spread", default=1.0, show_default=True, type=click.FloatRange(0, 100), help="Deviation over mean.")
+@click.option("--service", type=DURATION, help="How long a task takes, if the file does not say.")
+@click.option(
+    "--spread",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(0, 100),
+    help="Standard deviation of that time over its mean.",
+)
 @click.option("--queue", help="Of a lifecycle log: this queue's tasks  [default: the pool's]")
 @tag_options
 @study_options
@@ -94,10 +100,10 @@ def simulate(
     files: Sequence[Path],
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """What these ARRIVALS would cost with the pools of a settings file, and how late tasks would be.
+    """Simulate ARRIVALS with the pools of a settings file: what they would cost, and how late tasks would be.
 
-    The pools decide as under a supervisor, in virtual time: a day of a task a second takes seconds. Each is compared
-    with the cheapest schedule in hindsight, and with rules that others size pools by.
+    Pools decide as under a supervisor, in virtual time: a day with a task per second takes seconds. Each pool is
+    compared with the cheapest schedule in hindsight, and with scaling rules that other systems use.
 
     ARRIVALS is a CSV file with a header (arrival_s and service_s, a row per task; or count, a row per slot), or the
     queue's lifecycle log. SHAPE is poisson:RATE, even:RATE, sine:LOW..HIGH, steps:LOW..HIGH or bursts:TASKS, then
@@ -124,9 +130,9 @@ def studied(
     seed: int,
     is_json: bool,
 ) -> list[StudyRow]:
-    """A study with its progress shown."""
+    """Run a study and show its progress."""
     progress = progress_of(is_json=is_json)
-    gc.disable()  # a tenth of the time, and values without a circle among them leave it nothing to find
+    gc.disable()  # garbage collection takes a tenth of the time and finds nothing: these values have no cycles
     try:
         return study(workload, world, candidates, rules=rules, seed=seed, progress=progress)
     finally:
@@ -135,14 +141,14 @@ def studied(
 
 
 def parsed_rules(text: str) -> list[str]:
-    """Names of rules. Raises `CommandError`."""
+    """Parse the names of rules. Raises `CommandError`."""
     if text == _ALL:
         return list(RULES)
     names = [] if text == _NONE else [name.strip() for name in text.split(",")]
     for name in names:
         if name not in RULES:
-            told = f"there is no rule '{name}'{did_you_mean(name, list(RULES))}"
-            raise CommandError(told, code=exits.USAGE, fix=f"there are {', '.join(RULES)}; or all, or none")
+            message = f"there is no rule '{name}'{did_you_mean(name, list(RULES))}"
+            raise CommandError(message, code=exits.USAGE, fix=f"there are {', '.join(RULES)}; or all, or none")
     return names
 
 
@@ -159,7 +165,7 @@ def _recorded(
     if slot is not None and slot <= 0:
         raise click.UsageError(f"--slot must be more than 0 s: {slot:g}")
     if shape is not None:
-        with told_as_failure():
+        with as_command_error():
             return RecordedTasks(read_shape(shape, rng=rng))
     return read_files(arrivals, rng=rng, service=service, slot_seconds=slot, wanted=wanted)
 
@@ -170,8 +176,8 @@ def _services(service: float | None, spread: float) -> ServiceTimes | None:
     return None if service is None else ServiceTimes(service, spread)
 
 
-def _wanted(chosen: Sequence[Chosen], *, queue: str | None, tags: Sequence[str], untagged: bool) -> LogFilter:
-    """Which tasks of a lifecycle log: as asked, else those of the only pool."""
+def _wanted(chosen: Sequence[PoolChoice], *, queue: str | None, tags: Sequence[str], untagged: bool) -> LogFilter:
+    """Return which tasks of a lifecycle log to use: those the options name, else those of the only pool."""
     if queue is not None or tags or untagged:
         return LogFilter(queue, frozenset(tags) or None, untagged)
     filters = {one.wanted for one in chosen}

@@ -1,4 +1,4 @@
-"""`towline top`: pools and workers, drawn anew every second."""
+"""`towline top`: pools and workers, redrawn every second."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.commands.fleet import Shown, pool_row, shown_fleet, worker_row
+from orchestrator.cli.commands.fleet import ShownFleet, pool_row, shown_fleet, worker_row
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import state_of
@@ -19,7 +19,7 @@ from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_json
-from queue_core.process.terminal_text import clean
+from queue_core.process.terminal import clean
 
 _POOL_HEADS = (
     *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "p99/slo", "rule", "limited by"),
@@ -38,12 +38,12 @@ _STATE_STYLES = {
 
 
 @command("top", examples=("towline top", "towline top --every 500ms", "towline top --once"))
-@click.option("--every", type=DURATION, default="1s", show_default=True, help="Between two pictures.")
-@click.option("--once", is_flag=True, help="One picture, then end.")
+@click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between refreshes.")
+@click.option("--once", is_flag=True, help="Print once and exit.")
 @file_option
 @json_option
 def top(every: float, once: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Pools, workers and waits, live, until Ctrl-C. With --json: one object per picture, a line each."""
+    """Show pools, workers and waits live, until Ctrl-C. With --json: one object per refresh, one per line."""
     files = state_of(load_project(file))
     shown_fleet(files)
     pause = threading.Event()
@@ -55,7 +55,7 @@ def top(every: float, once: bool, file: Path | None, as_json: bool) -> int:  # n
         return exits.OK
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         while True:
-            live.update(_picture(files), refresh=True)
+            live.update(_screen(files), refresh=True)
             pause.wait(max(0.1, every))
 
 
@@ -64,28 +64,28 @@ def _print(files: StateDir, *, as_json: bool) -> None:
     if as_json:
         print_json({"alive": shown.is_alive, **shown.snapshot})
     else:
-        Console().print(_picture(files))
+        Console().print(_screen(files))
 
 
-def _picture(files: StateDir) -> Group:
+def _screen(files: StateDir) -> Group:
     shown = shown_fleet(files)
     return Group(_header(shown), "", _pools(shown), "", _workers(shown), *_last(files))
 
 
-def _header(shown: Shown) -> Text:
+def _header(shown: ShownFleet) -> Text:
     phase, url = _text(shown.snapshot.get("phase")), _text(shown.snapshot.get("url"))
     state = Text(phase, style="green") if shown.is_alive else Text("not alive", style="red")
     return Text.assemble(("towline  ", "bold"), url, "  supervisor ", state, f"  {len(shown.workers)} workers")
 
 
-def _pools(shown: Shown) -> Table:
+def _pools(shown: ShownFleet) -> Table:
     table = _table(_POOL_HEADS)
     for name, pool in shown.pools.items():
         table.add_row(*(Text(_text(cell)) for cell in pool_row(name, pool, shown.workers)))
     return table
 
 
-def _workers(shown: Shown) -> Table:
+def _workers(shown: ShownFleet) -> Table:
     table = _table(_WORKER_HEADS)
     now = SystemMonotonicClock().wall_seconds()
     for worker in shown.workers:
@@ -97,8 +97,8 @@ def _workers(shown: Shown) -> Table:
 def _last(files: StateDir) -> list[Text]:
     lines = [Text("")]
     for one in files.read_decisions(limit=5):
-        told = f"{one.get('pool')}  {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}"
-        lines.append(Text(clean(told), style="dim", no_wrap=True, overflow="ellipsis"))
+        message = f"{one.get('pool')}  {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}"
+        lines.append(Text(clean(message), style="dim", no_wrap=True, overflow="ellipsis"))
     return lines
 
 

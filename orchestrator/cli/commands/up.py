@@ -1,4 +1,4 @@
-"""`towline up` and `towline supervise`: the supervisor, with or without the queue server in the same process."""
+"""`towline up` and `towline supervise`: run the supervisor, with or without the queue server in the process."""
 
 import os
 import secrets
@@ -28,32 +28,31 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked
 from queue_core.errors import ListenError
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.server.extensions import Extensions
-from queue_core.server.http import socket_activation
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.server import ServerThread
+from queue_core.server.server import ServerThread, pass_on_socket
 
 RENEW: Final = -1
-"""What stands for an exit code until every resource is let go of, and the new program may start."""
+"""A marker in place of an exit code: release every resource, then execute the new program."""
 
 
 def begin_as_daemon() -> None:
-    """Before anything else: as the first process of a container go on in a child; heed no reload before we can."""
-    stay_first()
+    """Prepare the process: run in a child when we are a container's first process; ignore reloads until ready."""
+    run_as_init()
     ignore_control_signals()
 
 
 def renew(listening: int | None) -> NoReturn:
-    """Execute the command that we were started by, as it is installed now.
+    """Execute the command that started this process, as it is installed now.
 
     Args:
-        listening: a descriptor of the address that is to stay ours meanwhile, if any.
+        listening: the descriptor of the listening socket to keep, if any.
     """
     command = [sys.executable, *sys.orig_argv[1:]]
     structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
@@ -61,8 +60,8 @@ def renew(listening: int | None) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
-        socket_activation.leave(listening)
-    os.execv(sys.executable, command)  # noqa: S606  it is ourselves
+        pass_on_socket(listening)
+    os.execv(sys.executable, command)  # noqa: S606  our own command line
 
 
 @command(
@@ -90,11 +89,11 @@ def up(
     """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
 
     SIGHUP, a change of the file, or `towline reload` reloads the pools. The first SIGTERM lets workers finish within
-    their grace, a second one ends them. SIGUSR2 starts this command anew in the same process, as it is installed now,
-    while workers work on and callers wait; SIGUSR1 ends it and leaves the workers to the next one.
+    their grace, a second one kills them. SIGUSR2 restarts this command in the same process, as it is installed now,
+    while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the next supervisor.
 
-    Under systemd it says when it is ready and feeds the watchdog by finished turns; as the first process of a container
-    it collects orphans. Exit code 78: the settings are wrong, and starting it again does not help.
+    Under systemd it reports readiness and feeds the watchdog after each turn; as a container's first process it reaps
+    orphans. Exit code 78: the settings are wrong, and a restart does not help.
     """
     begin_as_daemon()
     flags = flag_overrides(
@@ -111,18 +110,20 @@ def up(
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
-        opened = stack.enter_context(opened_store(settings, directory))
+        opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        pulse, paths = _pulse()
+        heartbeat, paths = _heartbeat_and_paths()
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, also=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
             raise listen_failure(error) from None
         url = server.start()
         stack.callback(server.stop)
         click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
-        code = _supervise(project, url=url, token=ours, worker_token=workers, file=file, flags=flags, pulse=pulse)
+        code = _supervise(
+            project, url=url, token=ours, worker_token=workers, file=file, flags=flags, heartbeat=heartbeat
+        )
         if code == RENEW:
             kept = server.hand_over()
     return renew(kept) if code == RENEW else code
@@ -145,20 +146,20 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = bearer_token()
     with ExitStack() as stack:
-        pulse, paths = _pulse(is_alone=True)
+        heartbeat, paths = _heartbeat_and_paths(is_alone=True)
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, paths)
-            click.echo(f"telling of them at {listener.start()}", err=True)
+            click.echo(f"pool statistics at {listener.start()}", err=True)
             stack.callback(listener.stop)
-        code = _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), pulse=pulse)
+        code = _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), heartbeat=heartbeat)
     return renew(None) if code == RENEW else code
 
 
-def _pulse(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
-    """What the supervisor will show, and the paths that tell of it."""
+def _heartbeat_and_paths(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
+    """Return the heartbeat that the supervisor will update, and the HTTP paths that read it."""
     clock = SystemMonotonicClock()
-    pulse = Heartbeat(now=clock.monotonic())
-    return pulse, fleet_paths(pulse, clock, is_alone=is_alone)
+    heartbeat = Heartbeat(now=clock.monotonic())
+    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone)
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
@@ -170,10 +171,10 @@ def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener
 
 
 def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
-    """The server's options, the supervisor's own token, and that of its workers.
+    """Return the server's options, the supervisor's own token, and its workers' token.
 
-    The supervisor's is made up, and known to this process alone. A worker's comes from the settings: a worker may be
-    adopted by the next supervisor, and must still be let in. Raises `CommandError` when there is none.
+    The supervisor's token is random and known only to this process. The workers' token comes from the settings: the
+    next supervisor may adopt a worker, whose token must still be valid. Raises `CommandError` when there is none.
     """
     if not options.tokens:
         return options, None, None
@@ -182,8 +183,8 @@ def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str |
         for token in options.tokens:
             if token.role & role:
                 return replace(options, tokens=(*options.tokens, own)), own.secret, token.secret
-    told = "server.tokens: none of role worker or admin, and the pools' workers need one"
-    raise CommandError(told, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
+    message = "server.tokens: the pools' workers need a token of role worker or admin"
+    raise CommandError(message, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
 
 
 def _supervise(
@@ -194,7 +195,7 @@ def _supervise(
     worker_token: str | None,
     file: Path | None,
     flags: tuple[Override, ...],
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
 ) -> int:
     try:
         with open_supervisor(
@@ -204,7 +205,7 @@ def _supervise(
             worker_token=worker_token,
             loader=lambda queues: pools_loader(file, flags=flags, started_with=project, queues=queues),
             watched=file or Path(DEFAULT_FILE),
-            pulse=pulse,
+            heartbeat=heartbeat,
         ) as supervisor:
             code = supervisor.run()
             return RENEW if supervisor.is_renewed else code

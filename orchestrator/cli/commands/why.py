@@ -1,4 +1,4 @@
-"""`towline why POOL`: what was seen, which rule decided, and what held it back; now, before, or at a time."""
+"""`towline why POOL`: explain a decision: what was sampled, which rule decided, and which guards held it back."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.commands.drain import drained_note, is_drained
 from orchestrator.cli.commands.fleet import Json, shown_fleet
 from orchestrator.cli.project_file import load_project
-from orchestrator.cli.times import typed_instant
+from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import state_of
@@ -18,7 +18,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say, shown_seconds
+from queue_core.cli.output import echo, print_info, print_json, shown_seconds
 from queue_core.config.messages import did_you_mean
 
 MAX_READ: Final = 50_000
@@ -39,24 +39,24 @@ _SEEN: Final = (
     ),
 )
 @click.argument("pool")
-@click.option("--at", "then", metavar="TIME", help="The decision in force then: 14:05, 2026-03-29T14:05, or 2h (ago).")
-@click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
 @click.option(
-    "--full", is_flag=True, help="With every input, where they are kept; and the decision made again from them."
+    "--at", "then", metavar="TIME", help="Show the decision in force at 14:05, 2026-03-29T14:05, or 2h (ago)."
 )
+@click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
+@click.option("--full", is_flag=True, help="Show every recorded input, and repeat the decision from them.")
 @file_option
 @json_option
 def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Why POOL has the size it has: what was seen, which rule decided, which task forced it, what held it back.
+    """Explain the size of POOL: what was sampled, which rule decided, which task forced it, which guards held it back.
 
-    A decision is kept when it changed the pool, or was held back in a new way; between two of them the earlier holds.
+    A decision is recorded when it changed the pool, or was held back in a new way; it holds until the next one.
     """
     project = load_project(file)
     files = state_of(project)
     shown = shown_fleet(files)
     if pool not in shown.pools and pool not in project.pools:
-        told = f"there is no pool '{pool}'{did_you_mean(pool, [*shown.pools, *project.pools])}"
-        raise CommandError(told, code=exits.NO_INPUT, fix="`towline pools` lists them")
+        message = f"there is no pool '{pool}'{did_you_mean(pool, [*shown.pools, *project.pools])}"
+        raise CommandError(message, code=exits.NO_INPUT, fix="`towline pools` lists them")
     now = SystemMonotonicClock().wall_seconds()
     at = now if then is None else _instant(then, now=now)
     kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
@@ -87,7 +87,7 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
         echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
     if not found and current is None:
-        say("no decision yet" if then is None else f"no decision is kept from before {_clock(at)}")
+        print_info("no decision yet" if then is None else f"no decision is on record before {_clock(at)}")
     return exits.OK
 
 
@@ -102,16 +102,16 @@ def _print(pool: str, decision: Json) -> None:
     for note in _list(decision, "notes"):
         echo(f"  in force: {note}")
     for title, names in _SEEN:
-        told = ", ".join(f"{decision[name]} {word}" for name, word in names if name in decision)
-        if told:
-            echo(f"  seen: {told} {title}")
+        seen = ", ".join(f"{decision[name]} {word}" for name, word in names if name in decision)
+        if seen:
+            echo(f"  seen: {seen} {title}")
     learned = _learned(decision)
     if learned:
         echo(f"  learned: {learned}")
 
 
 def _learned(decision: Json) -> str:
-    """What the numbers behind a decision say, those that it has."""
+    """Return the learned figures behind a decision, as a sentence."""
     sentences = (
         ("service_seconds", "a task takes {:.3g} s"),
         ("startup_seconds", "a start {:.3g} s"),
@@ -120,15 +120,15 @@ def _learned(decision: Json) -> str:
         ("slo_seconds", "of the slo of {:g} s can be planned with"),
         ("slack", "(slack {:.2f})"),
     )
-    told = [text.format(value) for name, text in sentences if isinstance(value := decision.get(name), int | float)]
+    parts = [text.format(value) for name, text in sentences if isinstance(value := decision.get(name), int | float)]
     held = decision.get("held")
     if isinstance(held, dict):
-        told += [f"{level} is kept for {seconds:g} s when spare" for level, seconds in held.items()]
-    return ", ".join(told).replace(" s, of the slo", " s of the slo").replace(", (slack", " (slack")
+        parts += [f"{level} is kept for {seconds:g} s when spare" for level, seconds in held.items()]
+    return ", ".join(parts).replace(" s, of the slo", " s of the slo").replace(", (slack", " (slack")
 
 
 def _inputs(files: StateDir, pool: str, decision: Json) -> object:
-    """All that the decision was made from, if it is still kept."""
+    """Return all inputs of the decision, if they are still recorded."""
     for one in files.read_replays(limit=MAX_REPLAYS):
         if one.get("pool") == pool and abs(_at(one) - _at(decision)) < 0.01:
             return one.get("inputs")
@@ -137,17 +137,17 @@ def _inputs(files: StateDir, pool: str, decision: Json) -> object:
 
 def _print_again(inputs: object, decision: Json | None) -> None:
     if inputs is None or decision is None:
-        say("its inputs are no longer kept")
+        print_info("its inputs are no longer recorded")
         return
     try:
         again = replayed(inputs)
     except ValueError as error:
-        say(f"its inputs can't be read, as those of another version can't: {error}")
+        print_info(f"its inputs can't be read; another version may have written them: {error}")
         return
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
     ago = shown_seconds(SystemMonotonicClock().wall_seconds() - _at(decision))
-    told = f"{again.target} workers, {same} (--json shows them)"
-    echo(f"  the decision of {ago} ago, made again from its {_count(inputs)} inputs: {told}")
+    outcome = f"{again.target} workers, {same} (--json shows them)"
+    echo(f"  the decision of {ago} ago, repeated from its {_count(inputs)} inputs: {outcome}")
 
 
 def _count(value: object) -> int:
@@ -158,7 +158,7 @@ def _count(value: object) -> int:
 
 def _instant(text: str, *, now: float) -> float:
     try:
-        return typed_instant(text, now=now, side="last").at
+        return parse_instant(text, now=now, side="last").at
     except ValueError as error:
         raise click.UsageError(f"--at {error}") from None
 

@@ -1,31 +1,217 @@
-"""`towline why-died WORKER`: how a worker ended, what it held, what became of that, and what to do."""
+"""`towline why-died WORKER`: how a worker died, which tasks it held, what became of them and what to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeAlias, cast
 from urllib.parse import urlencode
 
 import click
 
-from orchestrator.cli.death_report import Json, Now, headline, told
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.exits import Cause
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_json, say
+from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
 from queue_core.cli.target import Target, opened
+from queue_core.clock import Instant
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
+from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.server.schemas import task_out
-from queue_core.task import StoredTask
+from queue_core.task import StoredTask, TaskState
+
+Json: TypeAlias = Mapping[str, object]
+
+_MIB: Final = 1 << 20
+_ADVICE: Final[Mapping[str, str]] = {
+    Cause.OUT_OF_MEMORY: "give the pool's workers more memory, or fewer tasks at a time (concurrency); recycle.memory"
+    " replaces a worker that grows slowly before the kernel does",
+    Cause.CRASHED: "its last lines should say why; a handler that only raises never ends its worker",
+    Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
+    Cause.QUEUE_LOST: "`towline health` tells whether the server answers; the worker is replaced by itself",
+    Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
+    Cause.UNRESPONSIVE: "its handler kept the interpreter lock, or the worker was stopped from outside: where there is"
+    " a stack, it shows which call; what may keep the lock for long is best a program of its own",
+    Cause.UNKNOWN: "nobody saw how it ended; its log in the state folder, under workers/, may",
+}
+_NOTHING_TO_DO: Final = "nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class TasksNow:
+    """The present state of the tasks that a dead worker held: those that still exist, and those ended since.
+
+    `ended_by` names the worker that deleted a task, as far as the server remembers. `trouble` says why nothing is
+    known.
+    """
+
+    at: Instant
+    tasks: Mapping[tuple[str, str], StoredTask] = field(default_factory=dict)
+    ended_by: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    trouble: str = ""
+
+
+def headline(death: Json, *, now: float) -> str:
+    """Return one line: worker, time, cause and how many tasks it held."""
+    held = number(death, "held_total") or len(_held(death))
+    holding = f", holding {held:,.0f} task{'' if held == 1 else 's'}" if held else ""
+    return f"{_ago(death, now):<12} {death.get('worker')}  {death.get('cause')}: {death.get('detail')}{holding}"
+
+
+def report_lines(death: Json, now: TasksNow, *, wall_seconds: float) -> Iterator[str]:
+    """Yield the whole death report, line by line."""
+    lived = number(death, "lived_seconds")
+    after = f" after {shown_seconds(lived)}" if lived is not None else ""
+    yield f"{death.get('worker')} of pool {death.get('pool')} died {_ago(death, wall_seconds)}{after}"
+    start = " (its start failed: it never held a task)" if death.get("failed_start") else ""
+    yield f"  cause: {death.get('cause')}: {death.get('detail')}{start}"
+    memory = _memory(death)
+    if memory:
+        yield f"  memory: {memory}"
+    yield from _held_lines(death, now)
+    yield from _section(death, "stack", "where its threads were before it was ended")
+    yield from _section(death, "last_lines", "its last lines")
+    yield f"  what to do: {advice(death, now)}"
+
+
+def fate(one: Json, now: TasksNow) -> str:
+    """Describe what became of one held task: at the death, and since."""
+    key = (str(one.get("queue")), str(one.get("task")))
+    then = _then(one)
+    if now.trouble:
+        return then
+    task = now.tasks.get(key)
+    if task is None:
+        by = now.ended_by.get(key)
+        return f"{then}; gone since" + (f": done by {by}" if by else ": done, or deleted")
+    return f"{then}; {_state(task, now.at)}"
+
+
+def advice(death: Json, now: TasksNow) -> str:
+    """Return what the operator can do about this death."""
+    cause, name = str(death.get("cause")), _signal_name(death)
+    steps = []
+    if cause == Cause.SIGNALLED and name == "SIGKILL":
+        steps.append("if nobody sent SIGKILL, `journalctl -k | grep -i -e oom -e killed` tells whether the kernel did")
+    elif cause == Cause.SIGNALLED:
+        steps.append(
+            f"{name or 'a signal'} comes from native code or from outside: env: {{PYTHONFAULTHANDLER: '1'}} shows where"
+        )
+    elif cause == Cause.DRAINED and _held(death):
+        steps.append(_ADVICE[Cause.OVERDUE])
+    elif cause in _ADVICE:
+        steps.append(_ADVICE[cause])
+    if death.get("failed_start"):
+        steps.append("growth of the pool waits and tries again; the same start by hand: `towline work MODULE:APP`")
+    dead = [one for one in _held(death) if _is_dead(one, now)]
+    if dead:
+        first = dead[0]
+        steps.append(
+            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: mend the handler, then"
+            f" `towline redrive {first.get('queue')} {first.get('task')}`"
+        )
+    return "; ".join(steps) or _NOTHING_TO_DO
+
+
+def number(record: Json, name: str) -> float | None:
+    """Return a number of a record, or None."""
+    value = record.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
+    held = _held(death)
+    if not held:
+        yield "  held: " + (
+            "not known: the queue was unavailable, then and since" if death.get("held_unknown") else "nothing"
+        )
+        return
+    total = int(number(death, "held_total") or len(held))
+    yield f"  held: {total:,} task{'' if total == 1 else 's'}" + (
+        f", of which {len(held)} are on record" if total > len(held) else ""
+    )
+    for one in held:
+        tag = f" [{one['tag']}]" if one.get("tag") else ""
+        seconds = number(one, "held_seconds")
+        held_for = f" for {shown_seconds(seconds)}" if seconds is not None else ""
+        lease = f", lease {one['lease_number']}" if one.get("lease_number") else ""
+        yield f"    {one.get('queue')}/{one.get('task')}{tag}{held_for}{lease}: {fate(one, now)}"
+    if now.trouble:
+        yield f"    what has become of them since is not known: {now.trouble}"
+
+
+def _section(death: Json, name: str, title: str) -> Iterator[str]:
+    lines = death.get(name)
+    if isinstance(lines, list) and lines:
+        yield f"  {title}:"
+        for line in lines:
+            yield f"    {line}"
+
+
+def _then(one: Json) -> str:
+    deaths = number(one, "deaths")
+    times = f" (the {_ordinal(int(deaths))} death while it was held)" if deaths and deaths > 1 else ""
+    match one.get("fate"):
+        case "dead":
+            return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
+        case "held back":
+            return f"suspect{times}, held back to run alone"
+        case _:
+            return f"given back{times}"
+
+
+def _state(task: StoredTask, now: Instant) -> str:
+    if task.state is TaskState.LEASED:
+        return f"leased now by {task.worker or 'nobody'} (lease {task.leases})"
+    if task.state is TaskState.DEAD:
+        return f"dead now: {task.reason}" if task.reason else "dead now"
+    if task.state is TaskState.DELAYED and task.eta > now:
+        return f"waits until {shown_instant(task.eta)}"
+    return "ready now"
+
+
+def _is_dead(one: Json, now: TasksNow) -> bool:
+    task = now.tasks.get((str(one.get("queue")), str(one.get("task"))))
+    return task.state is TaskState.DEAD if task is not None else bool(now.trouble) and one.get("fate") == "dead"
+
+
+def _memory(death: Json) -> str:
+    peak, limit = number(death, "memory_peak_bytes"), number(death, "memory_limit_bytes")
+    parts = [] if peak is None else [f"{format_bytes(round(peak / _MIB) * _MIB)} at its peak"]
+    if limit is not None:
+        parts.append(f"limit {format_bytes(round(limit / _MIB) * _MIB)}")
+    return ", ".join(parts)
+
+
+def _signal_name(death: Json) -> str:
+    detail = str(death.get("detail"))
+    return next((word for word in detail.replace(":", " ").split() if word.startswith("SIG")), "")
+
+
+def _held(death: Json) -> Sequence[Json]:
+    held = death.get("held")
+    return [one for one in held if isinstance(one, dict)] if isinstance(held, list) else []
+
+
+def _ago(death: Json, now: float) -> str:
+    at = number(death, "at")
+    return "some time ago" if at is None else f"{shown_seconds(max(0.0, now - at))} ago"
+
+
+def _ordinal(count: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th") if count % 100 not in {11, 12, 13} else "th"
+    return f"{count}{ending}"
+
 
 MAX_READ: Final = 50_000
 MAX_SHOWN: Final = 20
@@ -62,22 +248,22 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
         for one in found:
             echo(headline(one, now=wall_seconds))
         if not found:
-            say("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
+            print_info("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK
     death = _chosen(worker, deaths, files)
-    now = _looked_up(death, file=file)
+    now = _tasks_now(death, file=file)
     if as_json:
         since = [task_out(task) for task in now.tasks.values()]
         done = [{"queue": queue, "task": task, "worker": by} for (queue, task), by in now.ended_by.items()]
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK
-    for line in told(death, now, wall_seconds=wall_seconds):
+    for line in report_lines(death, now, wall_seconds=wall_seconds):
         echo(line)
     return exits.OK
 
 
 def _chosen(worker: str, deaths: Sequence[Json], files: StateDir) -> Json:
-    """The death of exactly this worker, or of the only one whose name begins so. Raises `CommandError`."""
+    """Return the death of this worker, or of the only one whose name starts so. Raises `CommandError`."""
     known: dict[str, Json] = {}
     for death in deaths:
         known.setdefault(str(death.get("worker")), death)
@@ -107,15 +293,15 @@ def _living(files: StateDir) -> set[str]:
     return {str(one.get("worker")) for one in workers if isinstance(one, dict)} if isinstance(workers, list) else set()
 
 
-def _looked_up(death: Json, *, file: Path | None) -> Now:
-    """What the queue knows now of the tasks that it held."""
+def _tasks_now(death: Json, *, file: Path | None) -> TasksNow:
+    """Look up the tasks that the worker held in the queue."""
     at = QueueClock().now()
     wanted: dict[str, list[str]] = {}
     held = death.get("held")
     for one in held if isinstance(held, list) else ():
         wanted.setdefault(str(one.get("queue")), []).append(str(one.get("task")))
     if not wanted:
-        return Now(at)
+        return TasksNow(at)
     tasks: dict[tuple[str, str], StoredTask] = {}
     try:
         with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
@@ -123,16 +309,16 @@ def _looked_up(death: Json, *, file: Path | None) -> Now:
                 page = queues.queue(queue).peek(names=names[:MAX_PEEK_TASKS], limit=MAX_PEEK_TASKS)
                 tasks |= {(queue, task.shown_name): task for task in page.tasks}
             missing = {(queue, name) for queue, names in wanted.items() for name in names} - tasks.keys()
-            return Now(at, tasks, _ended_by(missing, target) if missing and target.is_server else {})
+            return TasksNow(at, tasks, _ended_by(missing, target) if missing and target.is_server else {})
     except (QueueError, CommandError) as error:
-        return Now(at, trouble=str(error))
+        return TasksNow(at, trouble=str(error))
 
 
 def _ended_by(missing: set[tuple[str, str]], target: Target) -> Mapping[tuple[str, str], str]:
-    """Who did tasks that are gone, as far as the server's memory of events goes."""
+    """Return which worker deleted the tasks that are gone, as far as the server remembers events."""
     found: dict[tuple[str, str], str] = {}
     caller = HttpCaller(target.url, token=target.token, retries=Retries(tries=1), timeout_seconds=5.0)
-    with suppress(QueueError):  # a worker's token may not ask for events: then that is not told
+    with suppress(QueueError):  # a worker's token may not read events: then nothing is known
         answer = caller.get(f"/v1/events?{urlencode({'limit': EVENTS})}")
         for event in cast("list[dict[str, object]]", answer["events"]):
             key = (str(event.get("queue")), str(event.get("task")))

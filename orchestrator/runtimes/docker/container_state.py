@@ -1,4 +1,4 @@
-"""What an engine tells of a container, as values: how it is, and how it ended. Pure."""
+"""The engine's view of a container as values: its labels, its phase, and how it ended. Pure."""
 
 import signal
 from collections.abc import Mapping
@@ -12,11 +12,14 @@ WORKER_LABEL: Final = "towline.worker"
 POOL_LABEL: Final = "towline.pool"
 SPEC_LABEL: Final = "towline.spec"
 SPAWNED_AT_LABEL: Final = "towline.spawned_at"
+"""Seconds since the epoch."""
 HOST_LABEL: Final = "towline.host"
 APP_LABEL: Final = "towline.app"
 STOP_SIGNAL_LABEL: Final = "towline.stop_signal"
 ORPHAN_GRACE_LABEL: Final = "towline.orphan_grace"
+"""Seconds that an `app` worker runs on without a supervisor."""
 ORPHAN_LABEL: Final = "towline.orphan_seconds"
+"""Seconds after which a container without a supervisor may be killed: its orphan grace and its grace."""
 
 Phase = Literal["created", "running", "paused", "ended"]
 
@@ -37,9 +40,9 @@ _MAX_REASON_CHARS: Final = 500
 
 @value
 class KnownContainer:
-    """One container of a supervisor, by its labels. `spawned_at` is in seconds since the epoch.
+    """A supervisor's container, read from its labels. `spawned_at` is in seconds since the epoch.
 
-    `host` names where that supervisor is; `orphan_seconds` is how long the container may do without it.
+    `host` identifies the supervisor's host; `orphan_seconds` is how long the container may run without a supervisor.
     """
 
     container: str
@@ -55,7 +58,7 @@ class KnownContainer:
 
 @value
 class ContainerExit:
-    """How a container ended. Exactly one of `code` and `signal` is known, or neither: nobody can tell any more."""
+    """How a container ended. Either `code` or `signal` is set, or neither when that is unknown."""
 
     code: int | None = None
     signal: int | None = None
@@ -65,7 +68,7 @@ class ContainerExit:
 
 
 def known_of(listed: object) -> KnownContainer | None:
-    """One entry of the engine's list of containers; None when it has not all of our labels."""
+    """Read one entry of the engine's list of containers; None when it lacks some of our labels."""
     labels = mapping(at(listed, "Labels"))
     names = (STATE_LABEL, WORKER_LABEL, POOL_LABEL, SPEC_LABEL, SPAWNED_AT_LABEL)
     state, worker, pool, digest, spawned = (text(labels.get(name)) for name in names)
@@ -78,36 +81,36 @@ def known_of(listed: object) -> KnownContainer | None:
 
 
 def phase_of(inspected: object) -> Phase:
-    """How a container is, by its inspection."""
+    """Return a container's phase from its inspection."""
     state = at(inspected, "State")
     return _PHASES.get(text(at(state, "Status")), "running")
 
 
 def pid_of(inspected: object) -> int:
-    """Its first process, as the engine's host counts; 0 when it has none."""
+    """Return the pid of the container's first process on the engine's host; 0 when it has none."""
     pid = at(inspected, "State", "Pid")
     return pid if isinstance(pid, int) else 0
 
 
 def stop_signal_of(inspected: object) -> str:
-    """What asks it to finish."""
+    """Return the signal that asks the container to finish."""
     return text(at(inspected, "Config", "StopSignal")) or "SIGTERM"
 
 
 def memory_limit_of(inspected: object) -> int | None:
-    """The most memory it may have, in bytes; None without a limit."""
+    """Return the container's memory limit in bytes; None without one."""
     limit = at(inspected, "HostConfig", "Memory")
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
 def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> ContainerExit:
-    """How it ended, by its inspection; `saw_out_of_memory`: the engine had told that it ran out of memory.
+    """Return how a container ended, from its inspection; `saw_out_of_memory`: the engine sent an `oom` event.
 
-    `was_asked`: the engine was asked to signal it, or may have been. Where it was not, a SIGKILL may be the kernel's,
-    for want of memory: an engine may fail to notice that of a container which ends with it.
+    `was_asked`: a signal was, or may have been, requested through the engine. If not, a SIGKILL may be the kernel's for
+    lack of memory, which an engine may fail to notice when the whole container ends with it.
 
-    An engine tells a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
-    taken for one that was ended by a signal.
+    An engine reports a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
+    indistinguishable.
     """
     state = at(inspected, "State")
     code = at(state, "ExitCode")
@@ -116,16 +119,16 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: 
     reason = text(at(state, "Error"))[:_MAX_REASON_CHARS]
     is_fatal = ran_out and ending.signal == signal.SIGKILL
     if ran_out and not is_fatal and not reason:
-        reason = "a process of it was ended by the kernel: out of memory"
+        reason = "one of its processes was killed by the kernel: out of memory"
     limit = memory_limit_of(inspected)
     if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_asked or reason):
         within = f"with a limit of {limit / _MIB:,.0f} MiB"
-        reason = f"nobody is known to have asked for it: perhaps it was out of memory, {within}"
+        reason = f"no request for it is known: perhaps it was out of memory, {within}"
     return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason)
 
 
 def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:
-    """How it ended, by its exit code alone."""
+    """Return how a container ended, from its exit code alone."""
     if code is None:
         return ContainerExit(reason=reason)
     if _SIGNAL_BASE < code <= _SIGNAL_BASE + _MAX_SIGNAL:
@@ -134,20 +137,20 @@ def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:
 
 
 def failed_start(message: str, *, program: str, pool: str) -> str:
-    """Why an engine could not start a container, in words for the pool's owner."""
-    said = message.lower()
+    """Return why an engine could not start a container, as a message for the pool's owner."""
+    lower = message.lower()
     what = f"can't start a worker of pool {pool}"
-    if "executable file not found" in said or (f'exec: "{program.lower()}"' in said and "no such file" in said):
+    if "executable file not found" in lower or (f'exec: "{program.lower()}"' in lower and "no such file" in lower):
         return f"{what}: no such command: {program}; give its path in the image"
-    if "permission denied" in said and "exec" in said:
+    if "permission denied" in lower and "exec" in lower:
         return f"{what}: {program} may not be executed; chmod +x it in the image, or name its interpreter first"
-    if "exec format error" in said:
+    if "exec format error" in lower:
         return f"{what}: {program} is not a program of this host; give it a #! line, or name its interpreter first"
     return f"{what}: {message[:_MAX_REASON_CHARS]}"
 
 
 def nanoseconds(stamp: str) -> int | None:
-    """An instant of the engine's clock since the epoch, from 2026-11-22T04:02:53.486004071Z; None when it is none."""
+    """Parse the engine's time stamp 2026-11-22T04:02:53.486004071Z to nanoseconds since the epoch; None if invalid."""
     whole, _, rest = stamp.rstrip("Z").partition(".")
     try:
         seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
@@ -157,19 +160,19 @@ def nanoseconds(stamp: str) -> int | None:
 
 
 def at(data: object, *path: str) -> object:
-    """What lies under these keys; None when it does not."""
+    """Return the value under these keys; None when there is none."""
     for key in path:
         data = data.get(key) if isinstance(data, Mapping) else None
     return data
 
 
 def mapping(data: object) -> Mapping[str, object]:
-    """The same when it is a mapping; else an empty one."""
+    """Return `data` if it is a mapping, else an empty one."""
     return data if isinstance(data, Mapping) else {}
 
 
 def text(data: object) -> str:
-    """The same when it is text; else none."""
+    """Return `data` if it is text, else ""."""
     return data if isinstance(data, str) else ""
 
 

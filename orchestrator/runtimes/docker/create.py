@@ -1,4 +1,4 @@
-"""What an engine is asked to make for one worker: the body of a `containers/create`, from settings. Pure."""
+"""Build the body of `containers/create` for one worker from the settings. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -19,26 +19,28 @@ TOKEN_SECRET: Final = "towline-token"  # noqa: S105  the file's name
 URL_SECRET: Final = "towline-url"  # noqa: S105
 APP_MODULE: Final = "queue_core.worker"
 HOST_NAME: Final = "host.docker.internal"
+"""The name of the host inside its containers."""
 STOP_MARGIN_SECONDS: Final = 2
+"""Time between the worker's grace and the engine's own SIGKILL, so that ours comes first."""
 MAX_PIDS: Final = 4096
-"""Processes and threads of one worker, at most: well above what handlers need, and an end to a fork bomb."""
+"""The maximum of processes and threads per worker: well above what handlers need, and a limit to fork bombs."""
 NO_NEW_PRIVILEGES: Final = "no-new-privileges:true"
 ROOT_UID: Final = 0
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104  compared with, not bound
-# What a container finds elsewhere, or must not have: a token can be read by whoever may ask the engine, and a state
-# directory marks the processes of the host.
-_NOT_HANDED_ON: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
+# Variables that a container gets in another way, or must not have: anyone with access to the engine can read a token,
+# and a state directory identifies processes of the host.
+_NOT_PASSED: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
 
 
 @value
 class HostPaths:
-    """What a supervisor has on its host for a container: paths as the engine's host calls them.
+    """The supervisor's files that a container needs: paths on the engine's host.
 
-    `state` names the supervisor's state directory among all of all hosts, `host` its host. `lock` is the file that a
-    living supervisor holds locked, `token` one with the worker's token, `url` one with the queue's URL where that has a
-    password in it; None where there is none, or the engine's host has it not. `socket_uid` is the user that the queue's
-    socket belongs to.
+    `state` identifies the supervisor's state directory across hosts, `host` its host. `lock` is a file that a living
+    supervisor holds locked, `token` a file with the worker's token, `url` a file with the queue's URL if that contains
+    a password; None without one, or if the engine runs on another host. `socket_uid` is the owner of the queue's
+    socket.
     """
 
     state: str
@@ -51,7 +53,7 @@ class HostPaths:
 
 @value
 class Mount:
-    """A file or folder of the host, or a named volume, as a container sees it."""
+    """A file or folder of the host, or a named volume, mounted in a container."""
 
     source: str
     target: str
@@ -59,7 +61,7 @@ class Mount:
     is_path: bool = True
 
     def body(self) -> dict[str, object]:
-        """As the engine wants it. A source that is missing is an error, and is never made by the engine."""
+        """Return the mount as the engine's JSON. A missing source is an error; the engine never creates it."""
         return {
             "Type": "bind" if self.is_path else "volume",
             "Source": self.source,
@@ -68,37 +70,39 @@ class Mount:
         }
 
 
-def creation(
-    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
+def container_body(
+    request: SpawnRequest, settings: ContainerSettings, *, paths: HostPaths, spawned_at: float
 ) -> dict[str, object]:
-    """The container of a worker, spawned at this second since the epoch. Raises `SpawnError` for a queue that it
-    could never reach."""
+    """Return the body that creates a worker's container, spawned at this second since the epoch.
+
+    Raises `SpawnError` if the container could never reach the queue.
+    """
     pool = request.pool
-    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
-    environment = environment_of(request, url=url, around=around)
+    url, mounts = url_and_mounts(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    environment = environment_of(request, url=url, paths=paths)
     mounts += [mount_of(Volume.parse(text)) for text in settings.volumes]
     mounts += [Mount(path, f"{SECRETS_TARGET}/{name}") for name, path in sorted(settings.secrets.items())]
-    if around.lock is not None:
-        mounts.append(Mount(around.lock, LOCK_TARGET))
-    if around.token is not None:
-        mounts.append(Mount(around.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
-    if around.url is not None:
-        mounts.append(Mount(around.url, f"{SECRETS_TARGET}/{URL_SECRET}"))
+    if paths.lock is not None:
+        mounts.append(Mount(paths.lock, LOCK_TARGET))
+    if paths.token is not None:
+        mounts.append(Mount(paths.token, f"{SECRETS_TARGET}/{TOKEN_SECRET}"))
+    if paths.url is not None:
+        mounts.append(Mount(paths.url, f"{SECRETS_TARGET}/{URL_SECRET}"))
     body: dict[str, object] = {
         "Image": settings.image,
         "Entrypoint": [],
         "Cmd": command_of(pool, settings),
         "Env": [f"{name}={text}" for name, text in sorted(environment.items())],
-        "Labels": labels_of(request, settings, around=around, spawned_at=spawned_at),
+        "Labels": labels_of(request, settings, paths=paths, spawned_at=spawned_at),
         "StopSignal": settings.stop_signal,
         "StopTimeout": math.ceil(pool.grace) + STOP_MARGIN_SECONDS,
-        "Healthcheck": {"Test": ["NONE"]},  # an image's own asks a server, by a process every few seconds
+        "Healthcheck": {"Test": ["NONE"]},  # an image's own would start a process every few seconds
         "HostConfig": host_config(
             settings,
             mounts,
             needs_host_name=urlsplit(url).hostname == HOST_NAME,
-            # A socket of another user's is closed to a root that may not pass over modes.
-            capabilities=["DAC_OVERRIDE"] if _is_anothers_socket(url, settings, around) else [],
+            # Root without DAC_OVERRIDE can't open another user's socket.
+            capabilities=["DAC_OVERRIDE"] if _is_foreign_socket(url, settings, paths) else [],
         ),
     }
     if pool.cwd is not None:
@@ -109,39 +113,39 @@ def creation(
 
 
 def command_of(pool: PoolSpec, settings: ContainerSettings) -> list[str]:
-    """What runs. An image's entrypoint is left out: a worker is the program that its pool names, and nothing else."""
+    """Return the worker's command. The image's entrypoint is not used: only the pool's program runs."""
     return list(pool.command or (settings.python, "-m", APP_MODULE))
 
 
-def environment_of(request: SpawnRequest, *, url: str, around: HostPaths) -> dict[str, str]:
-    """The variables of a container: those of its pool, then the request's as they hold inside."""
+def environment_of(request: SpawnRequest, *, url: str, paths: HostPaths) -> dict[str, str]:
+    """Return a container's variables: its pool's, then the request's, adapted to paths in the container."""
     environment = dict(request.pool.env)
-    environment.update({k: v for k, v in request.environment.items() if k not in _NOT_HANDED_ON})
-    if around.url is not None:
+    environment.update({k: v for k, v in request.environment.items() if k not in _NOT_PASSED})
+    if paths.url is not None:
         environment["TOWLINE_URL_FILE"] = f"{SECRETS_TARGET}/{URL_SECRET}"
     elif url:
         environment["TOWLINE_URL"] = url
-    if around.lock is not None:
+    if paths.lock is not None:
         environment["TOWLINE_SUPERVISOR_LOCK"] = LOCK_TARGET
-    if around.token is not None:
+    if paths.token is not None:
         environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
     return environment
 
 
 def labels_of(
-    request: SpawnRequest, settings: ContainerSettings, *, around: HostPaths, spawned_at: float
+    request: SpawnRequest, settings: ContainerSettings, *, paths: HostPaths, spawned_at: float
 ) -> dict[str, str]:
-    """What tells whose container it is, for as long as it is there."""
-    told = request.environment
-    orphan_grace = float(told.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
+    """Return the labels by which the container is recognised after a restart."""
+    environment = request.environment
+    orphan_grace = float(environment.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
     return {
         **settings.labels,
-        labels.STATE_LABEL: around.state,
+        labels.STATE_LABEL: paths.state,
         labels.WORKER_LABEL: request.worker,
         labels.POOL_LABEL: request.pool.name,
-        labels.SPEC_LABEL: told["TOWLINE_SPEC"],
+        labels.SPEC_LABEL: environment["TOWLINE_SPEC"],
         labels.SPAWNED_AT_LABEL: f"{spawned_at:.6f}",
-        labels.HOST_LABEL: around.host,
+        labels.HOST_LABEL: paths.host,
         labels.APP_LABEL: request.pool.app or "",
         labels.STOP_SIGNAL_LABEL: settings.stop_signal,
         labels.ORPHAN_GRACE_LABEL: f"{orphan_grace:g}",
@@ -149,9 +153,9 @@ def labels_of(
     }
 
 
-def _is_anothers_socket(url: str, settings: ContainerSettings, around: HostPaths) -> bool:
+def _is_foreign_socket(url: str, settings: ContainerSettings, paths: HostPaths) -> bool:
     is_mounted = settings.url is None and url.startswith("unix://")
-    return is_mounted and settings.user is None and around.socket_uid != ROOT_UID
+    return is_mounted and settings.user is None and paths.socket_uid != ROOT_UID
 
 
 def host_config(
@@ -161,9 +165,9 @@ def host_config(
     needs_host_name: bool = False,
     capabilities: Sequence[str] = (),
 ) -> dict[str, object]:
-    """Return the limits, network and mounts of a container that the engine never starts again.
+    """Return the limits, network and mounts of a container that the engine never restarts.
 
-    It has no capability of root's but `capabilities`, and gains none by a program that is set to another user.
+    It has none of root's capabilities but `capabilities`, and can't gain any through a setuid program.
     """
     config: dict[str, object] = {
         "CapDrop": ["ALL"],
@@ -195,10 +199,10 @@ def mount_of(volume: Volume) -> Mount:
     return Mount(volume.source, volume.target, volume.is_read_only, volume.is_path)
 
 
-def reached(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, list[Mount]]:
-    """The queue's URL as a container has to write it, and what it must see of the host for it.
+def url_and_mounts(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, list[Mount]]:
+    """Return the queue's URL for use in a container, and the mounts it needs.
 
-    Of a socket it is given the folder: a server that is started again makes another socket there. Raises `SpawnError`.
+    Of a socket the folder is mounted, because a restarted server creates another socket there. Raises `SpawnError`.
     """
     found = settings.url or url
     if found.startswith("unix://"):
@@ -213,7 +217,7 @@ def reached(url: str, settings: ContainerSettings, *, pool: str) -> tuple[str, l
 
 
 def is_out_of_reach(url: str, settings: ContainerSettings) -> bool:
-    """Whether it is a loopback address, which in a container means the container itself."""
+    """Return whether the URL is a loopback address, which in a container is the container itself."""
     network = settings.network or ""
     if network == "host" or network.startswith("container:"):
         return False
@@ -221,7 +225,7 @@ def is_out_of_reach(url: str, settings: ContainerSettings) -> bool:
 
 
 def unreachable(url: str, *, pool: str) -> str:
-    """The same in words, with what to do."""
+    """Return the message for a URL that is out of reach, with what to do."""
     return (
         f"a container of pool {pool} can't reach the queue at {url}, which is its own loopback: let the queue listen "
         f"on an address that containers reach, or on unix:/path, or give the container network: host, or its own url"

@@ -1,6 +1,6 @@
-"""The Docker Engine as its SDK's low-level client speaks to it: one client a thread, a limit on every call.
+"""Access the Docker Engine through its SDK's low-level client: one client per thread, a time limit on every call.
 
-What the engine refuses stays a `docker.errors.APIError`; that it cannot be asked is a `RuntimeUnavailableError`.
+An error of the engine stays a `docker.errors.APIError`; an engine that can't be reached is a `RuntimeUnavailableError`.
 """
 
 import os
@@ -20,13 +20,14 @@ from docker.utils import kwargs_from_env
 from orchestrator.errors import RuntimeUnavailableError
 
 CALL_SECONDS: Final = 10.0
-"""How long an engine may take to answer a question."""
+"""Time limit of a call that only reads."""
 WORK_SECONDS: Final = 60.0
-"""How long it may take to do something: on a busy host a start takes long."""
+"""Time limit of a call that changes something: on a busy host a start takes long."""
 DIAL_SECONDS: Final = 5.0
+"""Time limit of a raw connection's opening."""
 DEFAULT_ENGINE: Final = "unix:///var/run/docker.sock"
 
-# An engine that is going down, or has just lost its own daemon, answers with these; nothing is wrong with the pool.
+# Errors of an engine that shuts down or has lost its daemon; the pool is not at fault.
 _GOING_AWAY: Final = (
     "context canceled",
     "context deadline exceeded",
@@ -45,14 +46,14 @@ class Events(Protocol):
 
 
 class EngineResponse(Protocol):
-    """An answer of the engine to a bare request."""
+    """The engine's response to a raw request."""
 
     status_code: int
     headers: Mapping[str, str]
 
 
 class Api(Protocol):
-    """What we use of `docker.APIClient`."""
+    """The part of `docker.APIClient` that we use."""
 
     timeout: float
     headers: MutableMapping[str, str | bytes]
@@ -77,47 +78,47 @@ class Api(Protocol):
 
 
 class DockerEngine:
-    """One engine. Any thread may ask for its client; each has its own, as they keep connections."""
+    """An engine. Each thread gets its own client, as clients keep connections."""
 
     def __init__(self, url: str | None = None, *, environment: Mapping[str, str] | None = None) -> None:
-        """`url` None: that of DOCKER_HOST, with its certificates, or the local engine's."""
-        self._mistake = ""
+        """`url` None: DOCKER_HOST with its certificates, or the local engine."""
+        self._config_error = ""
         given: dict[str, object] = {}
         try:
             given = kwargs_from_env(dict(os.environ if environment is None else environment) or {"": ""})
         except docker.errors.DockerException as error:
-            self._mistake = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
+            self._config_error = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
         self._settings: dict[str, object] = {**given, "base_url": url or given.get("base_url") or DEFAULT_ENGINE}
-        self._mine = threading.local()
+        self._local = threading.local()
         self._all: list[Api] = []
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The engine's URL."""
         return str(self._settings["base_url"])
 
     @property
     def socket_path(self) -> str | None:
-        """The socket of an engine of this very host; None when it is reached otherwise."""
+        """The socket of an engine on this host; None when it is reached otherwise."""
         return self.url.removeprefix("unix://") if self.url.startswith("unix://") else None
 
     @property
     def tls(self) -> object:
-        """The certificates it is spoken to with, as the SDK's `TLSConfig`; None without."""
+        """The certificates of the connection, as the SDK's `TLSConfig`; None without."""
         return self._settings.get("tls")
 
     def api(self, *, seconds: float = CALL_SECONDS) -> Api:
-        """This thread's client, with a limit on the calls that follow. Raises `RuntimeUnavailableError`."""
-        if self._mistake:
-            raise RuntimeUnavailableError(self._mistake)
+        """Return this thread's client; `seconds` limits the calls that follow. Raises `RuntimeUnavailableError`."""
+        if self._config_error:
+            raise RuntimeUnavailableError(self._config_error)
         if self.socket_path is not None:
-            # The SDK leaves a socket open that it could not connect.
-            with answering(self.url):
+            # The SDK leaks a socket that it could not connect.
+            with translated_errors(self.url):
                 dial(self).close()
-        known: Api | None = getattr(self._mine, "api", None)
+        known: Api | None = getattr(self._local, "api", None)
         if known is None:
-            with answering(self.url):
-                known = self._mine.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)
+            with translated_errors(self.url):
+                known = self._local.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)
             if self.socket_path is not None:
                 # On a socket the SDK keeps a connection for each address it called: 25 a thread, and no setting for it.
                 known.headers["Connection"] = "close"
@@ -127,14 +128,14 @@ class DockerEngine:
         return known
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         for api in self._all:
             api.close()
         self._all.clear()
 
 
 def dial(engine: DockerEngine) -> socket.socket:
-    """A bare connection to the engine. Raises `OSError`."""
+    """Open a raw connection to the engine. Raises `OSError`."""
     if engine.socket_path is not None:
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         local.settimeout(DIAL_SECONDS)
@@ -146,7 +147,7 @@ def dial(engine: DockerEngine) -> socket.socket:
         return local
     where = urlsplit(engine.url)
     if where.scheme == "ssh":
-        raise OSError("an engine over ssh does not send output as it comes")
+        raise OSError("an engine over ssh can't stream output")
     plain = socket.create_connection((where.hostname or "", where.port or 2375), timeout=DIAL_SECONDS)
     certificates = engine.tls
     if certificates is None and where.scheme != "https":
@@ -161,13 +162,13 @@ def dial(engine: DockerEngine) -> socket.socket:
 
 
 @contextmanager
-def answering(url: str) -> Iterator[None]:
-    """Whatever keeps an engine from being asked becomes a `RuntimeUnavailableError` that says what and what to do."""
+def translated_errors(url: str) -> Iterator[None]:
+    """Turn every failure to reach the engine into a `RuntimeUnavailableError` that says what to do."""
     try:
         yield
     except docker.errors.APIError as error:
-        if any(word in explained(error).lower() for word in _GOING_AWAY):
-            raise RuntimeUnavailableError(f"the engine at {url} is going away: {explained(error)}") from error
+        if any(word in error_text(error).lower() for word in _GOING_AWAY):
+            raise RuntimeUnavailableError(f"the engine at {url} is going away: {error_text(error)}") from error
         raise
     except (requests.exceptions.Timeout, TimeoutError, urllib3.exceptions.TimeoutError) as error:
         raise RuntimeUnavailableError(f"the engine at {url} does not answer") from error
@@ -177,13 +178,13 @@ def answering(url: str) -> Iterator[None]:
         raise RuntimeUnavailableError(f"the engine at {url} can't be reached: {_reason(error)}") from error
 
 
-def explained(error: docker.errors.APIError) -> str:
-    """What the engine says is wrong."""
+def error_text(error: docker.errors.APIError) -> str:
+    """Return the engine's own error message."""
     return str(error.explanation or error)
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in few words: the SDK wraps an error of the system up to five times."""
+    """Return the innermost cause's message: the SDK wraps a system error up to five times."""
     seen: BaseException = error
     for _ in range(10):
         inner = seen.__cause__ or seen.__context__

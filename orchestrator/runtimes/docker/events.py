@@ -1,4 +1,4 @@
-"""Watches an engine: one stream of events for all containers, and a look at all of them whenever it had to be opened.
+"""Watch an engine: one stream of events for all containers, and a review of all of them when it is opened.
 
 The list of containers is the truth; an event only says where to look, and sooner.
 """
@@ -16,61 +16,63 @@ from orchestrator import events
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import at
-from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, answering, explained
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, error_text, translated_errors
 from orchestrator.runtimes.docker.registry import ContainerRegistry
 
 log = structlog.get_logger()
 
 RETRY_SECONDS: Final = 1.0
+"""Pause before the stream of events is opened again."""
 PING_SECONDS: Final = 5.0
-_ASKS_TO_FINISH: Final = str(int(signal.SIGTERM))
-_WORTH_A_LOOK: Final = frozenset({"die", "destroy", "start", "unpause"})
+"""Interval at which the engine is pinged: a hung engine keeps its streams open."""
+_STOP_SIGNAL: Final = str(int(signal.SIGTERM))
+_INSPECTED_ACTIONS: Final = frozenset({"die", "destroy", "start", "unpause"})
 
 
 class EngineWatch:
-    """One thread for the events of one engine, and one that asks now and then whether it answers at all."""
+    """A thread for one engine's events, and one that checks now and then whether it answers."""
 
     def __init__(
-        self, engine: DockerEngine, ward: ContainerRegistry, *, state: str, review: Callable[[], None]
+        self, engine: DockerEngine, registry: ContainerRegistry, *, state: str, review: Callable[[], None]
     ) -> None:
-        """`review` is called with the stream open, in the thread of it: then no event is missed that follows."""
+        """`review` is called in the stream's thread once the stream is open, so that no later event is missed."""
         self._engine = engine
-        self._ward = ward
+        self._registry = registry
         self._state = state
         self._review = review
         self._stream: Events | None = None
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._trouble = ""
+        self._unavailable_reason = ""
         self._since: int | None = None
 
     @property
-    def trouble(self) -> str:
-        """Why the engine can't be asked now; empty while it can, and before anybody tried."""
-        return self._trouble
+    def unavailable_reason(self) -> str:
+        """Why the engine is unavailable; empty while it answers, and before the first try."""
+        return self._unavailable_reason
 
     def start(self) -> None:
-        """Begin, unless it has begun."""
+        """Start the threads, once."""
         if not self._threads and not self._closed.is_set():
             for target, name in ((self._watch, "docker-events"), (self._ping, "docker-ping")):
                 thread = threading.Thread(target=target, name=name, daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
-    def doubt(self, reason: str) -> None:
-        """It did not answer in time: take it for lost until it is found again."""
+    def mark_unavailable(self, reason: str) -> None:
+        """Treat the engine as lost after it did not answer in time, until it is reached again."""
         self._lost(reason)
         self._drop_stream()
 
     def close(self) -> None:
-        """End the threads; does not wait for an engine that does not answer."""
+        """End the threads, without waiting for an engine that does not answer."""
         self._closed.set()
         self._drop_stream()
 
     def _drop_stream(self) -> None:
         stream = self._stream
         if stream is not None:
-            # It may be ending by itself just now.
+            # It may have ended already.
             with contextlib.suppress(OSError, AttributeError, docker.errors.DockerException):
                 stream.close()
 
@@ -82,10 +84,10 @@ class EngineWatch:
             except RuntimeUnavailableError as error:
                 reason = str(error)
             except docker.errors.APIError as error:
-                reason = f"the engine at {self._engine.url} refuses: {explained(error)}"
+                reason = f"the engine at {self._engine.url} refuses: {error_text(error)}"
             except Exception as error:
                 log.exception(events.ENGINE_CALL_FAILED)
-                reason = f"the engine at {self._engine.url} can't be understood: {error}"
+                reason = f"the engine at {self._engine.url} sent an invalid answer: {error}"
             if self._closed.is_set():
                 return
             self._lost(reason)
@@ -93,28 +95,28 @@ class EngineWatch:
 
     def _watch_once(self) -> None:
         api = self._engine.api()
-        with answering(self._engine.url):
+        with translated_errors(self._engine.url):
             since = None if self._since is None else f"{self._since // 10**9}.{self._since % 10**9:09d}"
             filters = {"type": "container", "label": f"{docker_state.STATE_LABEL}={self._state}"}
             self._stream = api.events(since=since, filters=filters, decode=True)
             try:
                 if self._closed.is_set():
                     return
-                if self._trouble:
-                    self._ward.miss()
+                if self._unavailable_reason:
+                    self._registry.engine_was_away()
                 self._review()
                 self._found()
                 for event in self._stream:
-                    self._heed(event)
+                    self._handle(event)
             finally:
                 self._drop_stream()
                 self._stream = None
 
-    def _heed(self, event: object) -> None:
-        told_at = at(event, "timeNano")
-        if isinstance(told_at, int):
-            self._since = told_at + 1
-        container = self._ward.with_id(docker_state.text(at(event, "Actor", "ID")))
+    def _handle(self, event: object) -> None:
+        sent_at = at(event, "timeNano")
+        if isinstance(sent_at, int):
+            self._since = sent_at + 1
+        container = self._registry.get_by_id(docker_state.text(at(event, "Actor", "ID")))
         if container is None:
             return
         action = docker_state.text(at(event, "Action")).partition(":")[0]
@@ -122,32 +124,32 @@ class EngineWatch:
             container.saw_out_of_memory = True
         if action == "kill":
             container.was_signalled = True
-            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _ASKS_TO_FINISH:
+            if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _STOP_SIGNAL:
                 container.is_stopped = not container.was_asked
         if action == "die":
             code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
             container.code = int(code) if code.isdecimal() else None
-        if action in _WORTH_A_LOOK:
-            self._ward.look(container)
+        if action in _INSPECTED_ACTIONS:
+            self._registry.inspect(container)
 
     def _ping(self) -> None:
-        """An engine that hangs keeps its streams open: only a question tells."""
+        """Ping the engine: one that hangs keeps its streams open."""
         while not self._closed.wait(PING_SECONDS):
-            if self._trouble:
+            if self._unavailable_reason:
                 continue
             try:
-                with answering(self._engine.url):
+                with translated_errors(self._engine.url):
                     self._engine.api(seconds=CALL_SECONDS).ping()
             except (RuntimeUnavailableError, docker.errors.APIError) as error:
                 self._lost(str(error))
                 self._drop_stream()
 
     def _lost(self, reason: str) -> None:
-        if not self._trouble and not self._closed.is_set():
+        if not self._unavailable_reason and not self._closed.is_set():
             log.warning(events.ENGINE_LOST, error=reason)
-        self._trouble = reason
+        self._unavailable_reason = reason
 
     def _found(self) -> None:
-        if self._trouble:
+        if self._unavailable_reason:
             log.info(events.ENGINE_FOUND, url=self._engine.url)
-        self._trouble = ""
+        self._unavailable_reason = ""

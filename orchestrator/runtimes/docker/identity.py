@@ -1,4 +1,4 @@
-"""What a supervisor has on its host for its containers: who it is, the lock that shows it alive, the workers' token."""
+"""Host files that containers need: the supervisor's identity, its lock, and files with secrets."""
 
 import contextlib
 import hashlib
@@ -15,9 +15,9 @@ _READABLE: Final = 0o644
 
 
 def identity_of(state_dir: Path) -> str:
-    """Names a state directory among all of all hosts, for as long as it exists: `5f2c9a1b:/srv/app/.towline`.
+    """Return an identity of a state directory that is unique across hosts: `5f2c9a1b:/srv/app/.towline`.
 
-    Not the path alone: two supervisors in containers may call their folders the same, and share an engine.
+    The path is not enough: two supervisors in containers may have the same path and share an engine.
     """
     make_folder(state_dir)
     path = state_dir / _IDENTITY_FILE
@@ -27,12 +27,12 @@ def identity_of(state_dir: Path) -> str:
 
 
 def identity_in(state_dir: Path) -> str:
-    """What `identity_of` made there. Raises `OSError` where there is none."""
+    """Return the id that `identity_of` created there. Raises `OSError` if there is none."""
     return (state_dir / _IDENTITY_FILE).read_text(encoding="ascii").strip()
 
 
 def host_id() -> str:
-    """Names this host; a container is a host of its own."""
+    """Return an id of this host; a container counts as a host of its own."""
     try:
         known = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:
@@ -40,10 +40,10 @@ def host_id() -> str:
     return hashlib.sha256((known or socket.gethostname()).encode()).hexdigest()[:12]
 
 
-def shown_lock(lock: Path) -> Path:
-    """The supervisor's lock, such that a container's user can look at it whoever that is; made where there is none.
+def readable_lock(lock: Path) -> Path:
+    """Create the supervisor's lock if missing, and make it readable for any user in a container.
 
-    Its folder stays closed to the users of the host.
+    Its folder stays closed to the host's other users.
     """
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -54,7 +54,7 @@ def shown_lock(lock: Path) -> Path:
 
 
 def owner_of_socket(url: str) -> int:
-    """Return the number of the user that the socket of a `unix://` URL belongs to; ours where it can't be told."""
+    """Return the user id of the owner of a `unix://` URL's socket; ours if unknown."""
     try:
         return Path(url.removeprefix("unix://")).stat().st_uid if url.startswith("unix://") else os.geteuid()
     except OSError:
@@ -62,7 +62,7 @@ def owner_of_socket(url: str) -> int:
 
 
 def secret_file(state_dir: Path, secret: str) -> Path:
-    """A file with what only containers may read: the folder around it is closed to the users of the host."""
+    """Write a secret to a file for containers and return its path; the folder is closed to the host's other users."""
     folder = state_dir / "tokens"
     folder.mkdir(exist_ok=True, mode=0o700)
     path = folder / hashlib.sha256(secret.encode()).hexdigest()[:12]

@@ -1,6 +1,6 @@
-"""Images of pools: there before a worker is started from them, fetched where their pull policy says so, looked at once.
+"""Make pools' images ready: pull them as their pull policy says, and check once that they can run the worker.
 
-Fetching can take minutes and is done by a thread of its own; until then the pool waits, with the reason told.
+A pull can take minutes and runs in a thread of its own; until then the pool waits, with that reason.
 """
 
 import base64
@@ -19,20 +19,25 @@ from orchestrator import events
 from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker.container_state import at
-from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.container_state import at, mapping
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
 
+log = structlog.get_logger()
+
+PULL_SECONDS: Final = 600.0
+"""How long an engine may be silent during a pull."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""The PATH of an image that sets none."""
 _MAX_LINKS: Final = 16
 _FILE_MODE: Final = 0o777
-# Go's file modes, as the engine tells them.
+# Go's file modes, which the engine reports.
 _GO_DIRECTORY: Final = 1 << 31
 _GO_LINK: Final = 1 << 27
 
 
-def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
-    """Raises `SpawnError` when a container with this body could not run its program."""
-    host = {**_mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
+def check_image(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
+    """Raise `SpawnError` if a container with this body could not run its program."""
+    host = {**mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
     probe = {**body, "HostConfig": host, "Labels": {}}
     probe.pop("WorkingDir", None)
     container = str(api.create_container_from_config(probe, "")["Id"])
@@ -40,17 +45,17 @@ def examine(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
         if pool.cwd is not None and _kind(api, container, pool.cwd) != "folder":
             raise SpawnError(
                 f"can't start a worker of pool {pool.name}: its cwd {pool.cwd} is not a folder of its image; "
-                f"mend pools.{pool.name}.cwd"
+                f"fix pools.{pool.name}.cwd"
             )
         words = body["Cmd"]
         program = str(words[0]) if isinstance(words, Sequence) and words else ""
-        _look_for(api, container, program, pool)
+        _check_program(api, container, program, pool)
     finally:
         with contextlib.suppress(docker.errors.APIError):
             api.remove_container(container, v=True, force=True)
 
 
-def _look_for(api: Api, container: str, program: str, pool: PoolSpec) -> None:
+def _check_program(api: Api, container: str, program: str, pool: PoolSpec) -> None:
     what = f"can't start a worker of pool {pool.name}"
     if "/" in program:
         places = [posixpath.join(pool.cwd or _workdir(api, container), program)]
@@ -84,7 +89,7 @@ def _workdir(api: Api, container: str) -> str:
 
 
 def _kind(api: Api, container: str, path: str) -> str:
-    """What is there: a program, another file, a folder, or nothing (""). Links are followed."""
+    """Return what a path is: "program", another "file", a "folder", or "" for nothing. Follows links."""
     for _ in range(_MAX_LINKS):
         found = _stat(api, container, path)
         if found is None:
@@ -102,25 +107,15 @@ def _kind(api: Api, container: str, path: str) -> str:
 def _stat(api: Api, container: str, path: str) -> tuple[int, str] | None:
     url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
     answer = api.head(url, params={"path": path}, timeout=CALL_SECONDS)
-    told = answer.headers.get("X-Docker-Container-Path-Stat")
-    if answer.status_code != 200 or told is None:
+    header = answer.headers.get("X-Docker-Container-Path-Stat")
+    if answer.status_code != 200 or header is None:
         return None
-    found = json.loads(base64.b64decode(told))
+    found = json.loads(base64.b64decode(header))
     return int(found["mode"]), str(found.get("linkTarget", ""))
 
 
-def _mapping(data: object) -> Mapping[str, object]:
-    return data if isinstance(data, Mapping) else {}
-
-
-log = structlog.get_logger()
-
-PULL_SECONDS: Final = 600.0
-"""How long an engine may be silent while it fetches an image."""
-
-
 class Images:
-    """What is known of the images of one engine. `prepare` belongs to one thread."""
+    """The images of one engine. `prepare` belongs to one thread."""
 
     def __init__(self, engine: DockerEngine) -> None:
         self._engine = engine
@@ -130,7 +125,7 @@ class Images:
     def prepare(self, api: Api, pool: PoolSpec, settings: ContainerSettings, body: Mapping[str, object]) -> None:
         """Make sure that this pool's workers can be started.
 
-        Raises `SpawnError` when they can't, and `RuntimeUnavailableError` while their image is fetched.
+        Raises `SpawnError` when they can't, and `RuntimeUnavailableError` while their image is pulled.
         """
         if pool.digest() in self._examined:
             return
@@ -141,12 +136,12 @@ class Images:
                     f"can't start a worker of pool {pool.name}: the engine has no image {image}, and pull is never"
                 )
             self._fetched(image, pool.name)
-        examine(api, body, pool)
+        check_image(api, body, pool)
         self._examined.add(pool.digest())
         self._pulls.pop(image, None)
 
-    def missing(self, pool: PoolSpec) -> None:
-        """An image that was there is gone: look again at the next start."""
+    def check_again(self, pool: PoolSpec) -> None:
+        """Check the pool's image again at the next start: the engine no longer has it."""
         self._examined.discard(pool.digest())
 
     def _fetched(self, image: str, pool: str) -> None:
@@ -154,14 +149,14 @@ class Images:
         if pull is None:
             pull = self._pulls[image] = _Pull(self._engine, image)
         if not pull.is_over.is_set():
-            raise RuntimeUnavailableError(f"its image {image} is being fetched")
+            raise RuntimeUnavailableError(f"its image {image} is being pulled")
         if pull.error:
             del self._pulls[image]
-            raise SpawnError(f"can't start a worker of pool {pool}: its image {image} can't be fetched: {pull.error}")
+            raise SpawnError(f"can't start a worker of pool {pool}: its image {image} can't be pulled: {pull.error}")
 
 
 class _Pull:
-    """One image on its way."""
+    """A pull of one image."""
 
     def __init__(self, engine: DockerEngine, image: str) -> None:
         self.is_over = threading.Event()
@@ -174,10 +169,10 @@ class _Pull:
     def _pull(self) -> None:
         name = self._image if ":" in self._image.rpartition("/")[2] or "@" in self._image else f"{self._image}:latest"
         try:
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 self._engine.api(seconds=PULL_SECONDS).pull(name)
         except docker.errors.APIError as error:
-            self.error = explained(error)
+            self.error = error_text(error)
         except RuntimeUnavailableError as error:
             self.error = str(error)
         finally:

@@ -1,6 +1,6 @@
-"""Follows what containers write into the folder of workers' logs: one thread for all of them, a socket for each.
+"""Copy containers' output to the folder of workers' logs: one thread for all of them, a socket for each.
 
-The time of a log file is the engine's time of its last line: from there the next supervisor goes on.
+A log file's time is the engine's time of its last line: the next supervisor continues from there (ADR 12).
 """
 
 import contextlib
@@ -24,69 +24,74 @@ from orchestrator.runtimes.docker.engine import DockerEngine, dial
 from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.values import value
 
+log = structlog.get_logger()
+
 MAX_LINE_CHARS: Final = 500
+"""Length at which a text in the supervisor's log is cut."""
 MAX_PAIRS: Final = 20
+"""Keys of a worker's log entry that the supervisor's log repeats, at most."""
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""The longest HTTP head accepted."""
+MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
+"""The longest frame accepted; a longer one means that the output has no frames."""
+_HEADER_BYTES: Final = 8
+_MAX_STAMP_BYTES: Final = 40
+_CHUNK_BYTES: Final = 64 * 1024
 
 _OURS: Final = frozenset({"worker", "pool", "event", "level", "timestamp", "wrote"})
 _LOUD: Final = frozenset({"warning", "error", "critical"})
 
 
-def told(data: bytes, *, worker: str, pool: str) -> None:
-    """Tell one piece of a worker's output."""
+def log_output(data: bytes, *, worker: str, pool: str) -> None:
+    """Log one piece of a worker's output."""
     line = data.decode(errors="replace").rstrip("\n")
-    said = parsed(line)
-    if said is None:
+    entry = parsed(line)
+    if entry is None:
         log.debug(events.WORKER_WROTE, worker=worker, pool=pool, line=line[:MAX_LINE_CHARS])
         return
-    tell = log.warning if said.get("level") in _LOUD else log.info
-    pairs = [(name, value) for name, value in said.items() if name not in _OURS][:MAX_PAIRS]
-    tell(events.WORKER_WROTE, worker=worker, pool=pool, wrote=said["event"], **dict(pairs))
+    write = log.warning if entry.get("level") in _LOUD else log.info
+    pairs = [(name, value) for name, value in entry.items() if name not in _OURS][:MAX_PAIRS]
+    write(events.WORKER_WROTE, worker=worker, pool=pool, wrote=entry["event"], **dict(pairs))
 
 
 def parsed(line: str) -> dict[str, object] | None:
-    """A line of a worker's log as values, long texts cut; None for anything else."""
+    """Return a line of a worker's JSON log as values, long texts cut; None for anything else."""
     if not line.startswith("{"):
         return None
     try:
-        said = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("event"), str):
+    if not isinstance(entry, dict) or not isinstance(entry.get("event"), str):
         return None
     return {
         name: value[:MAX_LINE_CHARS] if isinstance(value, str) else value
-        for name, value in said.items()
+        for name, value in entry.items()
         if isinstance(value, str | int | float | bool | None)
     }
 
 
-MAX_HEAD_BYTES: Final = 16 * 1024
-MAX_FRAME_BYTES: Final = 4 * 1024 * 1024
-_HEADER_BYTES: Final = 8
-_MAX_STAMP_BYTES: Final = 40
-
-
 class NoLogError(Exception):
-    """The engine does not send the output of this container; the message says why."""
+    """The engine does not send this container's output; the message says why."""
 
 
 @value
 class LogPiece:
-    """What a container wrote at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
+    """A container's output at one instant: a line, or up to 16 KiB of a longer one. `at` in nanoseconds."""
 
     at: int
     data: bytes
 
 
 class LogFrames:
-    """One stream."""
+    """Parses one stream of output: an HTTP head, then frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._has_head = False
 
     def feed(self, data: bytes) -> list[LogPiece]:
-        """The pieces that are complete now. Raises `NoLogError`."""
+        """Return the pieces that are complete now. Raises `NoLogError`."""
         self._buffer += data
         if not self._has_head:
             head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
@@ -123,14 +128,9 @@ def _piece(frame: bytes) -> LogPiece:
     return LogPiece(0, frame) if instant is None else LogPiece(instant, rest)
 
 
-log = structlog.get_logger()
-
-_CHUNK_BYTES: Final = 64 * 1024
-
-
 @dataclass(eq=False, slots=True)
 class OutputStream:
-    """The output of one container; `ended` is set when there is no more to come."""
+    """The output stream of one container; `ended` is set at its end."""
 
     worker: str
     pool: str
@@ -142,7 +142,7 @@ class OutputStream:
 
 
 class LogFollower:
-    """All streams of one engine. Any thread may ask it to follow a container."""
+    """All output streams of one engine. Any thread may follow a container."""
 
     def __init__(self, engine: DockerEngine, logs: WorkerLogs) -> None:
         self._engine = engine
@@ -150,34 +150,34 @@ class LogFollower:
         self._selector = selectors.EpollSelector()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ, None)
-        self._asked: deque[Callable[[], None]] = deque()
+        self._calls: deque[Callable[[], None]] = deque()
         self._streams: dict[str, OutputStream] = {}
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
     def follow(self, *, worker: str, pool: str, container: str) -> threading.Event:
-        """Write what this container writes to its worker's log, from where the log ends; once at a time.
+        """Copy a container's output to its worker's log, from where the log ends; one stream per worker.
 
-        The answer is set when the container has no more to say, or cannot be heard.
+        The returned event is set when the output has ended or can't be read.
         """
         known = self._streams.get(worker)
         if known is not None and not known.ended.is_set():
             return known.ended
-        stream = self._streams[worker] = OutputStream(worker, pool, container, last=self._heard(worker))
+        stream = self._streams[worker] = OutputStream(worker, pool, container, last=self._last_line_at(worker))
         if self._is_closed:
             stream.ended.set()
             return stream.ended
-        self._ask(lambda: self._open(stream))
+        self._call(lambda: self._open(stream))
         return stream.ended
 
     def forget(self, worker: str) -> None:
-        """Nobody is interested in this worker any more."""
+        """Stop following this worker."""
         stream = self._streams.pop(worker, None)
         if stream is not None and not self._is_closed:
-            self._ask(lambda: self._end(stream))
+            self._call(lambda: self._end(stream))
 
     def close(self) -> None:
-        """Let go of all streams; workers are not disturbed by it."""
+        """Close all streams; this does not disturb the workers."""
         self._is_closed = True
         os.eventfd_write(self._wake_fd, 1)
         if self._thread is not None:
@@ -187,15 +187,15 @@ class LogFollower:
         self._selector.close()
         os.close(self._wake_fd)
 
-    def _ask(self, what: Callable[[], None]) -> None:
-        self._asked.append(what)
+    def _call(self, what: Callable[[], None]) -> None:
+        self._calls.append(what)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="docker-logs", daemon=True)
             self._thread.start()
         os.eventfd_write(self._wake_fd, 1)
 
-    def _heard(self, worker: str) -> int:
-        """When the engine had the last line that we have, in nanoseconds of its clock; 0 when we have none."""
+    def _last_line_at(self, worker: str) -> int:
+        """Return the engine's time of our log's last line, in nanoseconds since the epoch; 0 without one."""
         try:
             status = self._logs.path(worker).stat()
         except OSError:
@@ -212,8 +212,8 @@ class LogFollower:
                     os.eventfd_read(self._wake_fd)
                 else:
                     self._read(stream)
-            while self._asked:
-                self._asked.popleft()()
+            while self._calls:
+                self._calls.popleft()()
 
     def _open(self, stream: OutputStream) -> None:
         try:
@@ -222,7 +222,7 @@ class LogFollower:
             stream.connection.setblocking(False)  # noqa: FBT003
             self._selector.register(stream.connection, selectors.EVENT_READ, stream)
         except OSError as error:
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
             self._end(stream)
             return
         if isinstance(stream.connection, ssl.SSLSocket) and stream.connection.pending():
@@ -236,7 +236,7 @@ class LogFollower:
             data = stream.connection.recv(_CHUNK_BYTES)
             while data:
                 pieces += stream.frames.feed(data)
-                # What TLS has decoded already makes no socket readable.
+                # Data that TLS has already decoded does not make the socket readable.
                 more = stream.connection.pending() if isinstance(stream.connection, ssl.SSLSocket) else 0
                 if not more:
                     break
@@ -244,7 +244,7 @@ class LogFollower:
         except (BlockingIOError, ssl.SSLWantReadError):
             data = b"-"
         except (OSError, NoLogError) as error:
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
             data = b""
         if pieces:
             self._write(stream, pieces)
@@ -252,19 +252,19 @@ class LogFollower:
             self._end(stream)
 
     def _write(self, stream: OutputStream, pieces: list[LogPiece]) -> None:
-        pieces.sort(key=lambda piece: piece.at)  # the engine has two pipes of each, and is late with one or the other
+        pieces.sort(key=lambda piece: piece.at)  # stdout and stderr are two pipes, and either may be late
         stream.last = max(stream.last, *(piece.at for piece in pieces))
         file = self._logs.open(stream.worker)
         try:
             os.write(file, b"".join(piece.data for piece in pieces))
             if stream.last:
                 os.utime(file, ns=(stream.last, stream.last))
-        except OSError as error:  # a full disk, most likely: the rest of the worker goes on
-            log.debug(events.WORKER_UNHEARD, worker=stream.worker, error=str(error))
+        except OSError as error:  # a full disk, most likely: the worker goes on
+            log.debug(events.WORKER_OUTPUT_LOST, worker=stream.worker, error=str(error))
         finally:
             os.close(file)
         for piece in pieces:
-            told(piece.data, worker=stream.worker, pool=stream.pool)
+            log_output(piece.data, worker=stream.worker, pool=stream.pool)
 
     def _end(self, stream: OutputStream) -> None:
         if stream.connection is not None:
@@ -279,5 +279,5 @@ def _request(stream: OutputStream) -> bytes:
     seconds, nanoseconds = divmod(stream.last + 1, 1_000_000_000)
     since = f"{seconds}.{nanoseconds:09d}" if stream.last else "0"
     path = f"/containers/{quote(stream.container)}/logs?follow=1&stdout=1&stderr=1&timestamps=1&since={since}"
-    # HTTP/1.0 has no chunks: what comes after the head is the output until the connection ends.
+    # HTTP/1.0 has no chunks: after the head comes the output, until the connection ends.
     return f"GET {path} HTTP/1.0\r\nHost: docker\r\n\r\n".encode()

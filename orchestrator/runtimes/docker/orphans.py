@@ -1,7 +1,7 @@
-"""Containers of other supervisors of this host that are gone for good: found on the engine, judged, ended.
+"""Collect containers that dead supervisors of this host left on the engine.
 
-Whether a supervisor lives is told by the lock in its folder. Only what has been without one for as long as its own
-label says is ended; of a folder that cannot be looked into nothing is known, and nothing done.
+The lock in a supervisor's folder shows whether it lives. A container is ended only after it has been without one for as
+long as its label says; where the folder can't be read nothing is known, and nothing is done.
 """
 
 import os
@@ -15,61 +15,64 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.runtimes.docker.container_state import HOST_LABEL, KnownContainer, known_of
-from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, translated_errors
 from orchestrator.runtimes.docker.identity import identity_in
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
-from orchestrator.runtimes.warden import is_held
-from orchestrator.runtimes.warden_process import WatchdogProcess
+from orchestrator.runtimes.watchdog import is_held
+from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.values import value
 
-LOOK_SECONDS: Final = 60.0
-MARGIN_SECONDS: Final = 10.0
-"""A container's own warden, and the worker itself, come first."""
+log = structlog.get_logger()
 
-Verdict = Literal["kill", "remove"]
+SEARCH_SECONDS: Final = 60.0
+"""Interval between two searches for orphans."""
+MARGIN_SECONDS: Final = 10.0
+"""Extra time for a container's own watchdog and for the worker itself, which come first."""
+
+OrphanAction = Literal["kill", "remove"]
 Supervision = Literal["alive", "away", "gone", "unknown"]
 
 
 @value
 class OrphanVerdict:
-    """What is done to one container, and why."""
+    """What to do with a container, and why."""
 
     container: KnownContainer
-    verdict: Verdict
+    action: OrphanAction
     why: str
 
 
 class OrphanJudge:
-    """Remembers since when each supervisor has been away, as far as looks of its own have seen."""
+    """Remembers since when each supervisor has been seen away."""
 
-    def __init__(self, look: Callable[[str], Supervision] | None = None) -> None:
-        self._look = look or supervision_of
+    def __init__(self, supervision: Callable[[str], Supervision] | None = None) -> None:
+        self._supervision = supervision or supervision_of
         self._away_since: dict[str, Monotonic] = {}
 
-    def judged(
+    def verdicts(
         self, containers: Iterable[KnownContainer], *, own_state: str, host: str, now: Monotonic
     ) -> list[OrphanVerdict]:
-        """Those to be ended or removed now. A container of this state, or of another host, is none of our business."""
+        """Return the containers to end or remove now, never any of `own_state` or of other hosts."""
         others = [one for one in containers if one.state != own_state and one.host == host]
-        found = {state: self._look(state) for state in {one.state for one in others}}
+        found = {state: self._supervision(state) for state in {one.state for one in others}}
         self._away_since = {
             state: self._away_since.get(state, now) for state, how in found.items() if how in {"away", "gone"}
         }
-        sentences = []
+        verdicts = []
         for one in others:
             since = self._away_since.get(one.state)
             if since is None or now - since < one.orphan_seconds + MARGIN_SECONDS:
                 continue
             folder = one.state.partition(":")[2]
             if found[one.state] == "gone":
-                sentences.append(OrphanVerdict(one, "remove", f"its supervisor's folder {folder} is gone"))
+                verdicts.append(OrphanVerdict(one, "remove", f"its supervisor's folder {folder} is gone"))
             elif one.phase in {"running", "paused"}:
-                sentences.append(OrphanVerdict(one, "kill", f"its supervisor in {folder} has been gone for too long"))
-        return sentences
+                verdicts.append(OrphanVerdict(one, "kill", f"its supervisor in {folder} has been gone for too long"))
+        return verdicts
 
 
 def supervision_of(state: str) -> Supervision:
-    """How the supervisor of a state directory is: `gone` when its folder is no more, or is another one's by now."""
+    """Return the state of a state directory's supervisor: `gone` if its folder is gone, or is now another one's."""
     identity, _, path = state.partition(":")
     folder = Path(path)
     try:
@@ -92,65 +95,62 @@ def supervision_of(state: str) -> Supervision:
         os.close(lock)
 
 
-log = structlog.get_logger()
-
-
 class OrphanCollector:
-    """Of one supervisor on one engine. Belongs to the supervisor's thread; no answer of the engine is waited for."""
+    """Collects orphans on one engine. Belongs to the supervisor's thread, and never waits for the engine."""
 
     def __init__(
-        self, engine: DockerEngine, hands: EngineThreads, state_dir: Path, *, state: str, host: str, lock: Path | None
+        self, engine: DockerEngine, threads: EngineThreads, state_dir: Path, *, state: str, host: str, lock: Path | None
     ) -> None:
         self._engine = engine
-        self._hands = hands
+        self._threads = threads
         self._state = state
         self._host = host
         self._lock = lock
         self._judge = OrphanJudge()
-        self._judge_at = Monotonic(float("-inf"))
-        self._duty = state_dir / "containers.lock"
-        self._warden = WatchdogProcess("orchestrator.runtimes.docker.warden", self._duty)
+        self._search_at = Monotonic(float("-inf"))
+        self._watchdog_lock = state_dir / "containers.lock"
+        self._watchdog = WatchdogProcess("orchestrator.runtimes.docker.watchdog", self._watchdog_lock)
 
-    def keep_warden(self) -> None:
-        """Start the warden unless it is there; only for an engine on a socket, as it reaches no other.
+    def keep_watchdog(self) -> None:
+        """Start the watchdog unless one runs; it reaches only an engine on a socket.
 
-        Without a lock nobody can tell whether we live, and there is none.
+        Without a lock nobody could tell whether we live, so there is no watchdog.
         """
         if self._lock is None or self._engine.socket_path is None:
             return
         try:
-            self._warden.keep(self._engine.socket_path, self._state, str(self._duty), str(self._lock))
+            self._watchdog.keep(self._engine.socket_path, self._state, str(self._watchdog_lock), str(self._lock))
         except OSError as error:
             log.warning(events.WATCHDOG_MISSING, error=error.strerror)
 
-    def look(self, *, now: Monotonic) -> None:
-        """Judge, once a minute, what supervisors of this host that are gone have left."""
-        if now >= self._judge_at:
-            self._judge_at = Monotonic(now + LOOK_SECONDS)
-            self._hands.do("", lambda: self._judge_all(now))
+    def collect(self, *, now: Monotonic) -> None:
+        """Look for orphans, at most once a minute."""
+        if now >= self._search_at:
+            self._search_at = Monotonic(now + SEARCH_SECONDS)
+            self._threads.do("", lambda: self._collect_all(now))
 
     def leave(self) -> None:
-        """Let the warden go on without us, as long as there is a container to look after."""
-        self._warden.leave()
+        """Leave the watchdog running without us, as long as it has containers to watch."""
+        self._watchdog.leave()
 
-    def _judge_all(self, now: Monotonic) -> None:
-        with answering(self._engine.url):
+    def _collect_all(self, now: Monotonic) -> None:
+        with translated_errors(self._engine.url):
             listed = self._engine.api().containers(all=True, filters={"label": f"{HOST_LABEL}={self._host}"})
         known = [one for entry in listed if (one := known_of(entry)) is not None]
-        for sentence in self._judge.judged(known, own_state=self._state, host=self._host, now=now):
-            self._execute(sentence)
+        for verdict in self._judge.verdicts(known, own_state=self._state, host=self._host, now=now):
+            self._execute(verdict)
 
-    def _execute(self, sentence: OrphanVerdict) -> None:
-        container = sentence.container
+    def _execute(self, verdict: OrphanVerdict) -> None:
+        container = verdict.container
         log.warning(
-            events.CONTAINER_DISCARDED, worker=container.worker, container=container.container[:12], why=sentence.why
+            events.CONTAINER_DISCARDED, worker=container.worker, container=container.container[:12], why=verdict.why
         )
         api = self._engine.api(seconds=WORK_SECONDS)
         try:
-            with answering(self._engine.url):
-                if sentence.verdict == "remove":
+            with translated_errors(self._engine.url):
+                if verdict.action == "remove":
                     api.remove_container(container.container, v=True, force=True)
                 else:
                     api.kill(container.container, "SIGKILL")
         except docker.errors.APIError:
-            return  # it is another way gone
+            return  # it is gone already

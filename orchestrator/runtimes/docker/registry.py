@@ -1,7 +1,7 @@
-"""The containers that a supervisor believes in, and what is done for each: started, asked, looked at, buried.
+"""Registry of a supervisor's containers on one engine, and the calls made for each: start, signal, inspect, remove.
 
-Every call of the engine is made by other threads than the supervisor's, in order for one worker. What can't be done
-because the engine is away is done when it is back: then each container is looked at.
+Calls are made by other threads than the supervisor's, in order for one worker. Calls that fail because the engine is
+unavailable are repeated when it is back: then each container is inspected.
 """
 
 import threading
@@ -20,7 +20,7 @@ from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtime import Exit, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import ContainerExit
-from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
@@ -30,23 +30,22 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
-LAST_WORDS_SECONDS: Final = 2.0
-"""How long an end waits for the output before it; the engine sends it within milliseconds."""
+LAST_OUTPUT_SECONDS: Final = 2.0
+"""How long an exit waits for the last output; the engine sends it within milliseconds."""
 STOP: Final = ""
-"""Stands for whatever signal asks a container to finish."""
+"""Stands for the container's own stop signal."""
 _NEVER: Final = Monotonic(0.0)
 _CANNOT_START: Final = 125
-"""What `docker run` exits with when the engine could not start a container."""
+"""The exit code of `docker run` for a container that could not be started."""
 
 
 @dataclass(eq=False, slots=True)
 class Container:
-    """One container. `signals` were asked for and are not delivered yet; `code` is what its end was told with.
+    """A container. `signals` were requested and not delivered yet; `code` is from the engine's `die` event.
 
-    `was_asked`: by us, for a signal; `was_signalled`: by the engine, whoever asked it; `is_stopped`: by somebody else,
-    to end. `was_missed`: its engine was away, and how it is now is not known yet.
-
-    `is_told`: its end is known, and it is only there to be removed.
+    `was_asked`: we requested a signal. `was_signalled`: the engine sent one, for whomever. `is_stopped`: something
+    other than the supervisor ended it. `was_missed`: the engine was away, and the container's state since is unknown.
+    `is_reported`: its exit is known, and it only remains to be removed.
     """
 
     handle: WorkerHandle
@@ -66,7 +65,7 @@ class Container:
     is_stopped: bool = False
     was_missed: bool = False
     code: int | None = None
-    is_told: bool = False
+    is_reported: bool = False
 
 
 class ContainerRegistry:
@@ -75,14 +74,14 @@ class ContainerRegistry:
     def __init__(
         self,
         engine: DockerEngine,
-        hands: EngineThreads,
+        threads: EngineThreads,
         follower: LogFollower,
         logs: WorkerLogs,
         *,
         on_exit: Callable[[], None],
     ) -> None:
         self._engine = engine
-        self._hands = hands
+        self._threads = threads
         self._follower = follower
         self._logs = logs
         self._on_exit = on_exit
@@ -91,53 +90,53 @@ class ContainerRegistry:
         self._by_id: dict[str, Container] = {}
         self._exits: deque[Exit] = deque()
 
-    # -- who is there ---------------------------------------------------------------------------------------------
+    # -- the containers -------------------------------------------------------------------------------------------
 
-    def admit(self, container: Container) -> None:
-        """Believe in it from now on."""
+    def add(self, container: Container) -> None:
+        """Add a container."""
         with self._lock:
             self._containers[container.handle.worker] = container
             self._by_id[container.id] = container
 
-    def of(self, worker: str) -> Container | None:
-        """The container of a worker."""
+    def get(self, worker: str) -> Container | None:
+        """Return a worker's container."""
         return self._containers.get(worker)
 
-    def with_id(self, container: str) -> Container | None:
-        """The container of this id, when it is one of ours."""
+    def get_by_id(self, container: str) -> Container | None:
+        """Return the container with this id, if it is ours."""
         return self._by_id.get(container)
 
     def all(self) -> list[Container]:
-        """Everyone whose end is not told yet."""
+        """Return all containers whose exit is not reported yet."""
         with self._lock:
-            return [container for container in self._containers.values() if not container.is_told]
+            return [container for container in self._containers.values() if not container.is_reported]
 
-    def miss(self) -> None:
-        """The engine was away: what ended meanwhile, ended with it."""
+    def engine_was_away(self) -> None:
+        """Note that the engine was away: a container that ended meanwhile may have been ended by it."""
         with self._lock:
             for container in self._containers.values():
                 container.was_missed = container.is_started
 
     def exits(self, *, now: Monotonic) -> list[Exit]:
-        """The ends since the last call."""
-        told = []
+        """Return the exits since the last call."""
+        found = []
         while self._exits:
-            told.append(replace(self._exits.popleft(), at=now))
-        return told
+            found.append(replace(self._exits.popleft(), at=now))
+        return found
 
     @property
     def has_exits(self) -> bool:
-        """Whether there are ends to be told."""
+        """Whether there are exits to collect."""
         return bool(self._exits)
 
-    # -- what is done, each by another thread ---------------------------------------------------------------------
+    # -- calls, each made by another thread -----------------------------------------------------------------------
 
     def start(self, container: Container) -> "Future[None]":
-        """Start a container that was made."""
+        """Start a container that was created."""
         return self._do(container, lambda: self._start(container))
 
     def signal(self, container: Container, name: str) -> None:
-        """Send it a signal, now or as soon as that can be."""
+        """Send a signal, now or as soon as that is possible."""
         with self._lock:
             container.was_asked = True
             if name not in container.signals:
@@ -145,35 +144,35 @@ class ContainerRegistry:
             if container.is_delivering:
                 return
             container.is_delivering = True
-        self._do(container, lambda: self._hand_over(container))
+        self._do(container, lambda: self._deliver_signals(container))
 
-    def look(self, container: Container) -> "Future[None]":
-        """See how it is, and do what follows from that."""
-        return self._do(container, lambda: self._look(container))
+    def inspect(self, container: Container) -> "Future[None]":
+        """Inspect a container, and do what follows from its phase."""
+        return self._do(container, lambda: self._inspect(container))
 
-    def hear(self, container: Container) -> "Future[threading.Event]":
-        """Go on following what it writes."""
+    def follow_output(self, container: Container) -> "Future[threading.Event]":
+        """Continue to follow a container's output."""
         return self._do(container, lambda: self._follow(container))
 
-    def dismiss(self, container: Container) -> None:
-        """End and remove a container that was made when nobody waited for it any more; its end is told to nobody."""
+    def remove_late(self, container: Container) -> None:
+        """Remove a container that was created too late for its caller; its exit is not reported."""
         with self._lock:
-            container.is_told = True
+            container.is_reported = True
             self._containers.pop(container.handle.worker, None)
             self._by_id.pop(container.id, None)
-        self.discard(container.handle.worker, container.id, why="it was made too late")
+        self.discard(container.handle.worker, container.id, why="it was created too late")
 
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close the output streams."""
         self._follower.close()
 
     def discard(self, worker: str, container: str, *, why: str) -> None:
-        """Remove a container of ours that nobody believes in."""
+        """Remove a container of ours that is no known worker."""
         log.warning(events.CONTAINER_DISCARDED, worker=worker, container=container[:12], why=why)
-        self._hands.do(worker, lambda: self._remove(container))
+        self._threads.do(worker, lambda: self._remove(container))
 
     def measure(self) -> None:
-        """Take what each uses from this host's control groups; others are asked for by another thread."""
+        """Measure each container's usage from this host's control groups; for others ask the engine in a thread."""
         for container in self.all():
             groups = container.groups
             used = groups.usage() if groups else None
@@ -182,44 +181,44 @@ class ContainerRegistry:
                 container.peak_bytes = groups.peak_bytes() or container.peak_bytes
             elif container.is_started and not container.is_measuring:
                 container.is_measuring = True
-                self._do(container, lambda container=container: self._ask_usage(container))  # type: ignore[misc]
+                self._do(container, lambda container=container: self._fetch_usage(container))  # type: ignore[misc]
 
     def _do(self, container: Container, call: Callable[[], Result]) -> "Future[Result]":
-        return self._hands.do(container.handle.worker, call)
+        return self._threads.do(container.handle.worker, call)
 
-    # -- in those threads -----------------------------------------------------------------------------------------
+    # -- inside those threads -------------------------------------------------------------------------------------
 
     def _start(self, container: Container) -> None:
         api = self._engine.api(seconds=WORK_SECONDS)
         try:
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 api.start(container.id)
         except docker.errors.NotFound:
-            self._bury(container, None)
+            self._end(container, None)
         except docker.errors.APIError as error:
-            self._never_started(container, explained(error))
+            self._never_started(container, error_text(error))
         else:
             container.is_started = True
-            self._look(container)
+            self._inspect(container)
 
     def _never_started(self, container: Container, message: str) -> None:
         ending = docker_state.ending_of(self._inspected(container))
         why = docker_state.failed_start(message, program=container.program, pool=container.handle.pool)
         code = ending.code or _CANNOT_START
-        self._tell(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
+        self._report(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
 
-    def _look(self, container: Container) -> None:
-        if container.is_told:
+    def _inspect(self, container: Container) -> None:
+        if container.is_reported:
             return
         inspected = self._inspected(container)
         phase = docker_state.phase_of(inspected) if inspected is not None else "ended"
         if phase == "ended":
-            self._bury(container, inspected)
+            self._end(container, inspected)
         elif phase == "created" and not container.is_started:
             if not container.signals:
                 self._start(container)
             else:
-                self._tell(container, ContainerExit(signal=9, reason="ended before it was started"))
+                self._report(container, ContainerExit(signal=9, reason="ended before it was started"))
         elif phase in {"running", "paused"}:
             container.is_started, container.was_missed = True, False
             self._follow(container)
@@ -228,25 +227,25 @@ class ContainerRegistry:
                 container.groups = groups_of(docker_state.pid_of(inspected), container.id)
             self._deliver(container)
 
-    def _hand_over(self, container: Container) -> None:
+    def _deliver_signals(self, container: Container) -> None:
         container.is_delivering = False
         self._deliver(container)
 
     def _deliver(self, container: Container) -> None:
-        while container.signals and container.is_started and not container.is_told:
+        while container.signals and container.is_started and not container.is_reported:
             name = container.signals[-1] if "SIGKILL" not in container.signals else "SIGKILL"
             try:
-                with answering(self._engine.url):
+                with translated_errors(self._engine.url):
                     self._engine.api().kill(container.id, name or container.stop_signal or "SIGTERM")
             except docker.errors.NotFound:
-                self._bury(container, None)
+                self._end(container, None)
                 return
             except docker.errors.APIError as error:
-                # It has ended meanwhile, and its end is on its way; or it is paused.
-                if "pause" not in explained(error).lower():
+                # It has ended, and its exit is about to be reported; or it is paused.
+                if "pause" not in error_text(error).lower():
                     container.signals.clear()
                     return
-                with answering(self._engine.url):
+                with translated_errors(self._engine.url):
                     self._engine.api().unpause(container.id)
                 continue
             container.signals.clear()
@@ -255,31 +254,31 @@ class ContainerRegistry:
         handle = container.handle
         return self._follower.follow(worker=handle.worker, pool=handle.pool, container=container.id)
 
-    def _ask_usage(self, container: Container) -> None:
+    def _fetch_usage(self, container: Container) -> None:
         try:
-            with answering(self._engine.url):
-                told = self._engine.api().stats(container.id, stream=False, one_shot=True)
+            with translated_errors(self._engine.url):
+                found = self._engine.api().stats(container.id, stream=False, one_shot=True)
         except docker.errors.APIError:
             return
         finally:
             container.is_measuring = False
-        container.used = usage_of(told)
-        container.peak_bytes = max(peak_of(told) or 0, container.peak_bytes or 0) or None
+        container.used = usage_of(found)
+        container.peak_bytes = max(peak_of(found) or 0, container.peak_bytes or 0) or None
 
     def _inspected(self, container: Container) -> Mapping[str, object] | None:
-        """The engine's view of it; None when it is gone."""
+        """Return the engine's inspection of a container; None when it is gone."""
         try:
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 return self._engine.api().inspect_container(container.id)
         except docker.errors.NotFound:
             return None
 
-    def _bury(self, container: Container, inspected: Mapping[str, object] | None) -> None:
+    def _end(self, container: Container, inspected: Mapping[str, object] | None) -> None:
         if inspected is None:
-            ending = docker_state.ending_by_code(container.code, reason="its container was removed by somebody else")
+            ending = docker_state.ending_by_code(container.code, reason="its container was removed from outside")
         else:
-            self._follow(container).wait(LAST_WORDS_SECONDS)
-            # While it was away the engine may have been asked, or have ended it by itself.
+            self._follow(container).wait(LAST_OUTPUT_SECONDS)
+            # While the engine was away it may have been asked to end the container, or have done so by itself.
             was_asked = container.was_asked or container.was_signalled or container.was_missed
             ending = docker_state.ending_of(
                 inspected, saw_out_of_memory=container.saw_out_of_memory, was_asked=was_asked
@@ -287,17 +286,17 @@ class ContainerRegistry:
             if container.was_missed and not container.was_asked:
                 container.is_stopped = True
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
-        self._tell(container, ending)
+        self._report(container, ending)
 
-    def _tell(self, container: Container, ending: ContainerExit) -> None:
+    def _report(self, container: Container, ending: ContainerExit) -> None:
         with self._lock:
-            if container.is_told:
+            if container.is_reported:
                 return
-            container.is_told = True
+            container.is_reported = True
         handle = container.handle
         peak = container.peak_bytes
         if ending.out_of_memory and ending.memory_limit_bytes is not None:
-            peak = max(peak or 0, ending.memory_limit_bytes)  # it had all that it was allowed, and asked for more
+            peak = max(peak or 0, ending.memory_limit_bytes)  # it reached its limit
         self._exits.append(
             Exit(
                 handle.worker,
@@ -323,9 +322,9 @@ class ContainerRegistry:
 
     def _remove(self, container: str) -> None:
         try:
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 self._engine.api(seconds=WORK_SECONDS).remove_container(container, v=True, force=True)
         except docker.errors.APIError as error:
-            log.debug(events.ENGINE_CALL_FAILED, container=container, error=explained(error))
+            log.debug(events.ENGINE_CALL_FAILED, container=container, error=error_text(error))
         except RuntimeUnavailableError:
-            return  # it is found, and removed, when the engine is back
+            return  # removed at the next review, when the engine is back

@@ -1,7 +1,7 @@
-"""Workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
+"""Run workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
 
-No verb waits for longer than `PATIENCE_SECONDS`, whatever the engine does; what takes long is done by a few threads,
-as many for one container as for hundreds. While the engine is away everyone is believed to live.
+No verb waits longer than `ANSWER_SECONDS`, whatever the engine does; long calls are made by a few threads, as many
+for one container as for hundreds. While the engine is unavailable all workers are assumed to live.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
 from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
-from orchestrator.runtimes.docker.create import HostPaths, command_of, creation
-from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, answering, explained
+from orchestrator.runtimes.docker.create import HostPaths, command_of, container_body
+from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
 from orchestrator.runtimes.docker.events import EngineWatch
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
@@ -35,11 +35,12 @@ from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegi
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
-PATIENCE_SECONDS: Final = 5.0
-"""How long a verb waits for an engine: one that does not answer by then is away."""
-FAREWELL_SECONDS: Final = 2.0
-"""How long a close waits for what was asked of the engine before, as the removal of containers that ended."""
+ANSWER_SECONDS: Final = 5.0
+"""How long a verb waits for an engine; one that has not answered by then counts as unavailable."""
+CLOSE_SECONDS: Final = 2.0
+"""How long `close` waits for pending calls, such as the removal of ended containers."""
 UPKEEP_SECONDS: Final = 10.0
+"""Interval at which logs are trimmed and the watchdog is checked."""
 REF: Final = "docker:"
 
 
@@ -56,11 +57,11 @@ class DockerRuntime:
         on_exit: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
-        state_dir: names the supervisor; containers of another one's are never touched.
-        lock: the file that a living supervisor holds locked: with it, a warden ends orphans in the end. Containers get
-            to see it (without one: that of `state_dir`).
-        engine: its URL; None: that of DOCKER_HOST, or the local one.
-        on_exit: called from another thread whenever there is an exit to reap.
+        state_dir: identifies the supervisor; containers of another state directory are never touched.
+        lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans. It is mounted in
+            containers (without one: that of `state_dir`).
+        engine: its URL; None for DOCKER_HOST, or the local one.
+        on_exit: called from another thread when there is an exit to reap.
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
@@ -70,15 +71,15 @@ class DockerRuntime:
         self._ref = REF if engine is None else f"{REF}{engine}#"
         self.logs = WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._told = on_exit
-        self._makers, self._hands = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
+        self._on_exit = on_exit
+        self._create_thread, self._threads = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
         follower = LogFollower(self._engine, self.logs)
-        self._ward = ContainerRegistry(self._engine, self._hands, follower, self.logs, on_exit=self._exited)
-        self._watch = EngineWatch(self._engine, self._ward, state=self._state, review=self._review)
+        self._registry = ContainerRegistry(self._engine, self._threads, follower, self.logs, on_exit=self._exited)
+        self._watch = EngineWatch(self._engine, self._registry, state=self._state, review=self._review)
         self._images = Images(self._engine)
         self._host = identity.host_id()
-        self._guardians = OrphanCollector(
-            self._engine, self._hands, self._state_dir, state=self._state, host=self._host, lock=lock
+        self._orphans = OrphanCollector(
+            self._engine, self._threads, self._state_dir, state=self._state, host=self._host, lock=lock
         )
         self._lock = threading.Lock()
         self._making: set[str] = set()
@@ -88,140 +89,140 @@ class DockerRuntime:
     # -- verbs ----------------------------------------------------------------------------------------------------
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`: the container is made now, and started by another thread.
+        """See `Runtime.spawn`: the container is created now, and started by another thread.
 
-        Raises `RuntimeUnavailableError` while the engine is away or fetches the image.
+        Raises `RuntimeUnavailableError` while the engine is unavailable or pulls the image.
         """
         settings = request.pool.containers
         if settings is None:
-            raise SpawnError(f"pool {request.pool.name} is not one of containers")
+            raise SpawnError(f"pool {request.pool.name} has no containers settings")
         try:
-            around = self._surroundings(request, settings)
+            paths = self._host_paths(request, settings)
         except OSError as error:
             raise RuntimeUnavailableError(
-                f"{self._state_dir}: {error.strerror}: what a container sees of it"
+                f"{self._state_dir}: can't prepare the files for a container: {error.strerror}"
             ) from error
-        body = creation(request, settings, around=around, spawned_at=self._clock.wall_seconds())
+        body = container_body(request, settings, paths=paths, spawned_at=self._clock.wall_seconds())
         self._watch.start()
-        if self._watch.trouble:
-            raise RuntimeUnavailableError(self._watch.trouble)
-        self._guardians.keep_warden()
+        if self._watch.unavailable_reason:
+            raise RuntimeUnavailableError(self._watch.unavailable_reason)
+        self._orphans.keep_watchdog()
         with self._lock:
             self._making.add(request.worker)
-        made = self._makers.do(request.worker, lambda: self._make(request, settings, body, now))
+        made = self._create_thread.do(request.worker, lambda: self._make(request, settings, body, now))
         try:
-            return made.result(PATIENCE_SECONDS).handle
+            return made.result(ANSWER_SECONDS).handle
         except NotYetError:
             if made.cancel():
                 self._made(request.worker)
             else:
-                made.add_done_callback(self._unwanted)
-            slow = f"the engine at {self._engine.url} has not made a container in {PATIENCE_SECONDS:.0f} s"
-            self._watch.doubt(slow)
+                made.add_done_callback(self._remove_late)
+            slow = f"the engine at {self._engine.url} has not created a container in {ANSWER_SECONDS:.0f} s"
+            self._watch.mark_unavailable(slow)
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
-                docker_state.failed_start(explained(error), program=_program(request.pool), pool=request.pool.name)
+                docker_state.failed_start(error_text(error), program=_program(request.pool), pool=request.pool.name)
             ) from error
 
     def drain(self, worker: str) -> None:
-        """See `Runtime.drain`: the container's stop signal, to its first process."""
-        container = self._ward.of(worker)
+        """See `Runtime.drain`: sends the container's stop signal to its first process."""
+        container = self._registry.get(worker)
         if container is not None:
-            self._ward.signal(container, STOP)
+            self._registry.signal(container, STOP)
 
     def kill(self, worker: str) -> None:
-        """See `Runtime.kill`: SIGKILL to its first process, and with it to all others of the container."""
-        container = self._ward.of(worker)
+        """See `Runtime.kill`: SIGKILL to its first process, which ends all others of the container."""
+        container = self._registry.get(worker)
         if container is not None:
-            self._ward.signal(container, "SIGKILL")
+            self._registry.signal(container, "SIGKILL")
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`. Nothing is known from outside."""
+        """See `Runtime.examine`: nothing is known."""
         return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. Logs, the warden, and what other supervisors left are looked after now and then."""
+        """See `Runtime.reap`. Also checks logs, the watchdog and orphans now and then."""
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
-            living = {container.handle.worker for container in self._ward.all()}
+            living = {container.handle.worker for container in self._registry.all()}
             self.logs.trim(living)
             if living:
-                self._guardians.keep_warden()
-        if not self._watch.trouble:
-            self._guardians.look(now=now)
-        return self._ward.exits(now=now)
+                self._orphans.keep_watchdog()
+        if not self._watch.unavailable_reason:
+            self._orphans.collect(now=now)
+        return self._registry.exits(now=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. One that ended unseen is returned when it is remembered, and then told by `reap`.
+        """See `Runtime.adopt`. A remembered worker that ended unseen is returned too, then reported by `reap`.
 
-        While the engine is away all that are remembered are believed to live.
+        While the engine is unavailable all remembered workers are assumed to live.
         """
         self._watch.start()
         ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
         try:
-            seconds = 0.0 if self._watch.trouble else PATIENCE_SECONDS
-            listed = self._makers.do("", self._listed).result(seconds)
+            seconds = 0.0 if self._watch.unavailable_reason else ANSWER_SECONDS
+            listed = self._create_thread.do("", self._listed).result(seconds)
             found = [
                 handle
                 for known in listed
-                if self._ward.of(known.worker) is None
-                and (handle := self._found(known, now=now)) is not None
+                if self._registry.get(known.worker) is None
+                and (handle := self._add_known(known, now=now)) is not None
                 and (known.phase != "ended" or known.worker in ours)
             ]
         except (NotYetError, RuntimeUnavailableError, docker.errors.APIError):
-            found = [self._believed(handle) for handle in ours.values() if self._ward.of(handle.worker) is None]
-        self._has_adopted = True  # not before: until all are known, the other thread must not take them for strangers
+            found = [self._add(handle) for handle in ours.values() if self._registry.get(handle.worker) is None]
+        self._has_adopted = True  # set last: until then the review must not remove unknown containers
         return sorted(found, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: of all processes of each container; nothing is known yet of one that just started."""
-        self._ward.measure()
-        return {container.handle.worker: container.used for container in self._ward.all()}
+        """See `Runtime.usage`: of all processes of a container; 0 for one that has just started."""
+        self._registry.measure()
+        return {container.handle.worker: container.used for container in self._registry.all()}
 
     @property
-    def trouble(self) -> str:
-        """Why the engine can't be asked now; empty while it can."""
-        return self._watch.trouble
+    def unavailable_reason(self) -> str:
+        """Why the engine is unavailable; empty while it answers."""
+        return self._watch.unavailable_reason
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
-        if not self._ward.has_exits:
+        if not self._registry.has_exits:
             ready, _, _ = select.select([self._wake_fd], [], [], max(0.0, timeout_seconds))
             if ready:
                 os.eventfd_read(self._wake_fd)
-        return self._ward.has_exits
+        return self._registry.has_exits
 
     def wake(self) -> None:
-        """See `Runtime.wake`. Fit for other threads and for signal handlers; a closed runtime has nobody to wake."""
+        """See `Runtime.wake`. Safe in other threads and signal handlers; does nothing once closed."""
         if self._wake_fd >= 0:
             os.eventfd_write(self._wake_fd, 1)
 
     def close(self) -> None:
         """See `Runtime.close`."""
-        self._guardians.leave()
+        self._orphans.leave()
         self._watch.close()
-        self._makers.close()
-        self._hands.close(seconds=0.0 if self._watch.trouble else FAREWELL_SECONDS)
-        self._ward.close()
+        self._create_thread.close()
+        self._threads.close(seconds=0.0 if self._watch.unavailable_reason else CLOSE_SECONDS)
+        self._registry.close()
         self._engine.close()
         with self._lock:
             descriptor, self._wake_fd = self._wake_fd, -1
             os.close(descriptor)
 
-    # -- in the thread that makes containers ----------------------------------------------------------------------
+    # -- inside the thread that creates containers ----------------------------------------------------------------
 
     def _make(
         self, request: SpawnRequest, settings: ContainerSettings, body: Mapping[str, object], now: Monotonic
     ) -> Container:
         try:
             api = self._engine.api(seconds=WORK_SECONDS)
-            with answering(self._engine.url):
+            with translated_errors(self._engine.url):
                 self._images.prepare(api, request.pool, settings, body)
                 try:
                     made = api.create_container_from_config(body, self._name_of(request.worker))
                 except docker.errors.ImageNotFound:
-                    self._images.missing(request.pool)
+                    self._images.check_again(request.pool)
                     raise
             container = Container(
                 WorkerHandle(
@@ -235,66 +236,66 @@ class DockerRuntime:
                 stop_signal=settings.stop_signal,
                 program=_program(request.pool),
             )
-            self._ward.admit(container)
+            self._registry.add(container)
         finally:
             self._made(request.worker)
-        self._ward.start(container)
+        self._registry.start(container)
         return container
 
     def _listed(self) -> list[KnownContainer]:
-        """Every container of this supervisor, ended ones too."""
-        with answering(self._engine.url):
-            told = self._engine.api().containers(
+        """Return all containers of this supervisor, ended ones too."""
+        with translated_errors(self._engine.url):
+            listed = self._engine.api().containers(
                 all=True, filters={"label": f"{docker_state.STATE_LABEL}={self._state}"}
             )
-        return [known for entry in told if (known := known_of(entry)) is not None and known.state == self._state]
+        return [known for entry in listed if (known := known_of(entry)) is not None and known.state == self._state]
 
-    # -- in the thread of the events ------------------------------------------------------------------------------
+    # -- inside the thread of the events --------------------------------------------------------------------------
 
     def _review(self) -> None:
-        """Look at everyone, and remove what nobody believes in: containers whose making was given up."""
-        before = self._ward.all()
+        """Inspect all containers, and remove unknown ones, whose creation was given up."""
+        before = self._registry.all()
         with self._lock:
             making = set(self._making)
         listed = self._listed()
         running = {known.container for known in listed if known.phase in {"running", "paused"}}
         for container in before:
             if container.id not in running or container.signals or not container.is_started:
-                self._ward.look(container)
+                self._registry.inspect(container)
             else:
-                self._ward.hear(container)
+                self._registry.follow_output(container)
         with self._lock:
             making |= self._making
         if self._has_adopted:
             for known in listed:
-                if self._ward.of(known.worker) is None and known.worker not in making:
-                    self._ward.discard(known.worker, known.container, why="nobody believes in it")
+                if self._registry.get(known.worker) is None and known.worker not in making:
+                    self._registry.discard(known.worker, known.container, why="it is no known worker")
 
-    # -- the rest -------------------------------------------------------------------------------------------------
+    # -- helpers --------------------------------------------------------------------------------------------------
 
     def _made(self, worker: str) -> None:
         with self._lock:
             self._making.discard(worker)
 
-    def _unwanted(self, made: "Future[Container]") -> None:
-        """A container that was made after all, when nobody waited for it any more."""
+    def _remove_late(self, made: "Future[Container]") -> None:
+        """Remove a container that was created after its caller had given up."""
         if not made.cancelled() and made.exception() is None:
-            self._ward.dismiss(made.result())
+            self._registry.remove_late(made.result())
 
-    def _found(self, known: KnownContainer, *, now: Monotonic) -> WorkerHandle:
+    def _add_known(self, known: KnownContainer, *, now: Monotonic) -> WorkerHandle:
         age_seconds = max(0.0, self._clock.wall_seconds() - known.spawned_at)
         handle = WorkerHandle(
             known.worker, known.pool, f"{self._ref}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
         )
-        return self._believed(handle)
+        return self._add(handle)
 
-    def _believed(self, handle: WorkerHandle) -> WorkerHandle:
+    def _add(self, handle: WorkerHandle) -> WorkerHandle:
         container = Container(handle, handle.ref.removeprefix(self._ref))
-        self._ward.admit(container)
-        self._ward.look(container)
+        self._registry.add(container)
+        self._registry.inspect(container)
         return handle
 
-    def _surroundings(self, request: SpawnRequest, settings: ContainerSettings) -> HostPaths:
+    def _host_paths(self, request: SpawnRequest, settings: ContainerSettings) -> HostPaths:
         token = request.environment.get("TOWLINE_TOKEN")
         url = settings.url or request.environment.get("TOWLINE_URL", "")
         if self._engine.socket_path is None:
@@ -302,24 +303,24 @@ class DockerRuntime:
         return HostPaths(
             self._state,
             self._host,
-            lock=str(identity.shown_lock(self._lock_path)),
+            lock=str(identity.readable_lock(self._lock_path)),
             token=str(identity.secret_file(self._state_dir, token)) if token else None,
             url=str(identity.secret_file(self._state_dir, url)) if urlsplit(url).password else None,
             socket_uid=identity.owner_of_socket(url),
         )
 
     def _name_of(self, worker: str) -> str:
-        """Unique on the engine, where supervisors of several folders may name workers alike."""
+        """Return a name that is unique on the engine, where several supervisors may use the same worker names."""
         return f"towline-{worker}-{hashlib.sha256(self._state.encode()).hexdigest()[:8]}"
 
     def _exited(self) -> None:
-        with self._lock:  # another thread may be closing it
+        with self._lock:  # another thread may be closing the descriptor
             self.wake()
-        self._told()
+        self._on_exit()
 
 
 def _is_of(ref: str, prefix: str) -> bool:
-    """Whether a worker is of this engine: its `ref` names another engine than the usual one."""
+    """Return whether a worker with this `ref` runs on this engine and not on another named one."""
     return ref.startswith(prefix) and "#" not in ref.removeprefix(prefix)
 
 

@@ -1,4 +1,4 @@
-"""Calls of an engine, made by a few threads: in order for one worker, beside each other for several."""
+"""Call the engine from a few threads: in order for one worker, concurrently for several."""
 
 import queue
 import threading
@@ -18,11 +18,11 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 STARTERS: Final = 4
-"""Threads that start, ask, end and look: as many as starts that an engine does at a time to any good."""
+"""Number of threads: as many starts as an engine usefully does at a time."""
 
 
 class EngineThreads:
-    """So many threads, each with what it has to do; they start with the first call."""
+    """A pool of daemon threads with a queue each; they start with the first call."""
 
     def __init__(self, count: int = STARTERS, *, name: str) -> None:
         self._name = name
@@ -31,16 +31,16 @@ class EngineThreads:
         self._lock = threading.Lock()
 
     def do(self, key: str, call: Callable[[], Result]) -> "Future[Result]":
-        """Make a call when those before it with the same key are done. Its outcome may be waited for, or not."""
+        """Make a call after those before it with the same key, and return its future."""
         future: Future[Result] = Future()
 
-        def carry_out() -> None:
+        def run() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
                 result = call()
             except (SpawnError, docker.errors.APIError) as error:
-                future.set_exception(error)  # for whoever waits; an engine that is away is told by its watch
+                future.set_exception(error)  # for the waiting caller; an unavailable engine is logged by its watch
             except Exception as error:
                 log.exception(events.ENGINE_CALL_FAILED, worker=key)
                 future.set_exception(error)
@@ -48,11 +48,11 @@ class EngineThreads:
                 future.set_result(result)
 
         self._start()
-        self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(carry_out)
+        self._tasks[zlib.crc32(key.encode()) % len(self._tasks)].put(run)
         return future
 
     def close(self, *, seconds: float = 0.0) -> None:
-        """Take so long at most for what was asked, and do nothing of the rest."""
+        """Wait this long at most for pending calls, and drop the rest."""
         for tasks in self._tasks:
             tasks.put(None)
         for thread in self._threads:

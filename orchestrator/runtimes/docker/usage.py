@@ -1,6 +1,6 @@
-"""What containers use: from the control groups of this host where it is the engine's too, else from the engine.
+"""Measure containers' usage: from this host's control groups if the engine runs here, else from the engine.
 
-Reading a group takes microseconds; an engine takes a millisecond or two per container, and is asked by a thread.
+Reading a control group takes microseconds; the engine takes one or two milliseconds per container, in a thread.
 """
 
 from collections.abc import Mapping
@@ -12,18 +12,19 @@ from orchestrator.runtimes.docker.container_state import at
 from orchestrator.values import value
 
 UNKNOWN: Final = Usage(0, 0.0)
+"""Usage of a container that was not measured yet."""
 
 
 @value
 class ControlGroups:
-    """The folders of one container's control groups, version 1 or 2; the same folder twice for version 2."""
+    """The folders of a container's control groups, version 1 or 2; the same folder twice for version 2."""
 
     memory: Path
     cpu: Path
     is_v2: bool
 
     def usage(self) -> Usage | None:
-        """What it uses now, without what the kernel can drop at once; None when it is gone."""
+        """Return its current usage, without memory that the kernel can drop at once; None when it is gone."""
         used = _number(self.memory / ("memory.current" if self.is_v2 else "memory.usage_in_bytes"))
         if used is None:
             return None
@@ -35,13 +36,15 @@ class ControlGroups:
         return Usage(max(0, used - dropped), seconds)
 
     def peak_bytes(self) -> int | None:
-        """The most memory it had so far; None where the kernel does not tell."""
+        """Return its peak memory so far; None where the kernel does not record it."""
         return _number(self.memory / ("memory.peak" if self.is_v2 else "memory.max_usage_in_bytes"))
 
 
 def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> ControlGroups | None:
-    """The control groups of a container's first process; None when that process is not of this container, as when
-    the engine counts the processes of another host."""
+    """Return the control groups of a container's first process.
+
+    None when that pid is not of this container, as when the engine runs on another host.
+    """
     paths = {}
     for line in _text(root / f"proc/{pid}/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -58,20 +61,20 @@ def groups_of(pid: int, container: str, *, root: Path = Path("/")) -> ControlGro
     return ControlGroups(memory, cpu, is_v2=False) if memory.is_dir() else None
 
 
-def usage_of(told: Mapping[str, object]) -> Usage:
-    """The engine's answer to `stats`."""
-    used = at(told, "memory_stats", "usage")
-    stats = at(told, "memory_stats", "stats")
+def usage_of(stats_answer: Mapping[str, object]) -> Usage:
+    """Return the usage from the engine's answer to `stats`."""
+    used = at(stats_answer, "memory_stats", "usage")
+    stats = at(stats_answer, "memory_stats", "stats")
     dropped = at(stats, "total_inactive_file") or at(stats, "inactive_file")
-    nanoseconds = at(told, "cpu_stats", "cpu_usage", "total_usage")
+    nanoseconds = at(stats_answer, "cpu_stats", "cpu_usage", "total_usage")
     if not isinstance(used, int) or not isinstance(nanoseconds, int):
         return UNKNOWN
     return Usage(max(0, used - (dropped if isinstance(dropped, int) else 0)), nanoseconds / 1e9)
 
 
-def peak_of(told: Mapping[str, object]) -> int | None:
-    """The most memory that the engine's answer to `stats` tells of."""
-    peak = at(told, "memory_stats", "max_usage")
+def peak_of(stats_answer: Mapping[str, object]) -> int | None:
+    """Return the peak memory from the engine's answer to `stats`."""
+    peak = at(stats_answer, "memory_stats", "max_usage")
     return peak if isinstance(peak, int) and peak else None
 
 

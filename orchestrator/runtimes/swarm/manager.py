@@ -1,6 +1,7 @@
-"""One manager of a swarm, asked through its engine: services, tasks, nodes; and the containers of engines in reach.
+"""Access a manager of a swarm through its engine: services, tasks, nodes; and containers of reachable engines.
 
-The only module of the runtime that knows the SDK. Every failure is one of ours: away, changed meanwhile, refused.
+The only module of this runtime that uses the SDK. Every failure is one of ours: unavailable, changed meanwhile,
+refused.
 """
 
 import contextlib
@@ -13,18 +14,20 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.runtimes.docker.container_state import STATE_LABEL
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
-from orchestrator.runtimes.swarm.tasks import STATE_LABEL, SwarmService, SwarmTask, down_nodes, read_service, read_task
+from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask, down_nodes, read_service, read_task
 
 TIMEOUT_SECONDS: Final = 5.0
-"""How long an engine may take to answer: a supervisor looks at its other pools between two calls."""
+"""Time limit of a call: the supervisor's other pools wait meanwhile."""
 LAST_LINES: Final = 20
-OK: Final = 200
+"""Lines of a task's output in its exit."""
 MAX_LINE_CHARS: Final = 500
+"""Length at which such a line is cut."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
-# What an engine answers, as an error of its own, while its swarm has no leader or it is going away itself.
+# Errors of an engine whose swarm has no leader, or that is shutting down.
 _GOING_AWAY: Final = (
     "leader",
     "deadline",
@@ -40,11 +43,11 @@ _HEADER_BYTES: Final = 8
 
 
 class ChangedMeanwhileError(Exception):
-    """A service is not what it was when it was looked at: look again."""
+    """The service has changed since it was read: read it again."""
 
 
 class SwarmManager:
-    """A line to one manager. Belongs to one thread at a time; it connects when first asked."""
+    """A client of one manager. Belongs to one thread at a time; connects when first used."""
 
     def __init__(
         self,
@@ -55,10 +58,10 @@ class SwarmManager:
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
-        url: the engine of a manager; None for DOCKER_HOST, or the local one.
-        state: the identity of our state directory: only what has its label is ours.
+        url: a manager's engine; None for DOCKER_HOST, or the local one.
+        state: the identity of our state directory: only objects with this label are ours.
         nodes: URLs of other nodes' engines, by hostname or id.
-        timeout_seconds: how long an engine may take to answer.
+        timeout_seconds: the time limit of a call.
         """
         self._timeout_seconds = timeout_seconds
         self._url = url
@@ -70,48 +73,51 @@ class SwarmManager:
 
     @property
     def url(self) -> str:
-        """Where the manager is asked."""
+        """The manager's URL."""
         return DockerEngine(self._url).url
 
-    def know(self, nodes: Mapping[str, str]) -> None:
-        """Further URLs of other nodes' engines."""
+    def add_nodes(self, nodes: Mapping[str, str]) -> None:
+        """Add URLs of other nodes' engines."""
         self._urls = {**self._urls, **nodes}
 
     def close(self) -> None:
-        """Let go of the connections; it may be used again."""
+        """Close the connections; the manager may be used again."""
         for engine in self._engines.values():
             engine.close()
         self._engines.clear()
 
-    # -- what there is --------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def tasks(self, *, service: str = "") -> list[SwarmTask]:
-        """All our tasks, or those of one service, ended ones included."""
+        """Return all our tasks, or those of one service, ended ones included."""
         wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
-        with self._asking("list tasks"):
+        with self._translated_errors("list tasks"):
             return [read_task(data) for data in self._manager().tasks(filters=wanted)]
 
     def services(self, *, digest: str = "") -> list[SwarmService]:
-        """Our services, or those with one body, the first made first."""
+        """Return our services, or those with one body, the oldest first."""
         label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
-        with self._asking("list services"):
+        with self._translated_errors("list services"):
             found = [read_service(data) for data in self._manager().services(filters={"label": label})]
         return sorted(found, key=lambda service: (len(service.name), service.name))
 
     def down_nodes(self) -> Mapping[str, str]:
-        """The nodes that are lost to the managers, by id, with their names."""
-        with self._asking("list nodes"):
+        """Return the names of the nodes that the managers have lost, by id."""
+        with self._translated_errors("list nodes"):
             return down_nodes(self._manager().nodes())
 
     # -- services -------------------------------------------------------------------------------------------------
 
     def create(self, body: ServiceBody, *, generation: int, replicas: int) -> str:
-        """Make a service; its id. Raises `SpawnError` when Swarm refuses it, `ChangedMeanwhileError` when it exists."""
+        """Create a service and return its id.
+
+        Raises `SpawnError` when Swarm refuses it, `ChangedMeanwhileError` when it exists.
+        """
         container = body.task_template["ContainerSpec"]
         if body.secrets and isinstance(container, Mapping):
             container = {**container, "Secrets": self._secrets(body)}
         template = {**body.task_template, "ContainerSpec": container}
-        with self._asking(f"make the service of pool {body.pool}"):
+        with self._translated_errors(f"create the service of pool {body.pool}"):
             made = self._manager().create_service(
                 template,
                 name=body.name(generation),
@@ -121,11 +127,11 @@ class SwarmManager:
         return str(made["ID"])
 
     def scale(self, service: SwarmService, replicas: int) -> None:
-        """Change a service's number of replicas, if nobody changed it since it was looked at.
+        """Set a service's replicas, if it has not changed since it was read.
 
         Raises `ChangedMeanwhileError`.
         """
-        with self._asking(f"scale service {service.name}"):
+        with self._translated_errors(f"scale service {service.name}"):
             self._manager().update_service(
                 service.id,
                 service.version,
@@ -137,22 +143,22 @@ class SwarmManager:
             )
 
     def remove(self, service: SwarmService) -> None:
-        """Remove a service with what is left of its tasks; one that is gone is fine."""
-        with self._asking(f"remove service {service.name}"), contextlib.suppress(NotFound):
+        """Remove a service and the rest of its tasks; does nothing when it is gone."""
+        with self._translated_errors(f"remove service {service.name}"), contextlib.suppress(NotFound):
             self._manager().remove_service(service.id)
 
     def remove_unused_secrets(self) -> None:
-        """Remove secrets of ours that no service has any more; Swarm keeps those that one has."""
-        with self._asking("list secrets"):
+        """Remove our secrets that no service uses; Swarm keeps those in use."""
+        with self._translated_errors("list secrets"):
             found = self._manager().secrets(filters={"label": f"{STATE_LABEL}={self._state}"})
         for secret in found:
-            with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._asking("remove a secret"):
+            with contextlib.suppress(ChangedMeanwhileError, SpawnError), self._translated_errors("remove a secret"):
                 self._manager().remove_secret(secret["ID"])
 
-    # -- containers of engines in reach ---------------------------------------------------------------------------
+    # -- containers of reachable engines --------------------------------------------------------------------------
 
     def signal(self, task: SwarmTask, number: str) -> bool:
-        """Send a signal to a task's container; False when its engine is not in reach, or does not answer."""
+        """Signal a task's container; False when its engine is unreachable or does not answer."""
         client = self._engine(task.node) if task.container else None
         if client is None:
             return False
@@ -165,7 +171,7 @@ class SwarmManager:
         return True
 
     def inspected(self, task: SwarmTask) -> Mapping[str, object]:
-        """What its engine tells of a task's container; nothing when it is not in reach, or gone."""
+        """Return the inspection of a task's container; empty when it is gone or its engine unreachable."""
         client = self._engine(task.node) if task.container else None
         if client is None:
             return {}
@@ -176,24 +182,24 @@ class SwarmManager:
         return found if isinstance(found, Mapping) else {}
 
     def last_lines(self, task: SwarmTask) -> tuple[str, ...]:
-        """The last lines a task wrote, through the manager from whichever node; none when they can't be had."""
+        """Return a task's last lines of output, through the manager from any node; empty when unavailable."""
         if not task.container:
             return ()
         try:
             client = self._manager()
-            asked = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
+            params = {"stdout": 1, "stderr": 1, "tail": LAST_LINES}
             answer = client.get(
                 client.base_url + f"/v{client.api_version}/tasks/{task.id}/logs",
-                params=asked,
+                params=params,
                 timeout=self._timeout_seconds,
             )
-            raw = answer.content if answer.status_code == OK else b""
+            raw = answer.content if answer.status_code == 200 else b""
         except (RuntimeUnavailableError, DockerException, RequestException):
             return ()
         lines = [line for line in plain_text(raw).splitlines() if line.strip()]
         return tuple(line[:MAX_LINE_CHARS] for line in lines[-LAST_LINES:])
 
-    # -- the lines themselves -------------------------------------------------------------------------------------
+    # -- clients --------------------------------------------------------------------------------------------------
 
     def _manager(self) -> docker.APIClient:
         return self._client(self._url)
@@ -206,18 +212,18 @@ class SwarmManager:
             return None
 
     def _engine_url(self, node: str) -> str | None:
-        """Where a node's engine is: "" for the manager we ask, None for one that is not in reach."""
+        """Return the URL of a node's engine: "" for the manager's own, None for an unreachable one."""
         if not node:
             return None
         if not self._own_node:
-            with self._asking("ask an engine for its node"):
+            with self._translated_errors("get the node of an engine"):
                 self._own_node = str(self._manager().info().get("Swarm", {}).get("NodeID", ""))
         if node == self._own_node:
             return self._url or ""
         if not self._urls:
             return None
         if node not in self._hostnames:
-            with self._asking("list nodes"):
+            with self._translated_errors("list nodes"):
                 self._hostnames = {n["ID"]: n["Description"]["Hostname"] for n in self._manager().nodes()}
         return self._urls.get(node) or self._urls.get(self._hostnames.get(node, ""))
 
@@ -228,18 +234,18 @@ class SwarmManager:
         return engine.api(seconds=self._timeout_seconds)
 
     def _secrets(self, body: ServiceBody) -> list[Mapping[str, object]]:
-        """A service's secrets by their ids; ours are made where they are missing. Raises `SpawnError`."""
-        with self._asking("list secrets"):
+        """Return the service's secrets with their ids; create ours if missing. Raises `SpawnError`."""
+        with self._translated_errors("list secrets"):
             ids = {str(found["Spec"]["Name"]): str(found["ID"]) for found in self._manager().secrets()}
         for secret in body.secrets:
             if secret.name not in ids and secret.data is not None:
-                with self._asking(f"make secret {secret.name}"):
+                with self._translated_errors(f"create secret {secret.name}"):
                     made = self._manager().create_secret(secret.name, secret.data, {STATE_LABEL: self._state})
                 ids[secret.name] = str(made["ID"])
         missing = [secret.name for secret in body.secrets if secret.name not in ids]
         if missing:
             fix = f"make it with `docker secret create {missing[0]} FILE`"
-            raise SpawnError(f"pool {body.pool} wants secrets that the swarm has not: {', '.join(missing)}; {fix}")
+            raise SpawnError(f"pool {body.pool} needs secrets that the swarm lacks: {', '.join(missing)}; {fix}")
         return [
             {
                 "SecretID": ids[secret.name],
@@ -250,22 +256,22 @@ class SwarmManager:
         ]
 
     @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
+    def _translated_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except APIError as error:
-            told = str(error.explanation or error)
-            if _OUT_OF_SEQUENCE in told or error.status_code in {404, 409}:
-                raise ChangedMeanwhileError(told) from error
-            if error.status_code in _UNAVAILABLE or any(word in told.lower() for word in _GOING_AWAY):
-                raise RuntimeUnavailableError(f"can't {what}: {told}{_fix(told)}") from error
-            raise SpawnError(f"can't {what}: {told}") from error
+            message = str(error.explanation or error)
+            if _OUT_OF_SEQUENCE in message or error.status_code in {404, 409}:
+                raise ChangedMeanwhileError(message) from error
+            if error.status_code in _UNAVAILABLE or any(word in message.lower() for word in _GOING_AWAY):
+                raise RuntimeUnavailableError(f"can't {what}: {message}{_fix(message)}") from error
+            raise SpawnError(f"can't {what}: {message}") from error
         except (DockerException, RequestException) as error:
             raise RuntimeUnavailableError(f"can't {what}: no answer from the engine: {error}") from error
 
 
 def plain_text(raw: bytes) -> str:
-    """What a container wrote, out of the frames in which an engine tells it: a kind, three zeroes, a length, bytes."""
+    """Return the output in an engine's frames: a kind, three zeroes, a length, bytes."""
     parts = []
     at = 0
     while at + _HEADER_BYTES <= len(raw):
@@ -276,7 +282,7 @@ def plain_text(raw: bytes) -> str:
     return b"".join(parts).decode(errors="replace")
 
 
-def _fix(told: str) -> str:
-    if "not a swarm manager" in told:
+def _fix(message: str) -> str:
+    if "not a swarm manager" in message:
         return "; name the engine of a manager as `engine`, or make this one a manager: docker swarm init"
     return ""

@@ -1,4 +1,4 @@
-"""The workers that a swarm runtime believes in, and the exits that nobody has collected yet; for several threads."""
+"""The workers of a swarm runtime, and their exits that are not collected yet. Thread-safe."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,45 +11,45 @@ from orchestrator.runtimes.swarm.tasks import REF_PREFIX, SwarmTask
 
 NEVER: Final = Monotonic(float("-inf"))
 
-Asked = Literal["", "drain", "kill"]
-_URGENCY: Mapping[Asked, int] = {"": 0, "drain": 1, "kill": 2}
+ExitRequest = Literal["", "drain", "kill"]
+_URGENCY: Mapping[ExitRequest, int] = {"": 0, "drain": 1, "kill": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmWorker:
-    """One worker. `task` is what Swarm told of it last, None before.
+    """A worker. `task` is its task as Swarm last described it; None before.
 
-    `signalled` is what of `asked` it was sent; `is_out_of_reach`: no engine in reach has its container;
-    `is_disowned`: the queue was told to take back what it holds.
+    `signalled` is the part of `requested` that was delivered. `is_unreachable`: no reachable engine has its container.
+    `is_disowned`: the queue has taken back its leases and refuses it.
     """
 
     handle: WorkerHandle
     stop_signal: str = "SIGTERM"
     task: SwarmTask | None = None
-    asked: Asked = ""
-    asked_at: Monotonic = NEVER
-    signalled: Asked = ""
-    is_out_of_reach: bool = False
+    requested: ExitRequest = ""
+    requested_at: Monotonic = NEVER
+    signalled: ExitRequest = ""
+    is_unreachable: bool = False
     is_disowned: bool = False
 
     @property
     def task_id(self) -> str:
-        """The id of the task it is."""
+        """The id of its task."""
         return self.handle.ref.removeprefix(REF_PREFIX)
 
 
 class SwarmRegistry:
-    """Who is there. Every method may be called from any thread."""
+    """All workers of one runtime. Any thread may call it."""
 
     def __init__(self) -> None:
         self._changed = Condition()
         self._members: dict[str, SwarmWorker] = {}
         self._exits: list[Exit] = []
-        self._buried: set[str] = set()
+        self._ended: set[str] = set()
         self._is_woken = False
 
     def join(self, member: SwarmWorker) -> bool:
-        """A worker is known from now on; False when it was before."""
+        """Add a worker; False when it was known before."""
         with self._changed:
             if member.handle.worker in self._members:
                 return False
@@ -57,63 +57,63 @@ class SwarmRegistry:
             return True
 
     def members(self) -> Mapping[str, SwarmWorker]:
-        """The workers as they are now, by name."""
+        """Return the current workers by name."""
         with self._changed:
             return dict(self._members)
 
     def knows(self, task_id: str) -> bool:
-        """Whether a task is, or was, a worker that we believe or believed in."""
+        """Return whether a task is, or was, one of our workers."""
         with self._changed:
-            return task_id in self._buried or any(one.task_id == task_id for one in self._members.values())
+            return task_id in self._ended or any(one.task_id == task_id for one in self._members.values())
 
-    def ask(self, worker: str, what: Asked, *, at: Monotonic) -> None:
-        """A worker is to go; unknown: no effect. A kill that is asked again is sent again."""
+    def request(self, worker: str, what: ExitRequest, *, at: Monotonic) -> None:
+        """Request a worker's end; no effect on an unknown one. A repeated kill is delivered again."""
         with self._changed:
             member = self._members.get(worker)
-            if member is None or _URGENCY[what] < _URGENCY[member.asked]:
+            if member is None or _URGENCY[what] < _URGENCY[member.requested]:
                 return
             again = what == "kill" and member.signalled == "kill"
             self._members[worker] = replace(
                 member,
-                asked=what,
-                asked_at=member.asked_at if member.asked else at,
+                requested=what,
+                requested_at=member.requested_at if member.requested else at,
                 signalled="" if again else member.signalled,
             )
 
-    def signalled(self, worker: str, what: Asked) -> None:
-        """A worker was sent what it was asked."""
-        self._change(worker, lambda member: replace(member, signalled=what, is_out_of_reach=False))
+    def mark_signalled(self, worker: str, what: ExitRequest) -> None:
+        """Record that the request was delivered to the worker."""
+        self._change(worker, lambda member: replace(member, signalled=what, is_unreachable=False))
 
-    def not_reached(self, worker: str) -> None:
-        """A worker's container can't be sent a signal."""
-        self._change(worker, lambda member: replace(member, is_out_of_reach=True))
+    def mark_unreachable(self, worker: str) -> None:
+        """Record that the worker's container can't be signalled."""
+        self._change(worker, lambda member: replace(member, is_unreachable=True))
 
-    def disowned(self, worker: str) -> None:
-        """The queue has taken back what a worker holds, and refuses it."""
+    def mark_disowned(self, worker: str) -> None:
+        """Record that the queue has taken back the worker's leases and refuses it."""
         self._change(worker, lambda member: replace(member, is_disowned=True))
 
-    def saw(self, worker: str, task: SwarmTask) -> None:
-        """What Swarm told of a worker's task."""
+    def update_task(self, worker: str, task: SwarmTask) -> None:
+        """Record the worker's task as Swarm describes it."""
         self._change(worker, lambda member: replace(member, task=task))
 
-    def bury(self, ended: Exit) -> None:
-        """A worker has ended: it is told to whoever reaps next, once."""
+    def record_exit(self, ended: Exit) -> None:
+        """Move a worker to the exits, once."""
         with self._changed:
             member = self._members.pop(ended.worker, None)
             if member is None:
                 return
-            self._buried.add(member.task_id)
+            self._ended.add(member.task_id)
             self._exits.append(ended)
             self._changed.notify_all()
 
-    def forget_buried(self, known: Sequence[SwarmTask]) -> None:
-        """Keep of the ended only those whose tasks Swarm still tells of."""
+    def forget_ended(self, known: Sequence[SwarmTask]) -> None:
+        """Forget ended workers whose tasks Swarm no longer lists."""
         ids = {task.id for task in known}
         with self._changed:
-            self._buried &= ids
+            self._ended &= ids
 
     def collect(self, *, at: Monotonic) -> list[Exit]:
-        """The exits since the last call."""
+        """Return the exits since the last call."""
         with self._changed:
             exits, self._exits = self._exits, []
         return [replace(ended, at=at) for ended in exits]

@@ -1,6 +1,6 @@
-"""Workers as tasks of Swarm services: a pool is a service, and its replicas are moved by our decisions.
+"""Run workers as tasks of Swarm services: a pool is a service, and we set its replicas (ADR 13).
 
-Swarm makes, places and removes tasks; which worker ends, and when, is decided by us (see orchestrator/doc/swarm.md).
+Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see orchestrator/doc/swarm.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +17,16 @@ from orchestrator.runtimes.swarm.tasks import REF_PREFIX, handle_of, worker_of
 from orchestrator.runtimes.swarm.watch import SwarmWatch
 
 
-def _nobody_to_tell(_worker: str) -> None:
+def _no_disown(_worker: str) -> None:
     return None
 
 
 class SwarmRuntime:
-    """A `Runtime` of a swarm's tasks. All but `wake` belong to one thread; one more thread looks at the tasks.
+    """A `Runtime` of a swarm's tasks. All but `wake` belong to one thread; another thread watches the tasks.
 
-    A worker on the manager that is asked, or on a node whose engine is named in `nodes`, is signalled by itself.
-    Elsewhere nobody can be signalled by itself: an idle worker is refused by the queue and ends, a busy one goes when
-    its slot can be removed without another's, and what an overdue one holds is given back.
+    A worker on the manager's node, or on a node whose engine is in `nodes`, can be signalled. Elsewhere an idle worker
+    ends because the queue refuses it, a busy one goes when its slot can be removed without another's, and the leases of
+    an overdue one are released.
     """
 
     def __init__(
@@ -35,78 +35,79 @@ class SwarmRuntime:
         *,
         engine: str | None = None,
         nodes: Mapping[str, str] | None = None,
-        disown: Callable[[str], object] = _nobody_to_tell,
+        disown: Callable[[str], object] = _no_disown,
         on_exit: Callable[[], None] | None = None,
         clock: MonotonicClock | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
-        state: the identity of the state directory; workers of another one's are never touched.
+        state: the identity of the state directory; workers of another one are never touched.
         engine: the URL of a manager's engine; None for DOCKER_HOST, or the local one.
         nodes: URLs of other nodes' engines, by hostname or id.
-        disown: has the queue take back what a worker holds, and refuse it; may raise `SourceUnavailableError`.
-        on_exit: called from another thread whenever there is somebody to reap.
-        timeout_seconds: how long an engine may take to answer.
+        disown: makes the queue take back a worker's leases and refuse it; may raise `SourceUnavailableError`.
+        on_exit: called from another thread when there is an exit to reap.
+        timeout_seconds: the time limit of a call to an engine.
         """
         self._state = state
         self._disown = disown
         self._clock = clock or SystemMonotonicClock()
-        self._crew = SwarmRegistry()
+        self._registry = SwarmRegistry()
         self._manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._watched = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._growth = ScaleUp(self._manager, knows=self._crew.knows)
+        self._watch_manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
+        self._scale_up = ScaleUp(self._manager, knows=self._registry.knows)
         self._watch = SwarmWatch(
-            self._watched, self._crew, self._growth, clock=self._clock, on_exit=on_exit or (lambda: None)
+            self._watch_manager, self._registry, self._scale_up, clock=self._clock, on_exit=on_exit or (lambda: None)
         )
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
-        """See `Runtime.spawn`: one replica more, and the task that Swarm makes for it.
+        """See `Runtime.spawn`: adds a replica, and returns the task that Swarm creates for it.
 
-        Its name is made of the task's: `resize.3.xoyyzpafcv3nmhi5p62qjgggu`. Raises `RuntimeUnavailableError`.
+        The worker's name is made from the task's: `resize.3.xoyyzpafcv3nmhi5p62qjgggu`. Raises
+        `RuntimeUnavailableError`.
         """
         pool, settings = request.pool, request.pool.runtime.swarm
         if settings is None:
             raise SpawnError(f"pool {pool.name} is not of runtime swarm: its runtime is {pool.runtime.kind}")
-        for manager in (self._manager, self._watched):
-            manager.know(settings.nodes)
-        task = self._growth.one_more(service_body(request, settings, state=self._state))
+        for manager in (self._manager, self._watch_manager):
+            manager.add_nodes(settings.nodes)
+        task = self._scale_up.one_more(service_body(request, settings, state=self._state))
         digest = request.environment["TOWLINE_SPEC"]
         handle = WorkerHandle(worker_of(pool.name, task), pool.name, REF_PREFIX + task.id, digest, now)
-        self._crew.join(SwarmWorker(handle, settings.stop_signal, task))
+        self._registry.join(SwarmWorker(handle, settings.stop_signal, task))
         self._watch.start()
         self._watch.nudge()
         return handle
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""
-        self._crew.ask(worker, "drain", at=self._clock.monotonic())
+        self._registry.request(worker, "drain", at=self._clock.monotonic())
         self._watch.nudge()
 
     def kill(self, worker: str) -> None:
-        """See `Runtime.kill`: SIGKILL to its container where its engine is in reach.
+        """See `Runtime.kill`: SIGKILL to its container if its engine is reachable.
 
-        Elsewhere what it holds is given back and the queue refuses it, so that it does no harm and ends by itself.
+        Elsewhere its leases are released and the queue refuses it, so that it does no harm and ends by itself.
         """
-        self._crew.ask(worker, "kill", at=self._clock.monotonic())
+        self._registry.request(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`. Nothing is known from outside."""
+        """See `Runtime.examine`: nothing is known."""
         return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
-        """See `Runtime.reap`. What those hold who can't be ended is given back on the way."""
-        for worker, member in self._crew.members().items():
-            if member.asked == "kill" and member.is_out_of_reach and not member.is_disowned:
+        """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""
+        for worker, member in self._registry.members().items():
+            if member.requested == "kill" and member.is_unreachable and not member.is_disowned:
                 try:
                     self._disown(worker)
                 except SourceUnavailableError:
                     break
-                self._crew.disowned(worker)
-        return self._crew.collect(at=now)
+                self._registry.mark_disowned(worker)
+        return self._registry.collect(at=now)
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. With no manager to ask, everybody remembered is believed until there is one."""
+        """See `Runtime.adopt`. While no manager answers, all remembered workers are assumed to live."""
         ours = [handle for handle in remembered if handle.ref.startswith(REF_PREFIX)]
         try:
             tasks = [task for task in self._manager.tasks() if not task.is_ended]
@@ -114,28 +115,28 @@ class SwarmRuntime:
             found = [SwarmWorker(handle) for handle in ours]
         else:
             wall_seconds = self._clock.wall_seconds()
-            told = [(task, handle_of(task, now=now, wall_seconds=wall_seconds)) for task in tasks]
+            pairs = [(task, handle_of(task, now=now, wall_seconds=wall_seconds)) for task in tasks]
             found = [
-                SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in told if handle is not None
+                SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in pairs if handle is not None
             ]
-        adopted = [member.handle for member in found if self._crew.join(member)]
+        adopted = [member.handle for member in found if self._registry.join(member)]
         self._watch.start()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
     def usage(self) -> Mapping[str, Usage]:
-        """See `Runtime.usage`: nobody's. Workers are on other hosts, and cost this one nothing."""
+        """See `Runtime.usage`: empty, as the workers use other hosts."""
         return {}
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
-        return self._crew.wait(timeout_seconds=timeout_seconds)
+        return self._registry.wait(timeout_seconds=timeout_seconds)
 
     def wake(self) -> None:
         """See `Runtime.wake`."""
-        self._crew.wake()
+        self._registry.wake()
 
     def close(self) -> None:
         """See `Runtime.close`."""
         self._watch.stop()
         self._manager.close()
-        self._watched.close()
+        self._watch_manager.close()

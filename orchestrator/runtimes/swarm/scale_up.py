@@ -1,4 +1,4 @@
-"""One more worker of a pool's service: an update of its replicas, and the task that Swarm makes for it."""
+"""Add a worker to a pool's service: raise its replicas, and find the task that Swarm creates."""
 
 from collections.abc import Callable, Sequence
 from threading import Event, RLock
@@ -11,17 +11,17 @@ from orchestrator.runtimes.swarm.service import ServiceBody
 from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
 
 TASK_SECONDS: Final = 2.0
-"""How long Swarm may take to make a task: it takes 20 ms, and longer only when it has no leader."""
+"""How long Swarm may take to create a task: usually 20 ms, longer only when it has no leader."""
 SETTLE_SECONDS: Final = 0.5
-"""How long ended tasks may take to be gone once their slots are removed: Swarm looks every 0.25 s."""
+"""How long ended tasks may take to disappear after their slots are removed: Swarm checks every 0.25 s."""
 
-_LOOK_SECONDS: Final = 0.01
+_CHECK_SECONDS: Final = 0.01
 _MAX_TRIES: Final = 5
 _MAX_GENERATIONS: Final = 100
 
 
 class Manager(Protocol):
-    """What growing asks of a manager: see `swarm_manager.SwarmManager`."""
+    """The part of a manager that growing needs: see `SwarmManager`."""
 
     def services(self, *, digest: str = "") -> list[SwarmService]: ...
     def tasks(self, *, service: str = "") -> list[SwarmTask]: ...
@@ -31,94 +31,94 @@ class Manager(Protocol):
 
 
 class ScaleUp:
-    """Grows services, one worker at a time. `changing` is held while any service's replicas are changed."""
+    """Grows services, one worker at a time. `changing` is held while any service's replicas change."""
 
     def __init__(self, manager: Manager, *, knows: Callable[[str], bool], task_seconds: float = TASK_SECONDS) -> None:
         """Args:
-        knows: whether a task is somebody's worker already, or was.
-        task_seconds: how long Swarm may take to make a task.
+        knows: tells whether a task is, or was, one of our workers.
+        task_seconds: how long Swarm may take to create a task.
         """
         self._manager = manager
         self._task_seconds = task_seconds
         self._knows = knows
         self._pause = Event()
         self.changing = RLock()
-        self.grown = 0
+        self.changes = 0
         """Changes before a service is grown and again afterwards: a list of tasks that was read under another number
         may lack one."""
         self.current: dict[str, str] = {}
         """The service that each pool's last worker went to, by the pool's name."""
 
     def one_more(self, body: ServiceBody) -> SwarmTask:
-        """A task that nobody had as a worker, in a service with this body.
+        """Return a new worker's task, in a service with this body.
 
-        A task that is there and is nobody's is taken first: Swarm made it after an answer that never came.
+        An existing task that is no worker is taken first: Swarm created it after a call whose answer was lost.
         Raises `SpawnError`, with the service as it was, and `RuntimeUnavailableError`.
         """
         with self.changing:
-            told = ""
-            self.grown += 1
+            error_text = ""
+            self.changes += 1
             try:
                 for _ in range(_MAX_TRIES):
                     try:
-                        return self._in(body, self._manager.services(digest=body.digest))
+                        return self._task_in(body, self._manager.services(digest=body.digest))
                     except ChangedMeanwhileError as error:
-                        told = str(error)
+                        error_text = str(error)
             finally:
-                self.grown += 1
-        raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {told}")
+                self.changes += 1
+        raise SpawnError(f"can't grow the service of pool {body.pool}, {_MAX_TRIES} times in a row: {error_text}")
 
-    def _in(self, body: ServiceBody, services: Sequence[SwarmService]) -> SwarmTask:
-        """A task of the first of its services that can be grown, else of a new one."""
+    def _task_in(self, body: ServiceBody, services: Sequence[SwarmService]) -> SwarmTask:
+        """Return a task of the first of its services that can grow, else of a new one."""
         for service in services:
-            tasks = self._settled(service)
+            tasks = self._settled_tasks(service)
             if tasks is not None:
                 self.current[body.pool] = service.id
-                return self._free(tasks) or self._grown(service, slots=swarm_slots.slots(tasks))
+                return self._free(tasks) or self._grow(service, slots=swarm_slots.slots(tasks))
         taken = {service.name for service in services}
         for generation in range(1, _MAX_GENERATIONS + 1):
             if body.name(generation) not in taken:
-                return self._first(body, generation=generation)
+                return self._create(body, generation=generation)
         raise SpawnError(f"pool {body.pool} has {len(taken)} services that are being emptied; see `docker service ls`")
 
-    def _first(self, body: ServiceBody, *, generation: int) -> SwarmTask:
+    def _create(self, body: ServiceBody, *, generation: int) -> SwarmTask:
         made = self._manager.create(body, generation=generation, replicas=1)
         self.current[body.pool] = made
         try:
-            return self._task(made)
+            return self._new_task(made)
         except SpawnError:
             for found in self._manager.services(digest=body.digest):
                 if found.id == made:
                     self._manager.remove(found)
             raise
 
-    def _settled(self, service: SwarmService) -> Sequence[SwarmTask] | None:
-        """The tasks of a service that can be grown, if need be in a moment; None while Swarm has workers leave it."""
-        for _ in range(int(SETTLE_SECONDS / _LOOK_SECONDS)):
+    def _settled_tasks(self, service: SwarmService) -> Sequence[SwarmTask] | None:
+        """Return the tasks of a service that can grow, after a short wait if need be; None while workers leave it."""
+        for _ in range(int(SETTLE_SECONDS / _CHECK_SECONDS)):
             tasks = self._manager.tasks(service=service.id)
             if swarm_slots.is_settled(tasks):
                 return tasks
             if not all(task.is_ended for task in tasks if task.is_being_removed):
                 return None
-            self._pause.wait(_LOOK_SECONDS)
+            self._pause.wait(_CHECK_SECONDS)
         return None
 
-    def _grown(self, service: SwarmService, *, slots: int) -> SwarmTask:
-        self._manager.scale(service, slots + 1)  # also where it is that many: only a change has Swarm look again
+    def _grow(self, service: SwarmService, *, slots: int) -> SwarmTask:
+        self._manager.scale(service, slots + 1)  # even if it is the same number: only an update makes Swarm check again
         try:
-            return self._task(service.id)
+            return self._new_task(service.id)
         except SpawnError:
             self._undo(service.id, slots)
             raise
 
-    def _task(self, service: str) -> SwarmTask:
-        for _ in range(int(self._task_seconds / _LOOK_SECONDS)):
+    def _new_task(self, service: str) -> SwarmTask:
+        for _ in range(int(self._task_seconds / _CHECK_SECONDS)):
             free = self._free(self._manager.tasks(service=service))
             if free is not None:
                 return free
-            self._pause.wait(_LOOK_SECONDS)
+            self._pause.wait(_CHECK_SECONDS)
         raise SpawnError(
-            f"Swarm made no task within {self._task_seconds:g} s; see `docker node ls` and the manager's log"
+            f"Swarm created no task within {self._task_seconds:g} s; see `docker node ls` and the manager's log"
         )
 
     def _undo(self, service: str, slots: int) -> None:
@@ -127,6 +127,6 @@ class ScaleUp:
                 self._manager.scale(found, slots)
 
     def _free(self, tasks: Sequence[SwarmTask]) -> SwarmTask | None:
-        """The newest task that is nobody's worker."""
+        """Return the newest task that is no worker yet."""
         free = [task for task in tasks if not (task.is_ended or task.is_unwanted or self._knows(task.id))]
         return max(free, key=lambda task: task.created_seconds, default=None)

@@ -1,7 +1,7 @@
-"""The service that a pool's workers are tasks of: what Swarm is told to make. Pure.
+"""Build the service whose tasks are a pool's workers. Pure.
 
-One service has workers that were told the same: a pool whose settings change, or a supervisor at another URL, gets a
-new one beside the old.
+All workers of a service have the same settings: a pool whose settings change, or a supervisor with another URL, gets a
+new service beside the old one.
 """
 
 import hashlib
@@ -12,6 +12,7 @@ from typing import Final
 
 from orchestrator.config.containers import SwarmSettings, Volume
 from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 from orchestrator.runtimes.docker.create import (
     MAX_PIDS,
     SECRETS_TARGET,
@@ -19,18 +20,17 @@ from orchestrator.runtimes.docker.create import (
     Mount,
     command_of,
     mount_of,
-    reached,
+    url_and_mounts,
 )
-from orchestrator.runtimes.swarm.tasks import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 
 DIGEST_LABEL: Final = "towline.service"
-"""The digest of all that a service's workers are told: what tells two services of one pool apart."""
+"""The label with the digest of all that a service's workers get; it distinguishes two services of one pool."""
 GRACE_MARGIN_SECONDS: Final = 2.0
-"""A worker gives back its leases when its grace ends; only after this much more does Swarm end it."""
+"""Time between the end of a worker's grace, when it releases its leases, and Swarm's SIGKILL."""
 
 # The lock and the state directory are files of the supervisor's host: a worker elsewhere would take their absence for
-# the supervisor's death. A token can be read by whoever may ask a manager: it goes as a secret.
-_NOT_HANDED_ON: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
+# the supervisor's death. Anyone with access to a manager can read variables: the token is a secret instead.
+_NOT_PASSED: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
 _NANOSECONDS: Final = 1_000_000_000
 _POOL_CHARS: Final = 24
 
@@ -39,7 +39,7 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class SwarmSecret:
-    """A secret of the swarm, and the name of its file in /run/secrets. `data` is given when it is ours to make."""
+    """A secret of the swarm, and its file's name in /run/secrets. `data` is set if we create it."""
 
     name: str
     file: str
@@ -48,7 +48,7 @@ class SwarmSecret:
 
 @dataclass(frozen=True, slots=True)
 class ServiceBody:
-    """What a service is made of. `digest` names all of it; secrets are given by name, as their ids are Swarm's."""
+    """The contents of a service. `digest` covers all of it; secrets are given by name, as Swarm assigns their ids."""
 
     digest: str
     stem: str
@@ -58,28 +58,28 @@ class ServiceBody:
     secrets: tuple[SwarmSecret, ...] = ()
 
     def name(self, generation: int) -> str:
-        """The name of the first, second ... service with this body, at most 63 characters."""
+        """Return the name of the first, second ... service with this body, at most 63 characters."""
         return self.stem if generation == 1 else f"{self.stem}-{generation}"
 
 
 def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) -> ServiceBody:
-    """The service for a request; `state` is the identity of the supervisor's state directory.
+    """Return the service for a request; `state` is the identity of the supervisor's state directory.
 
-    Raises `SpawnError` for a queue that no container could reach.
+    Raises `SpawnError` if no container could reach the queue.
     """
     pool = request.pool
-    url, mounts = reached(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
+    url, mounts = url_and_mounts(request.environment.get("TOWLINE_URL", ""), settings, pool=pool.name)
     secrets = _secrets(request, settings)
     own = {POOL_LABEL: pool.name, SPEC_LABEL: request.environment["TOWLINE_SPEC"]}
     container: dict[str, object] = {
         "Image": settings.image,
         "Command": command_of(pool, settings),
         "Env": _environment(request, url=url, has_token=any(one.data is not None for one in secrets)),
-        "Labels": {**settings.labels, **own},  # without our state's: an engine's own containers are another runtime's
+        "Labels": {**settings.labels, **own},  # without our state's label: that marks containers of the Docker runtime
         "Init": settings.init,
         "ReadOnly": settings.read_only,
         "CapabilityDrop": ["ALL"],
-        "Privileges": {"NoNewPrivileges": True},  # an engine before 25 passes over it
+        "Privileges": {"NoNewPrivileges": True},  # ignored by engines before version 25
         "StopSignal": settings.stop_signal,
         "StopGracePeriod": int((pool.grace + GRACE_MARGIN_SECONDS) * _NANOSECONDS),
         "Mounts": _mounts(mounts, settings),
@@ -100,22 +100,22 @@ def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) 
 
 
 def literal(text: str) -> str:
-    """Text that Swarm's templates leave as it is: it expands `{{...}}` in the values of variables."""
+    """Escape text against Swarm's templates, which expand `{{...}}` in the values of variables."""
     return text.replace("{{", '{{"{{"}}')
 
 
 def worker_template(pool: str) -> str:
-    """What Swarm makes a task's identity of: the same as `swarm_tasks.worker_of`."""
+    """Return the template from which Swarm makes a task's worker name: the same as `tasks.worker_of`."""
     return f"{pool}.{{{{.Task.Slot}}}}.{{{{.Task.ID}}}}"
 
 
 def _environment(request: SpawnRequest, *, url: str, has_token: bool) -> list[str]:
-    told = {name: value for name, value in request.environment.items() if name not in _NOT_HANDED_ON}
+    environment = {name: value for name, value in request.environment.items() if name not in _NOT_PASSED}
     if url:
-        told["TOWLINE_URL"] = url
+        environment["TOWLINE_URL"] = url
     if has_token:
-        told["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
-    variables = {name: literal(value) for name, value in {**request.pool.env, **told}.items()}
+        environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
+    variables = {name: literal(value) for name, value in {**request.pool.env, **environment}.items()}
     variables["TOWLINE_WORKER"] = worker_template(request.pool.name)
     return sorted(f"{name}={value}" for name, value in variables.items())
 

@@ -1,9 +1,9 @@
-"""Which slots of a service Swarm takes away when its replicas are lowered, and how far they may be lowered. Pure.
+"""Predict which slots of a service Swarm removes when its replicas are lowered, and how far they may be. Pure.
 
 Source: moby/swarmkit, manager/orchestrator/replicated/services.go and slot.go (as in Docker 20.10): every slot whose
-task will not be restarted counts, ended or not, and also one that is being removed, until its task is gone. Slots that
-are on no node go first. Then those go that come last on the node with the most: on each node the running ones are
-counted first, the others after them, in no order among themselves; the highest numbers go, and ties in any order.
+task will not be restarted counts, ended or not, also one that is being removed, until its task is gone. Slots on no
+node go first. Then the last slots on the fullest node go: on each node the running ones are numbered first, the others
+after them, in no order among themselves; the highest numbers go, and ties in any order.
 """
 
 from collections import Counter
@@ -13,24 +13,24 @@ from orchestrator.runtimes.swarm.tasks import SwarmTask
 
 
 def slots(tasks: Sequence[SwarmTask]) -> int:
-    """How many slots of one service there are, as Swarm counts them."""
+    """Return how many slots one service has, as Swarm counts them."""
     return len({task.slot for task in tasks})
 
 
 def is_settled(tasks: Sequence[SwarmTask]) -> bool:
-    """Whether the replicas of a service with these tasks may be changed at all.
+    """Return whether the replicas of a service with these tasks may be changed at all.
 
-    As long as a slot is being removed it is counted, but never again when it is gone: a service that grows meanwhile
-    gets fewer tasks than asked for, or loses others than those it was asked to remove.
+    A slot that is being removed is counted until it is gone, and not checked again then: a service that grows meanwhile
+    gets fewer tasks than requested, or loses others than those to be removed.
     """
     return not any(task.is_being_removed for task in tasks)
 
 
 def expendable(tasks: Sequence[SwarmTask], *, going: Collection[str] = ()) -> int:
-    """By how many the replicas of a service may be lowered so that none goes but ended tasks and those of `going`.
+    """Return by how much a service's replicas may be lowered so that only ended tasks and those of `going` are removed.
 
-    `tasks` are all tasks of the service, `going` ids. That holds whichever way Swarm breaks its ties, also when tasks
-    end meanwhile or start to run; not when new ones are made.
+    `tasks` are all tasks of the service, `going` are task ids. This holds however Swarm breaks ties, and also if tasks
+    end or start to run meanwhile; not if new ones are created.
     """
     if not is_settled(tasks):
         return 0
@@ -50,23 +50,23 @@ def expendable(tasks: Sequence[SwarmTask], *, going: Collection[str] = ()) -> in
 
 
 def lowered(tasks: Sequence[SwarmTask], *, replicas: int, by: int) -> int | None:
-    """What the replicas of one service are to be set to so that `by` of its slots go; None: not now.
+    """Return the number of replicas to set so that `by` of the service's slots are removed; None: not now.
 
-    Usually it has as many replicas as slots. With more there is a slot that `tasks` lack. It has fewer when it was
-    lowered and Swarm did not look, as happens when it has just been made: only a change has it look again, so it is
-    told again, if no more go by that than may.
+    Usually replicas and slots are equal. More replicas: `tasks` lacks a slot. Fewer: it was lowered and Swarm did not
+    check, as happens just after its creation; only an update makes Swarm check again, so it is set again, unless too
+    many would go.
     """
     wanted = slots(tasks) - by
     return wanted if wanted <= replicas <= slots(tasks) else None
 
 
 def _kept(node: str, placed: Sequence[SwarmTask], *, is_free: Collection[str]) -> int:
-    """The highest number that a task which must stay can have on its node."""
+    """Return the highest number that a task which must stay can have on its node."""
     here = [task for task in placed if task.node == node]
     staying = [task for task in here if task.id not in is_free]
     if not staying:
         return 0
-    # One that is about to run may be told as running by the time of the change, or not.
+    # A task about to run may or may not be running by the time of the change.
     if not all(task.is_running for task in staying):
         return len(here)
     return sum(1 for task in here if task.is_running)

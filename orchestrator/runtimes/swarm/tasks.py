@@ -1,4 +1,4 @@
-"""What Swarm tells of its tasks and services, as values; and which worker a task is, or how it ended. Pure."""
+"""Swarm's tasks and services as values; which worker a task is, and how it ended. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,11 +8,9 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
+from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL
 
 REF_PREFIX: Final = "swarm:"
-STATE_LABEL: Final = "towline.state"
-POOL_LABEL: Final = "towline.pool"
-SPEC_LABEL: Final = "towline.spec"
 
 _ENDED: Final = frozenset({"complete", "shutdown", "failed", "rejected", "orphaned", "remove"})
 _UNPLACED: Final = frozenset({"new", "allocated", "pending"})
@@ -24,9 +22,9 @@ _EXIT_CODE_TOLD: Final = re.compile(r"^task: non-zero exit \(\d+\)$")
 
 @dataclass(frozen=True, slots=True)
 class SwarmTask:
-    """One task of a service. `created_seconds` is on the managers' wall clock, since the epoch.
+    """A task of a service. `created_seconds` is on the managers' wall clock, since the epoch.
 
-    `node` and `container` are "" as long as there is none. `labels` are its container's.
+    `node` and `container` are "" while there is none. `labels` are its container's.
     """
 
     id: str
@@ -45,30 +43,30 @@ class SwarmTask:
 
     @property
     def is_ended(self) -> bool:
-        """Its container has ended, or there will never be one."""
+        """Whether its container has ended, or will never exist."""
         return self.state in _ENDED or (self.is_unwanted and self.state in _UNPLACED)
 
     @property
     def is_running(self) -> bool:
-        """What Swarm takes for running when it chooses which slots go."""
+        """Whether Swarm counts it as running when it chooses slots to remove."""
         return self.state == "running"
 
     @property
     def is_unwanted(self) -> bool:
-        """Swarm has asked it to end, or knows that it did."""
+        """Whether Swarm has asked it to end, or knows that it has."""
         return self.desired in _UNWANTED
 
     @property
     def is_being_removed(self) -> bool:
-        """Its slot was taken from the service; it counts as one until it is gone."""
+        """Whether its slot was removed from the service; it counts as one until it is gone."""
         return self.desired == "remove"
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmService:
-    """One service of ours. `version` makes an update conditional on nobody having been there first.
+    """A service of ours. `version` makes an update fail if another update came first.
 
-    `spec` is all that Swarm was told of it, as Swarm tells it.
+    `spec` is its whole specification, as Swarm returns it.
     """
 
     id: str
@@ -81,7 +79,7 @@ class SwarmService:
 
 
 def read_task(data: object) -> SwarmTask:
-    """One element of what `GET /tasks` answers; what is missing is empty."""
+    """Read one element of the answer to `GET /tasks`; missing fields are empty."""
     status, spec = _mapping(data, "Status"), _mapping(_mapping(data, "Spec"), "ContainerSpec")
     container = _mapping(status, "ContainerStatus")
     labels = _mapping(spec, "Labels")
@@ -103,7 +101,7 @@ def read_task(data: object) -> SwarmTask:
 
 
 def read_service(data: object) -> SwarmService:
-    """One element of what `GET /services` answers."""
+    """Read one element of the answer to `GET /services`."""
     spec = _mapping(data, "Spec")
     labels = _mapping(spec, "Labels")
     return SwarmService(
@@ -118,7 +116,7 @@ def read_service(data: object) -> SwarmService:
 
 
 def down_nodes(nodes: Iterable[object]) -> Mapping[str, str]:
-    """Of what `GET /nodes` answers: the nodes that are lost to the managers, by id, with their names."""
+    """Read the answer to `GET /nodes`: return the names of the nodes that the managers have lost, by id."""
     return {
         _text(node, "ID"): _text(_mapping(node, "Description"), "Hostname")
         for node in nodes
@@ -127,12 +125,12 @@ def down_nodes(nodes: Iterable[object]) -> Mapping[str, str]:
 
 
 def worker_of(pool: str, task: SwarmTask) -> str:
-    """The identity of the worker that a task is; `swarm_service.WORKER_TEMPLATE` tells its container the same."""
+    """Return the name of the worker that a task is; `service.worker_template` gives its container the same."""
     return f"{pool}.{task.slot}.{task.id}"
 
 
 def handle_of(task: SwarmTask, *, now: Monotonic, wall_seconds: float) -> WorkerHandle | None:
-    """The worker that a task is; None when its labels do not say."""
+    """Return the handle of the worker that a task is; None when its labels don't tell."""
     labels = task.labels or {}
     pool = labels.get(POOL_LABEL, "")
     if not pool:
@@ -142,13 +140,13 @@ def handle_of(task: SwarmTask, *, now: Monotonic, wall_seconds: float) -> Worker
 
 
 def exit_of(handle: WorkerHandle, task: SwarmTask, *, at: Monotonic) -> Exit:
-    """How a worker ended, as its ended task tells it.
+    """Return how a worker ended, from its ended task.
 
-    An exit code above 128 is the signal that ended it, as everywhere in Docker. Neither is known when its container
-    never ran.
+    An exit code above 128 is the signal that ended it, as everywhere in Docker. Neither is set if its container never
+    ran.
     """
     code, number = _code_and_signal(task)
-    is_stopped = task.state == "shutdown"  # which Swarm tells only of those it has ended itself
+    is_stopped = task.state == "shutdown"  # a state of tasks that Swarm itself has ended
     return Exit(
         *(handle.worker, handle.pool, handle.ref, at),
         code=code,
@@ -159,19 +157,19 @@ def exit_of(handle: WorkerHandle, task: SwarmTask, *, at: Monotonic) -> Exit:
 
 
 def vanished(handle: WorkerHandle, *, at: Monotonic) -> Exit:
-    """The end of a worker whose task Swarm does not know any more."""
+    """Return the exit of a worker whose task Swarm no longer knows."""
     return Exit(handle.worker, handle.pool, handle.ref, at, reason="its task is gone from the swarm")
 
 
 def lost(handle: WorkerHandle, node: str, *, at: Monotonic) -> Exit:
-    """The end of a worker whose node the managers lost: it is asked to end should the node come back."""
+    """Return the exit of a worker whose node the managers lost; it is told to end should the node return."""
     return Exit(handle.worker, handle.pool, handle.ref, at, reason=f"its node {node} is down")
 
 
 def _code_and_signal(task: SwarmTask) -> tuple[int | None, int | None]:
     if not task.container or (task.state not in {"complete", "shutdown", "failed"}):
         return None, None
-    if task.state == "failed" and task.code == 0:  # the container was made, and could not be started
+    if task.state == "failed" and task.code == 0:  # the container was created, and could not be started
         return None, None
     if _SIGNALLED_BASE < task.code <= _SIGNALLED_BASE + _LAST_SIGNAL:
         return None, task.code - _SIGNALLED_BASE
@@ -213,7 +211,7 @@ def _instant(text: str) -> float:
 
 
 def by_service(tasks: Iterable[SwarmTask]) -> Mapping[str, Sequence[SwarmTask]]:
-    """Tasks by the id of their service."""
+    """Group tasks by their service's id."""
     found: dict[str, list[SwarmTask]] = {}
     for task in tasks:
         found.setdefault(task.service, []).append(task)

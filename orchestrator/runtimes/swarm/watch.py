@@ -1,4 +1,4 @@
-"""Looks at all tasks of ours at a pace: who ended and how, who is to be signalled, which slots can be given back."""
+"""Poll all our tasks: collect exits, deliver signals, and remove slots of ended tasks."""
 
 import contextlib
 import signal
@@ -21,68 +21,70 @@ from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lo
 
 log = structlog.get_logger()
 
-LOOK_SECONDS: Final = 0.25
-"""Between two looks, as long as there are workers, or what is left of them."""
-REST_SECONDS: Final = 5.0
-"""Between two looks when there is nothing."""
+POLL_SECONDS: Final = 0.25
+"""Interval between two polls while there are workers, or slots to remove."""
+IDLE_POLL_SECONDS: Final = 5.0
+"""Interval between two polls when there are neither."""
 STOP_SECONDS: Final = 10.0
-AWAY_SECONDS: Final = 1.0
-"""Between two tries to reach a manager that does not answer."""
-SHARE: Final = 5
-"""A list of tasks that took long to get is followed by a rest of so many times as long."""
-LONGEST_REST_SECONDS: Final = 2.0
+"""How long `stop` waits for the thread."""
+RETRY_SECONDS: Final = 1.0
+"""Pause before an unavailable manager is tried again."""
+PAUSE_FACTOR: Final = 5
+"""A poll is followed by a pause of this many times its duration, up to `MAX_PAUSE_SECONDS`."""
+MAX_PAUSE_SECONDS: Final = 2.0
+"""The longest pause between two polls of an active swarm."""
 QUIET_SECONDS: Final = 2.0
-"""Slots of ended tasks are given back once nobody has started or ended for so long."""
+"""Slots of ended tasks are removed once no worker has started or ended for this long."""
 EXPLAIN_SECONDS: Final = 1.0
-"""Engines are asked about ends for so long in one look: what the others held must not wait for that."""
-PATIENCE_SECONDS: Final = 3.0
-"""A worker that no signal reaches has so long to end by itself, as one that the queue refuses does in milliseconds."""
-AGAIN_SECONDS: Final = 1.0
-"""A service that was lowered, and has its slots after so long, is told again."""
-STRANGER_SECONDS: Final = 30.0
-"""A task of ours that is nobody's worker for so long is asked to go."""
+"""Time per poll to ask engines about exits: the release of the other workers' leases must not wait for it."""
+UNREACHABLE_SECONDS: Final = 3.0
+"""How long a worker that can't be signalled gets to end by itself; one that the queue refuses needs milliseconds."""
+LOWER_AGAIN_SECONDS: Final = 1.0
+"""A service that still has its slots this long after it was lowered is lowered again."""
+UNKNOWN_TASK_SECONDS: Final = 30.0
+"""A task of ours that has been no worker for this long is asked to end."""
 
 
 class SwarmWatch:
-    """The one thread that looks. `start`, `nudge` and `stop` may be called from any."""
+    """The polling thread. `start`, `nudge` and `stop` may be called from any thread."""
 
     def __init__(
         self,
         manager: SwarmManager,
-        crew: SwarmRegistry,
-        growth: ScaleUp,
+        registry: SwarmRegistry,
+        scale_up: ScaleUp,
         *,
         clock: MonotonicClock,
         on_exit: Callable[[], None],
     ) -> None:
-        """`manager` is this thread's own line; `on_exit` is called whenever there is somebody to reap."""
+        """`manager` is this thread's own client; `on_exit` is called when there is an exit to reap."""
         self._manager = manager
-        self._crew = crew
-        self._growth = growth
+        self._registry = registry
+        self._scale_up = scale_up
         self._clock = clock
         self._on_exit = on_exit
         self._nudged = Event()
         self._stops = False
         self._is_away = False
         self._thread: Thread | None = None
-        self._strangers: dict[str, Monotonic] = {}
+        self._unknown_tasks: dict[str, Monotonic] = {}
         self._lowered_at: dict[str, Monotonic] = {}
         self._quiet_since = NEVER
-        self._grown = -1
+        self._changes = -1
         self._is_swept = False
 
     def start(self) -> None:
-        """Begin to look, if that is not so yet."""
+        """Start the thread, once."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="towline-swarm", daemon=True)
             self._thread.start()
 
     def nudge(self) -> None:
-        """Look now."""
+        """Poll now."""
         self._nudged.set()
 
     def stop(self) -> None:
-        """Look no more, and wait for the thread; not for ever where an engine does not answer it."""
+        """End the thread and wait for it, at most `STOP_SECONDS` if an engine does not answer."""
         self._stops = True
         self._nudged.set()
         if self._thread is not None:
@@ -93,49 +95,49 @@ class SwarmWatch:
         while not self._stops:
             self._nudged.clear()
             try:
-                took_seconds = self.look()
-                pause_seconds = REST_SECONDS
-                if self._crew.members() or not self._is_swept:
-                    pause_seconds = max(LOOK_SECONDS, min(LONGEST_REST_SECONDS, SHARE * took_seconds))
-                self._reached()
+                took_seconds = self.poll()
+                pause_seconds = IDLE_POLL_SECONDS
+                if self._registry.members() or not self._is_swept:
+                    pause_seconds = max(POLL_SECONDS, min(MAX_PAUSE_SECONDS, PAUSE_FACTOR * took_seconds))
+                self._log_found()
             except RuntimeUnavailableError as error:
-                pause_seconds = AWAY_SECONDS
-                self._unreached(error)
+                pause_seconds = RETRY_SECONDS
+                self._log_lost(error)
             except Exception:
-                pause_seconds = AWAY_SECONDS
+                pause_seconds = RETRY_SECONDS
                 log.exception(events.TURN_FAILED, runtime="swarm")
             self._nudged.wait(pause_seconds)
 
-    def look(self) -> float:
-        """Once over all tasks; how long Swarm took to list them, in seconds.
+    def poll(self) -> float:
+        """Poll all tasks once; return how long Swarm took to list them, in seconds.
 
-        Raises `RuntimeUnavailableError`; then everybody is believed to be as before.
+        Raises `RuntimeUnavailableError`; then all workers are assumed to be as before.
         """
-        members = self._crew.members()  # before the tasks are listed: who joins meanwhile is not missed
-        grown = self._growth.grown
-        asked_at = self._clock.monotonic()
+        members = self._registry.members()  # read first: a worker that joins meanwhile is not taken for gone
+        changes = self._scale_up.changes
+        began_at = self._clock.monotonic()
         tasks = self._manager.tasks()
-        took_seconds = self._clock.monotonic() - asked_at
+        took_seconds = self._clock.monotonic() - began_at
         known = {task.id: task for task in tasks}
-        self._bury(members, known)
+        self._collect_exits(members, known)
         self._send_signals()
-        self._note_strangers(tasks)
-        self._give_back(tasks, grown=grown)
-        self._crew.forget_buried(tasks)
+        self._end_unknown_tasks(tasks)
+        self._remove_slots(tasks, changes=changes)
+        self._registry.forget_ended(tasks)
         return took_seconds
 
-    # -- who ended ------------------------------------------------------------------------------------------------
+    # -- exits ----------------------------------------------------------------------------------------------------
 
-    def _bury(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
-        told = [(member, known.get(member.task_id)) for member in members.values()]
-        unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in told)
+    def _collect_exits(self, members: Mapping[str, SwarmWorker], known: Mapping[str, SwarmTask]) -> None:
+        pairs = [(member, known.get(member.task_id)) for member in members.values()]
+        unsure = any(task is not None and task.is_unwanted and not task.is_ended for _, task in pairs)
         down = self._manager.down_nodes() if unsure else {}
         now = self._clock.monotonic()
         ended: list[Exit] = []
         unexplained: list[tuple[Exit, SwarmTask]] = []
-        for member, task in told:
+        for member, task in pairs:
             if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
-                self._crew.saw(member.handle.worker, task)
+                self._registry.update_task(member.handle.worker, task)
             elif task is None:
                 ended.append(vanished(member.handle, at=now))
             elif not task.is_ended:
@@ -144,20 +146,20 @@ class SwarmWatch:
                 ended.append(one)
             else:
                 unexplained.append((one, task))
-        self._tell(ended)
+        self._report(ended)
         explain_until = Monotonic(self._clock.monotonic() + EXPLAIN_SECONDS)
         for one, task in unexplained:
-            self._tell([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
+            self._report([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
 
-    def _tell(self, ended: Sequence[Exit]) -> None:
+    def _report(self, ended: Sequence[Exit]) -> None:
         for one in ended:
-            self._crew.bury(one)
+            self._registry.record_exit(one)
         if ended:
             self._quiet_since, self._is_swept = self._clock.monotonic(), False
             self._on_exit()
 
     def _explained(self, ended: Exit, task: SwarmTask) -> Exit:
-        """The exit with what its engine knows of it."""
+        """Return the exit with its engine's details."""
         found = self._manager.inspected(task)
         state, host = found.get("State"), found.get("HostConfig")
         is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
@@ -169,63 +171,64 @@ class SwarmWatch:
             last_lines=self._manager.last_lines(task),
         )
 
-    # -- who is to go ---------------------------------------------------------------------------------------------
+    # -- signals --------------------------------------------------------------------------------------------------
 
     def _send_signals(self) -> None:
-        for worker, member in self._crew.members().items():
-            if member.asked == member.signalled or member.task is None or not member.task.container:
+        for worker, member in self._registry.members().items():
+            if member.requested == member.signalled or member.task is None or not member.task.container:
                 continue
-            name = member.stop_signal if member.asked == "drain" else signal.Signals.SIGKILL.name
+            name = member.stop_signal if member.requested == "drain" else signal.Signals.SIGKILL.name
             if self._manager.signal(member.task, name):
-                self._crew.signalled(worker, member.asked)
-            elif not member.is_out_of_reach:
-                self._crew.not_reached(worker)
-                log.warning(events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, asked=member.asked)
+                self._registry.mark_signalled(worker, member.requested)
+            elif not member.is_unreachable:
+                self._registry.mark_unreachable(worker)
+                log.warning(
+                    events.WORKER_OUT_OF_REACH, worker=worker, node=member.task.node, requested=member.requested
+                )
 
-    def _note_strangers(self, tasks: Sequence[SwarmTask]) -> None:
-        """Tasks that are nobody's worker, made by hand or after an answer that never came, go after a while."""
+    def _end_unknown_tasks(self, tasks: Sequence[SwarmTask]) -> None:
+        """End tasks that are no worker, started by hand or after a call whose answer was lost, after a while."""
         now = self._clock.monotonic()
-        found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._crew.knows(t.id))}
-        self._strangers = {task: self._strangers.get(task, now) for task in found}
-        for task, seen_at in list(self._strangers.items()):
-            if now - seen_at >= STRANGER_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
-                self._strangers[task] = now
+        found = {t.id: t for t in tasks if not (t.is_ended or t.is_unwanted or self._registry.knows(t.id))}
+        self._unknown_tasks = {task: self._unknown_tasks.get(task, now) for task in found}
+        for task, seen_at in list(self._unknown_tasks.items()):
+            if now - seen_at >= UNKNOWN_TASK_SECONDS and self._manager.signal(found[task], signal.Signals.SIGTERM.name):
+                self._unknown_tasks[task] = now
 
-    # -- slots that can be given back -----------------------------------------------------------------------------
+    # -- slots to remove ------------------------------------------------------------------------------------------
 
-    def _give_back(self, tasks: Sequence[SwarmTask], *, grown: int) -> None:
-        """Lower replicas by what has ended; and by who is to go where no signal reaches it, once it had time to go
-        by itself."""
+    def _remove_slots(self, tasks: Sequence[SwarmTask], *, changes: int) -> None:
+        """Lower replicas by the ended tasks, and by leaving ones that can't be signalled and had time to end."""
         now = self._clock.monotonic()
-        if grown != self._grown:
-            self._grown, self._quiet_since, self._is_swept = grown, now, False
+        if changes != self._changes:
+            self._changes, self._quiet_since, self._is_swept = changes, now, False
         is_quiet = now - self._quiet_since >= QUIET_SECONDS
-        going = self._going(now)
+        going = self._leaving_tasks(now)
         services = by_service(tasks)
         self._lowered_at = {service: at for service, at in self._lowered_at.items() if service in services}
         for service, its in services.items():
             ended = swarm_slots.expendable(its)
             leaving = swarm_slots.expendable(its, going=going)
             if leaving > ended or (ended and is_quiet):
-                self._lower(service, its, by=leaving, grown=grown)
+                self._lower(service, its, by=leaving, changes=changes)
         if is_quiet and not self._is_swept:
-            self._is_swept = self._sweep(services, grown=grown)
+            self._is_swept = self._sweep(services, changes=changes)
 
-    def _going(self, now: Monotonic) -> set[str]:
-        going = {task for task, seen_at in self._strangers.items() if now - seen_at >= STRANGER_SECONDS}
-        for member in self._crew.members().values():
+    def _leaving_tasks(self, now: Monotonic) -> set[str]:
+        going = {task for task, seen_at in self._unknown_tasks.items() if now - seen_at >= UNKNOWN_TASK_SECONDS}
+        for member in self._registry.members().values():
             is_unplaced = member.task is not None and not member.task.node
-            has_had_time = is_unplaced or now - member.asked_at >= PATIENCE_SECONDS
-            if member.asked and has_had_time and (is_unplaced or member.is_out_of_reach):
+            has_had_time = is_unplaced or now - member.requested_at >= UNREACHABLE_SECONDS
+            if member.requested and has_had_time and (is_unplaced or member.is_unreachable):
                 going.add(member.task_id)
         return going
 
-    def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, grown: int) -> None:
-        """Lower the replicas of a service, if this look saw all its slots."""
+    def _lower(self, service: str, tasks: Sequence[SwarmTask], *, by: int, changes: int) -> None:
+        """Lower the replicas of a service, if this poll saw all its slots."""
         now = self._clock.monotonic()
-        is_early = now - self._lowered_at.get(service, NEVER) < AGAIN_SECONDS
-        with self._growth.changing:
-            if self._growth.grown != grown:
+        is_early = now - self._lowered_at.get(service, NEVER) < LOWER_AGAIN_SECONDS
+        with self._scale_up.changing:
+            if self._scale_up.changes != changes:
                 return
             for found in self._manager.services():
                 if found.id != service or (is_early and found.replicas < swarm_slots.slots(tasks)):
@@ -236,27 +239,27 @@ class SwarmWatch:
                         self._manager.scale(found, replicas)
                         self._lowered_at[service] = now
 
-    def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, grown: int) -> bool:
-        """Remove services of ended tasks that no pool's next worker would go to; whether none is left."""
-        with self._growth.changing:
-            if self._growth.grown != grown:
+    def _sweep(self, tasks: Mapping[str, Sequence[SwarmTask]], *, changes: int) -> bool:
+        """Remove services with only ended tasks that no pool grows into; return whether the sweep was complete."""
+        with self._scale_up.changing:
+            if self._scale_up.changes != changes:
                 return False
             for found in self._manager.services():
                 is_over = all(task.is_ended for task in tasks.get(found.id, ()))
-                if is_over and found.id not in self._growth.current.values():
+                if is_over and found.id not in self._scale_up.current.values():
                     with contextlib.suppress(ChangedMeanwhileError, SpawnError):
                         self._manager.remove(found)
             self._manager.remove_unused_secrets()
         return True
 
-    # -- a manager that is away -----------------------------------------------------------------------------------
+    # -- an unavailable manager -----------------------------------------------------------------------------------
 
-    def _reached(self) -> None:
+    def _log_found(self) -> None:
         if self._is_away:
             self._is_away = False
             log.info(events.ENGINE_FOUND, engine=self._manager.url)
 
-    def _unreached(self, error: RuntimeUnavailableError) -> None:
+    def _log_lost(self, error: RuntimeUnavailableError) -> None:
         if not self._is_away:
             self._is_away = True
             log.warning(events.ENGINE_LOST, engine=self._manager.url, error=str(error))

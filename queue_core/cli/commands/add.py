@@ -1,4 +1,4 @@
-"""`towline add`: tasks from arguments, a file or standard input, one or many."""
+"""`towline add`: add tasks from arguments, a file or stdin."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -10,19 +10,19 @@ import click
 
 from queue_core.api import Queue
 from queue_core.cli import exits
+from queue_core.cli.cut_output import was_cut
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.group import command
-from queue_core.cli.kept_output import was_cut
 from queue_core.cli.options import DURATION, target_options
-from queue_core.cli.output import print_json, say
-from queue_core.cli.target import Where, opened_queue
+from queue_core.cli.output import print_info, print_json
+from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
 from queue_core.store import Added
 from queue_core.task import NewTask
 
 MAX_BATCH_BYTES: Final = 8 << 20
-"""Payload bytes of one call: a batch ends here even when it has room for more tasks."""
+"""Payload bytes of one call; a batch that would be larger ends before `MAX_TASKS_PER_ADD`."""
 
 
 @command(
@@ -45,8 +45,8 @@ MAX_BATCH_BYTES: Final = 8 << 20
 )
 @click.option("--lines", is_flag=True, help="Each line of stdin, or of --from, is one task.")
 @click.option("--tag", help="Tag of the tasks.")
-@click.option("--name", help="Name of the task: a second add of it changes nothing.")
-@click.option("--delay", type=DURATION, help="Lease them no earlier than this from now.")
+@click.option("--name", help="Name of the task; adding it a second time changes nothing.")
+@click.option("--delay", type=DURATION, help="Time from now until the tasks may be leased.")
 @target_options
 def add(
     queue: str,
@@ -57,11 +57,11 @@ def add(
     name: str | None,
     delay: float | None,
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
     """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
 
-    When it returns the tasks are durable. Prints the name of each; exit code 1 when every name was taken already.
+    The tasks are durable when the command returns. Prints the name of each; exit code 1 if all names were taken.
     """
     if payloads and (source or lines):
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
@@ -71,10 +71,10 @@ def add(
     with opened_queue(queue, **where) as opened:
         counts = _add_all(opened, (NewTask(p, name=name, tag=tag, delay_seconds=delay) for p in found), as_json=as_json)
     if not counts["added"] and any(counts.values()):
-        say("nothing added: every name was taken already")
+        print_info("nothing added: every name was taken already")
         return exits.NEGATIVE
     if (lines and not as_json) or was_cut():
-        say(f"{counts['added']} added")
+        print_info(f"{counts['added']} added")
     return exits.OK
 
 
@@ -90,8 +90,8 @@ def _add_all(queue: Queue, tasks: Iterator[NewTask], *, as_json: bool) -> dict[s
         handled = sum(counts.values())
         if failure is None or not handled:
             raise
-        # Whoever does it all again has some of it twice.
-        fix = f"the first {handled:,} tasks are added: mend it, and go on after those"
+        # To run the same command again would add those tasks twice.
+        fix = f"the first {handled:,} tasks are added: fix it, then add the others"
         raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=fix) from error
     return counts
 
@@ -102,7 +102,9 @@ def _print(added: Added, *, as_json: bool) -> None:
     elif added.status == "added":
         click.echo(added.name)
     else:
-        say(f"{added.name}: {'exists already' if added.status == 'exists' else 'was done before'}; nothing changed")
+        print_info(
+            f"{added.name}: {'exists already' if added.status == 'exists' else 'was done before'}; nothing changed"
+        )
 
 
 def _batches(tasks: Iterator[NewTask]) -> Iterator[list[NewTask]]:
@@ -144,9 +146,8 @@ def _split(file: BinaryIO, *, lines: bool) -> Iterator[bytes]:
             number += 1
             payload = line.rstrip(b"\r\n")
             if len(payload) > MAX_PAYLOAD_BYTES:
-                told = f"line {number} is longer than {MAX_PAYLOAD_BYTES} bytes (1 MiB), the limit of a payload"
-                raise CommandError(
-                    told, code=exits.BAD_DATA, fix="the lines before it may be added: shorten it, and go on there"
-                )
+                message = f"line {number} is longer than {MAX_PAYLOAD_BYTES} bytes (1 MiB), the limit of a payload"
+                fix = "earlier lines may be added already: shorten it, then add it and the lines after it"
+                raise CommandError(message, code=exits.BAD_DATA, fix=fix)
             if payload:
                 yield payload

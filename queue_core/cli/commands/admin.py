@@ -1,4 +1,4 @@
-"""What an administrator does with the tasks of a queue: `peek`, `purge`, `redrive`, `pause`, `resume`."""
+"""The commands of administrators: `peek`, `purge`, `redrive`, `pause` and `resume`."""
 
 from typing import Unpack
 
@@ -8,14 +8,22 @@ from queue_core.api import ALL_STATES
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
-from queue_core.cli.output import columns, payload_fields, print_json, print_table, say, shown_instant, shown_payload
-from queue_core.cli.target import Where, opened_queue
+from queue_core.cli.output import (
+    columns,
+    payload_fields,
+    print_info,
+    print_json,
+    print_table,
+    shown_instant,
+    shown_payload,
+)
+from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.task import StoredTask, TaskState
 
 STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
 _SHOWN = {state: name for name, state in STATES.items()}
 REASON_CHARACTERS = 120
-"""Of a reason in a table: how often a worker died, of what, and which."""
+"""Characters shown of a reason in a table."""
 
 
 @command(
@@ -28,13 +36,13 @@ REASON_CHARACTERS = 120
 )
 @click.argument("queue")
 @click.option(
-    "--state", "states", multiple=True, type=click.Choice(list(STATES)), help="Only this state; again for more."
+    "--state", "states", multiple=True, type=click.Choice(list(STATES)), help="Only this state; may be repeated."
 )
 @click.option("--named", multiple=True, metavar="NAME", help="Only the tasks of these names.")
-@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks of one page.")
-@click.option("--after", default=0, help="Go on after this id: the last page's `next_after`.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
+@click.option("--after", default=0, help="Start after this id: `next_after` of the page before.")
 @click.option(
-    "--payload", "payload_bytes", type=SIZE, default="1KiB", show_default=True, help="Show so much of each payload."
+    "--payload", "payload_bytes", type=SIZE, default="1KiB", show_default=True, help="Size shown of each payload."
 )
 @tag_options
 @target_options
@@ -48,9 +56,9 @@ def peek(
     tags: tuple[str, ...],
     untagged: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Look at tasks of QUEUE without leasing them."""
+    """Show tasks of QUEUE without leasing them."""
     wanted = frozenset(STATES[name] for name in states) or ALL_STATES
     with opened_queue(queue, **where) as opened:
         page = opened.peek(
@@ -80,13 +88,13 @@ def peek(
     heads = columns(">ID", "NAME", "STATE", "TAG", ">LEASES", "ETA", "WORKER, REASON", "PAYLOAD")
     print_table(heads, rows, empty="no such tasks")
     if page.next_after is not None:
-        say(f"more: --after {page.next_after}")
+        print_info(f"more: --after {page.next_after}")
     return exits.OK
 
 
 @command(
     "purge",
-    when_cut="tell",
+    when_cut="stderr",
     examples=(
         "towline purge thumbs",
         "towline purge thumbs --tag resize --yes",
@@ -95,7 +103,7 @@ def peek(
 )
 @click.argument("queue")
 @click.option("--dead", is_flag=True, help="Delete the dead tasks, and only those.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @tag_options
 @target_options
 def purge(
@@ -105,9 +113,9 @@ def purge(
     tags: tuple[str, ...],
     untagged: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Delete all tasks of QUEUE, leased ones too; the dead are kept unless `--dead` asks for them."""
+    """Delete all tasks of QUEUE, leased ones too, but not the dead; with `--dead` only the dead."""
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as opened:
         stats = opened.stats(tags=wanted)
@@ -115,13 +123,13 @@ def purge(
         if not yes:
             click.confirm(f"Delete {count:,} {'dead ' if dead else ''}task(s) of {queue}?", abort=True, err=True)
         deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
-    _report(deleted, "deleted", as_json=as_json)
+    _print_count(deleted, "deleted", as_json=as_json)
     return exits.OK
 
 
 @command(
     "redrive",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline redrive thumbs", "towline redrive thumbs --named cat-1", "towline redrive thumbs --tag resize"),
 )
 @click.argument("queue")
@@ -134,40 +142,40 @@ def redrive(
     tags: tuple[str, ...],
     untagged: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Make dead tasks of QUEUE ready again, with all their leases before them. Exit code 1 when there were none."""
+    """Make dead tasks of QUEUE ready again, with none of their leases counted. Exit code 1 when there were none."""
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as opened:
         count = opened.redrive(named or None, tags=wanted)
-    _report(count, "ready again", as_json=as_json)
+    _print_count(count, "ready again", as_json=as_json)
     return exits.OK if count else exits.NEGATIVE
 
 
-@command("pause", when_cut="tell", examples=("towline pause thumbs",))
+@command("pause", when_cut="stderr", examples=("towline pause thumbs",))
 @click.argument("queue")
 @target_options
-def pause(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
-    """Grant no more leases on QUEUE; adds and deletes go on, and nothing is lost."""
+def pause(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Grant no more leases on QUEUE; adds and deletes go on."""
     with opened_queue(queue, **where) as opened:
         opened.pause()
-    _report_paused(queue, paused="paused", as_json=as_json)
+    _print_paused(queue, paused="paused", as_json=as_json)
     return exits.OK
 
 
-@command("resume", when_cut="tell", examples=("towline resume thumbs",))
+@command("resume", when_cut="stderr", examples=("towline resume thumbs",))
 @click.argument("queue")
 @target_options
-def resume(queue: str, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
+def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Grant leases on QUEUE again."""
     with opened_queue(queue, **where) as opened:
         opened.resume()
-    _report_paused(queue, paused="resumed", as_json=as_json)
+    _print_paused(queue, paused="resumed", as_json=as_json)
     return exits.OK
 
 
 def task_record(task: StoredTask) -> dict[str, object]:
-    """A task as JSON."""
+    """Return a task as JSON."""
     return {
         "id": task.id,
         "name": task.shown_name,
@@ -183,14 +191,14 @@ def task_record(task: StoredTask) -> dict[str, object]:
     }
 
 
-def _report(count: int, outcome: str, *, as_json: bool) -> None:
+def _print_count(count: int, outcome: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"count": count})
     else:
         click.echo(f"{count:,} {outcome}")
 
 
-def _report_paused(queue: str, *, paused: str, as_json: bool) -> None:
+def _print_paused(queue: str, *, paused: str, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "paused": paused == "paused"})
     else:

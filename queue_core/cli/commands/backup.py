@@ -1,4 +1,4 @@
-"""`towline backup`: a copy of an SQLite store that is in use."""
+"""`towline backup`: copy an SQLite store that is in use."""
 
 import shutil
 from pathlib import Path
@@ -11,9 +11,8 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import target_options
-from queue_core.cli.output import print_json, say
-from queue_core.cli.progress import progress
-from queue_core.cli.target import Target, Where, find_target
+from queue_core.cli.output import print_info, print_json, progress
+from queue_core.cli.target import Target, TargetOptions, find_target
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
@@ -33,40 +32,44 @@ _FILE = click.Path(path_type=Path)
     ),
 )
 @click.argument("to", type=_FILE, metavar="FILE")
-@click.option("--overwrite", is_flag=True, help="Replace FILE when it is there, once the copy is whole.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing FILE, once the copy is complete.")
 @target_options
 def backup(
     to: Path,
     overwrite: bool,  # noqa: FBT001  click's flag
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
     """Copy an SQLite store to FILE while servers and workers go on, and check the copy.
 
-    It is the store as it is at one moment: queues, tasks, leases, names, statistics. FILE is a store of its own: name
-    it in `store:` to use it. Its owner alone may read it.
+    The copy is a snapshot: queues, tasks, leases, names, statistics. FILE is a complete store: name it in `store:` to
+    use it. Only its owner can read it.
 
-    A server that answers is asked to make the copy, so that it also saves what the server holds after its file was
-    moved or removed. It makes the copy beside its store; from there it is moved to FILE, if that is on this host.
-    PostgreSQL and Redis have tools of their own: `pg_dump`, `redis-cli BGSAVE`.
+    If a server is running, it makes the copy, even after its file was moved or removed. It puts the copy beside its
+    store; from there it is moved to FILE, if that is on this host. For PostgreSQL and Redis use `pg_dump` and
+    `redis-cli BGSAVE`.
     """
     target = find_target(**where)
     if to.is_dir():
         raise CommandError(f"{to} is a folder", code=exits.USAGE, fix=f"name a file in it, such as {to / 'saved.db'}")
     if to.exists() and not overwrite:
         raise _there_already(to)
-    made = _by_server(target, to, overwrite=overwrite) if target.is_server else _by_hand(target, to, overwrite, as_json)
+    made = (
+        _copy_by_server(target, to, overwrite=overwrite)
+        if target.is_server
+        else _copy_directly(target, to, overwrite, as_json)
+    )
     if as_json:
         print_json(made)
     else:
         size = format_bytes(cast("int", made["size_bytes"]))
-        say(f"{made['file']}: {made['tasks']:,} tasks, {size}, checked")
+        print_info(f"{made['file']}: {made['tasks']:,} tasks, {size}, checked")
         if made["file"] != str(to.resolve()):
-            say("it is on the host of the server: move it from there")
+            print_info("it is on the server's host: move it from there")
     return exits.OK
 
 
-def _by_hand(target: Target, to: Path, overwrite: bool, as_json: bool) -> dict[str, object]:  # noqa: FBT001
+def _copy_directly(target: Target, to: Path, overwrite: bool, as_json: bool) -> dict[str, object]:  # noqa: FBT001
     check_can_back_up(target.url)
     from queue_core.stores.sqlite.backup import back_up
     from queue_core.stores.sqlite.store import SqliteStore
@@ -83,8 +86,8 @@ def _by_hand(target: Target, to: Path, overwrite: bool, as_json: bool) -> dict[s
     return {"file": str(made.file), "size_bytes": made.size_bytes, "tasks": made.tasks}
 
 
-def _by_server(target: Target, to: Path, *, overwrite: bool) -> dict[str, object]:
-    """Have the server make it, and fetch it from where that put it, if that is on this host."""
+def _copy_by_server(target: Target, to: Path, *, overwrite: bool) -> dict[str, object]:
+    """Have the server make the copy, and move it to `to` if it is on this host."""
     caller = HttpCaller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
         made = dict(caller.call("POST", "/v1/backup", {}, repeat="once"))
@@ -109,5 +112,5 @@ def _by_server(target: Target, to: Path, *, overwrite: bool) -> dict[str, object
 def _there_already(to: Path, *, found: Path | None = None) -> CommandError:
     where = "" if found is None else str(found)
     return CommandError(
-        f"{to} is there already", code=exits.CANT_CREATE, where=where, fix="name another file, or give --overwrite"
+        f"{to} exists already", code=exits.CANT_CREATE, where=where, fix="name another file, or give --overwrite"
     )

@@ -1,4 +1,4 @@
-"""`towline bench`: how fast this disk lets a queue be, measured with the library itself in a file of its own."""
+"""`towline bench`: measure the library on this disk, in a file of its own."""
 
 import statistics
 import tempfile
@@ -12,7 +12,7 @@ import click
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, SIZE, json_option
-from queue_core.cli.output import columns, print_json, print_table, say
+from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.clock import SystemClock
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
@@ -21,8 +21,8 @@ from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
 
 BATCH: Final = 100
-MAX_STOCK: Final = 20_000
-"""Tasks laid in for a measurement of leases, at most."""
+MAX_BACKLOG: Final = 20_000
+"""Tasks in the queue before a measurement of leases, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class Speed:
 def bench(folder: Path, seconds: float, payload_bytes: int, durability: str, as_json: bool) -> int:  # noqa: FBT001
     """Measure add, and lease + delete, one by one and in hundreds, on the disk of a folder.
 
-    strict: each call returned is on the disk. relaxed: it survives a crash of the process, not of the machine. One
-    process, no server; nothing else is left behind.
+    strict: a call returns once it is on the disk. relaxed: it survives a crash of the process, not of the machine.
+    Uses one process and no server, and leaves no files behind.
     """
     found: list[Speed] = []
     wanted: list[Literal["strict", "relaxed"]] = ["strict", "relaxed"]
     for how in wanted:
         if durability in (how, "both"):
             if not as_json:
-                say(f"{how}: 4 measurements of {seconds:g} s ...")
+                print_info(f"{how}: 4 measurements of {seconds:g} s ...")
             with tempfile.TemporaryDirectory(prefix=".towline-bench-", dir=folder) as place:
                 found += _measure(Path(place), how, seconds=seconds, payload=b"x" * payload_bytes)
     if as_json:
@@ -92,9 +92,9 @@ def _measure(folder: Path, durability: Literal["strict", "relaxed"], *, seconds:
             tasks = [NewTask(payload)] * batch
             found.append(_timed("add", batch, durability, lambda tasks=tasks: _added(queue, tasks), seconds))  # type: ignore[misc]
         for batch in (1, BATCH):
-            _lay_in(queue, payload)
-            worker = _Hand(queue, batch)
-            found.append(_timed("lease + delete", batch, durability, worker.turn, seconds))
+            _fill(queue, payload)
+            worker = _BenchWorker(queue, batch)
+            found.append(_timed("lease + delete", batch, durability, worker.exchange, seconds))
         return found
     finally:
         queues.close()
@@ -104,25 +104,25 @@ def _added(queue: LocalQueue, tasks: list[NewTask]) -> int:
     return len(queue.add(tasks))
 
 
-class _Hand:
-    """Deletes what it holds and leases the next in one call, as a worker does."""
+class _BenchWorker:
+    """Deletes its leased tasks and leases the next in one call, as a worker does."""
 
     def __init__(self, queue: LocalQueue, batch: int) -> None:
         self._queue = queue
         self._batch = batch
-        self._held: list[Deletion] = []
+        self._deletions: list[Deletion] = []
 
-    def turn(self) -> int:
-        """One call; returns the tasks finished by it."""
-        done = len(self._held)
-        leases, _ = self._queue.exchange(self._held, count=self._batch, worker="bench")
-        self._held = [Deletion(lease.token) for lease in leases]
+    def exchange(self) -> int:
+        """Make one call; return the number of tasks it finished, or -1 when the queue is empty."""
+        done = len(self._deletions)
+        leases, _ = self._queue.exchange(self._deletions, count=self._batch, worker="bench")
+        self._deletions = [Deletion(lease.token) for lease in leases]
         return done if leases or done else -1
 
 
-def _lay_in(queue: LocalQueue, payload: bytes) -> None:
+def _fill(queue: LocalQueue, payload: bytes) -> None:
     stats = queue.stats()
-    for _ in range(max(0, MAX_STOCK - stats.ready) // 1000):
+    for _ in range(max(0, MAX_BACKLOG - stats.ready) // 1000):
         queue.add([NewTask(payload)] * 1000)
 
 

@@ -1,4 +1,4 @@
-"""`towline events`: what happened to tasks, from the server's memory, and on as it happens."""
+"""`towline events`: print lifecycle events from the server's memory, and new ones as they happen."""
 
 import threading
 from collections.abc import Iterator
@@ -11,8 +11,8 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import echo, print_json, say, shown_instant, shown_seconds
-from queue_core.cli.target import Where, find_target
+from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
+from queue_core.cli.target import TargetOptions, find_target
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
 
@@ -28,12 +28,12 @@ PAGE: Final = 500
         "towline events --json --limit 1000 | jq 'select(.event == \"task.died\")'",
     ),
 )
-@click.option("--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Also print new events, until Ctrl-C.")
 @click.option(
-    "--limit", default=20, show_default=True, type=click.IntRange(0, 1000), help="Begin with so many past ones."
+    "--limit", default=20, show_default=True, type=click.IntRange(0, 1000), help="Past events printed at most."
 )
-@click.option("--queue", "only_queue", help="Only this queue's.")
-@click.option("--task", "only_task", help="Only this task's.")
+@click.option("--queue", "only_queue", help="Only events of this queue.")
+@click.option("--task", "only_task", help="Only events of this task.")
 @target_options
 def events(
     follow: bool,  # noqa: FBT001
@@ -41,7 +41,7 @@ def events(
     only_queue: str | None,
     only_task: str | None,
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
     """Print recent lifecycle events, oldest first: added, leased, renewed, released, expired, deleted, died.
 
@@ -50,12 +50,12 @@ def events(
     target = find_target(**where)
     if not target.is_server:
         raise CommandError(
-            "events live in a server's memory, and none answers",
+            "events are in a server's memory, and no server answers",
             code=exits.UNAVAILABLE,
             where=f"{target.shown} (from {target.origin})",
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
-    caller = HttpCaller(target.url, token=target.token, retries=Retries(silences=1), timeout_seconds=10.0)
+    caller = HttpCaller(target.url, token=target.token, retries=Retries(timeouts=1), timeout_seconds=10.0)
     try:
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
@@ -74,7 +74,9 @@ def _events(caller: HttpCaller, *, limit: int, follow: bool) -> Iterator[Json]:
         before = answer["cursor"]
         answer = caller.get(f"/v1/events?{urlencode({'limit': PAGE, 'after': before})}")
         if answer["missed"]:
-            say("some events were dropped before they could be read: set `log:` in the settings to keep them all")
+            print_info(
+                "some events were dropped before they could be read: set `log:` in the settings to keep them all"
+            )
         yield from cast("list[Json]", answer["events"])
         if not answer["events"]:
             pause.wait(FOLLOW_SECONDS)

@@ -1,4 +1,4 @@
-"""Leases by hand: `lease`, `renew`, `release`, `delete`; what a worker does, typed."""
+"""The commands of a worker, run by hand: `lease`, `renew`, `release` and `delete`."""
 
 from collections.abc import Sequence
 from typing import Final, Literal, Unpack
@@ -11,25 +11,25 @@ from queue_core.cli.options import DURATION, tag_filter, tag_options, target_opt
 from queue_core.cli.output import (
     columns,
     payload_fields,
+    print_info,
     print_json,
     print_table,
-    say,
     shown_instant,
     shown_payload,
     shown_seconds,
 )
-from queue_core.cli.target import Where, opened_queue
+from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.clock import seconds_between
 from queue_core.limits import MAX_TOKENS_PER_CALL, MAX_WAIT_SECONDS
 from queue_core.task import Lease
 
-HANDS: Final = "cli"
-"""The worker that leases by hand are held by, unless another is named."""
+DEFAULT_WORKER: Final = "cli"
+"""The worker that leases by hand are granted to, unless another is named."""
 
 
 @command(
     "lease",
-    when_cut="tell",
+    when_cut="stderr",
     examples=(
         "towline lease thumbs",
         "towline lease thumbs --count 10 --tag resize --for 5m --json",
@@ -37,11 +37,11 @@ HANDS: Final = "cli"
     ),
 )
 @click.argument("queue")
-@click.option("--count", "-n", default=1, show_default=True, help="Lease up to so many, in [1, 1000].")
+@click.option("--count", "-n", default=1, show_default=True, help="Tasks leased at most, in [1, 1000].")
 @click.option("--for", "seconds", type=DURATION, help="Length of the lease  [default: the queue's]")
 @click.option("--wait", type=DURATION, default=0.0, help=f"Wait for a task, at most {MAX_WAIT_SECONDS:.0f} s.")
-@click.option("--group", is_flag=True, help="All of one tag: that of the oldest task.")
-@click.option("--worker", default=HANDS, show_default=True, help="Who holds the lease.")
+@click.option("--group", is_flag=True, help="Only tasks with the tag of the oldest task.")
+@click.option("--worker", default=DEFAULT_WORKER, show_default=True, help="The worker that the leases are granted to.")
 @tag_options
 @target_options
 def lease(
@@ -54,11 +54,11 @@ def lease(
     tags: tuple[str, ...],
     untagged: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
     """Lease tasks of QUEUE and print them with their tokens.
 
-    The token is what `renew`, `release` and `delete` ask for. Exit code 1 when there was nothing to lease.
+    `renew`, `release` and `delete` need the tokens. Exit code 1 when there was nothing to lease.
     """
     wanted = tag_filter(tags, untagged=untagged, grouped=group)
     with opened_queue(queue, **where) as opened:
@@ -73,15 +73,21 @@ def lease(
 
 @command(
     "renew",
-    when_cut="tell",
+    when_cut="stderr",
     examples=("towline renew thumbs 12.1700000000000000 --for 10m",),
 )
 @click.argument("queue")
 @click.argument("tokens", nargs=-1, required=True)
 @click.option("--for", "seconds", type=DURATION, help="New length from now  [default: the queue's]")
 @target_options
-def renew(queue: str, tokens: tuple[str, ...], seconds: float | None, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
-    """Move the ends of leases, named by their TOKENS, to a while from now."""
+def renew(
+    queue: str,
+    tokens: tuple[str, ...],
+    seconds: float | None,
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
+    """Extend leases, given by their TOKENS, to a time from now."""
     with opened_queue(queue, **where) as opened:
         for some in chunks(tokens):
             for one in opened.renew(some, seconds=seconds):
@@ -94,7 +100,7 @@ def renew(queue: str, tokens: tuple[str, ...], seconds: float | None, as_json: b
 
 @command(
     "release",
-    when_cut="tell",
+    when_cut="stderr",
     examples=(
         "towline release thumbs 12.1700000000000000",
         "towline release thumbs 12.1700000000000000 --delay 5m",
@@ -103,8 +109,8 @@ def renew(queue: str, tokens: tuple[str, ...], seconds: float | None, as_json: b
 )
 @click.argument("queue")
 @click.argument("tokens", nargs=-1, required=True)
-@click.option("--delay", type=DURATION, help="Rest before the next lease  [default: the queue's back-off]")
-@click.option("--uncounted", is_flag=True, help="Take the lease off the task's count.")
+@click.option("--delay", type=DURATION, help="Time until the next lease  [default: the queue's back-off]")
+@click.option("--uncounted", is_flag=True, help="Do not count the lease against the task's maximum.")
 @click.option("--dead", "reason", default="", metavar="REASON", help="Make the tasks dead at once.")
 @target_options
 def release(
@@ -114,9 +120,9 @@ def release(
     uncounted: bool,  # noqa: FBT001
     reason: str,
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Give leases back, named by their TOKENS: their tasks may be leased again."""
+    """Give back leases, given by their TOKENS: their tasks may be leased again."""
     charge: Literal["counted", "uncounted"] = "uncounted" if uncounted else "counted"
     with opened_queue(queue, **where) as opened:
         for some in chunks(tokens):
@@ -130,7 +136,7 @@ def release(
 
 @command(
     "delete",
-    when_cut="tell",
+    when_cut="stderr",
     examples=(
         "towline delete thumbs 12.1700000000000000",
         "towline delete thumbs --named cat-1 --named cat-2",
@@ -138,18 +144,24 @@ def release(
 )
 @click.argument("queue")
 @click.argument("tokens", nargs=-1)
-@click.option("--named", multiple=True, metavar="NAME", help="Delete by name instead, whoever holds it.")
+@click.option("--named", multiple=True, metavar="NAME", help="Delete by name instead, leased or not.")
 @target_options
-def delete(queue: str, tokens: tuple[str, ...], named: tuple[str, ...], as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
-    """Delete finished tasks of QUEUE by the TOKENS of their leases, or any by `--named`.
+def delete(
+    queue: str,
+    tokens: tuple[str, ...],
+    named: tuple[str, ...],
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
+    """Delete finished tasks of QUEUE by the TOKENS of their leases, or any tasks by `--named`.
 
-    By token only the task's present holder deletes it. By name nobody is asked: an administrator's verb.
+    A token works only while its lease is current. By name, a task is deleted even if a worker has it leased.
     """
     if bool(tokens) == bool(named):
         raise click.UsageError("give tokens, or --named, one of the two")
     deleted = 0
     with opened_queue(queue, **where) as opened:
-        for some in chunks(tokens or named):  # each is told before the next, which may fail
+        for some in chunks(tokens or named):  # the results of each are printed before the next, which may fail
             if tokens:
                 opened.delete(some)
             outcomes = ["deleted"] * len(some) if tokens else opened.delete_by_name(some)
@@ -163,12 +175,12 @@ def delete(queue: str, tokens: tuple[str, ...], named: tuple[str, ...], as_json:
 
 
 def chunks(values: Sequence[str]) -> list[list[str]]:
-    """`values` in pieces that one call may take."""
+    """Split `values` into lists that one call may take."""
     return [list(values[at : at + MAX_TOKENS_PER_CALL]) for at in range(0, len(values), MAX_TOKENS_PER_CALL)]
 
 
 def lease_record(one: Lease) -> dict[str, object]:
-    """A lease as JSON; a payload that is text is shown as text."""
+    """Return a lease as JSON; see `payload_fields`."""
     return {
         "queue": one.queue,
         "name": one.name,
@@ -198,4 +210,4 @@ def _print_leases(leases: Sequence[Lease]) -> None:
     ]
     print_table(columns("TOKEN", "NAME", "TAG", ">LEASE", ">WAITED", ">FOR", "PAYLOAD"), rows, empty="nothing to lease")
     if rows:
-        say(f"finish with `towline delete {leases[0].queue} TOKEN`, give back with `towline release`")
+        print_info(f"finish with `towline delete {leases[0].queue} TOKEN`, give back with `towline release`")

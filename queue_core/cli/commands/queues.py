@@ -1,18 +1,19 @@
-"""Queues at a glance: `queues` and `stats`."""
+"""`towline queues` and `towline stats`: settings and counts of queues."""
 
 from typing import Unpack
 
 import click
 
 from queue_core.cli import exits
-from queue_core.cli.catalog import LOOK
-from queue_core.cli.group import CommandEntry, CommandWithMore, command
-from queue_core.cli.options import tag_filter, tag_options, target_options
-from queue_core.cli.output import columns, echo, print_json, print_table, shown_seconds
-from queue_core.cli.target import Where, opened, opened_queue
-from queue_core.config.units import format_seconds
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, command
+from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
+from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
+from queue_core.cli.target import TargetOptions, opened, opened_queue
+from queue_core.config.units import format_bytes, format_seconds
 from queue_core.http_api.values import flat_json
 from queue_core.stats import QueueStats, TagStats
+from queue_core.store import Storage
 from queue_core.task import QueueSpec
 from queue_core.validation import FILLED_FROM
 
@@ -22,20 +23,18 @@ PAGE = 1000
 @command(
     "queues",
     examples=("towline queues", "towline queues --json", "towline queues apply queue.yaml --dry-run"),
-    cls=CommandWithMore,
+    cls=CommandWithSubcommands,
     entries={
         "apply": CommandEntry(
-            "queue_core.cli.commands.queues_apply", LOOK, "make them what a queue.yaml or queue.xml says"
+            "queue_core.cli.commands.queues_apply", INSPECT, "set them as a queue.yaml or queue.xml says"
         ),
-        "storage": CommandEntry(
-            "queue_core.cli.commands.queues_storage", LOOK, "what all payloads come to, and a limit of it"
-        ),
+        "storage": CommandEntry("queue_core.cli.commands.queues", INSPECT, "show or limit the bytes of all payloads"),
     },
 )
 @target_options
 @click.pass_context
-def queues(ctx: click.Context, as_json: bool, **where: Unpack[Where]) -> int:  # noqa: FBT001
-    """List all queues: how they are set, and what waits in them."""
+def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """List all queues: their settings and counts."""
     if ctx.invoked_subcommand is not None:
         return exits.OK
     with opened(**where) as (found, _):
@@ -68,7 +67,7 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[Where]) -> int:  #
     examples=("towline stats thumbs", "towline stats thumbs --tag resize", "towline stats thumbs --tags --json"),
 )
 @click.argument("queue")
-@click.option("--tags", "by_tag", is_flag=True, help="Counts of every tag, a line each.")
+@click.option("--tags", "by_tag", is_flag=True, help="Counts of each tag, one per line.")
 @tag_options
 @target_options
 def stats(
@@ -77,9 +76,9 @@ def stats(
     tags: tuple[str, ...],
     untagged: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Counts of QUEUE now, and totals since it was made. Costs the same at any size."""
+    """Show the counts of QUEUE, and totals since it was created. Takes the same time at any size."""
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as found:
         if by_tag:
@@ -104,17 +103,17 @@ def stats(
     }.items():
         echo(f"{name:<10} {value}".rstrip())
     if counts.paused:
-        echo("no leases are granted: it is paused or was moved; `towline queues` tells")
+        echo("no leases are granted: it is paused or was moved; see `towline queues`")
     return exits.OK
 
 
 def _oldest_seconds(counts: QueueStats) -> float:
-    """How long the oldest ready task has waited, by the clock of whoever counted."""
+    """Return how long the oldest ready task has waited, by the clock of the server or store."""
     return 0.0 if counts.as_of is None else counts.oldest_ready_seconds(counts.as_of)
 
 
 def _closed(spec: QueueSpec) -> str:
-    """Why no lease is granted, if none is."""
+    """Return why no leases are granted, or ""."""
     if spec.moved_to:
         return spec.moved_to if spec.moved_to.startswith(FILLED_FROM) else f"moved to {spec.moved_to}"
     if spec.mode == "push":
@@ -145,3 +144,38 @@ def _print_tags(found: list[TagStats], *, as_json: bool) -> int:
 
 def _counts(counts: QueueStats) -> tuple[int, ...]:
     return (counts.ready, counts.delayed, counts.in_flight, counts.dead, counts.added_total, counts.deleted_total)
+
+
+@command(
+    "storage",
+    when_cut="stderr",
+    examples=("towline queues storage", "towline queues storage --limit 10GiB", "towline queues storage --no-limit"),
+)
+@click.option("--limit", "limit_bytes", type=SIZE, metavar="SIZE", help="Refuse adds beyond it: 500MiB, or bytes.")
+@click.option(
+    "--no-limit", "unlimited", flag_value="unlimited", help="Remove the limit; payloads are then no longer counted."
+)
+@target_options
+def storage(limit_bytes: int | None, unlimited: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Show the bytes of all payloads and their limit, or change the limit.
+
+    Bytes are counted only while there is a limit; setting the first one counts all existing tasks.
+    """
+    if unlimited and limit_bytes is not None:
+        raise CommandError("--limit and --no-limit: give one of them", code=exits.USAGE)
+    with opened(**where) as (queues, _):
+        if unlimited or limit_bytes is not None:
+            queues.set_storage_limit(limit_bytes)
+        found = queues.storage()
+    if as_json:
+        print_json(flat_json(found))
+    else:
+        print_info(_describe(found))
+    return exits.OK
+
+
+def _describe(found: Storage) -> str:
+    if found.limit_bytes is None:
+        return "no limit: payloads are not counted"
+    share = f", {found.used_bytes / found.limit_bytes:.1%}" if found.limit_bytes else ""
+    return f"{found.used_bytes:,} bytes of {format_bytes(found.limit_bytes)}{share}"

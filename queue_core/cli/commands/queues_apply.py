@@ -1,4 +1,4 @@
-"""`towline queues apply`: queues as a queue.yaml or queue.xml says, what it changes shown first."""
+"""`towline queues apply`: set the queues as a queue.yaml or queue.xml says, after showing what changes."""
 
 import sys
 from pathlib import Path
@@ -11,17 +11,55 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import columns, print_json, print_table, say
-from queue_core.cli.queue_files import load_queue_file_entries
-from queue_core.cli.target import Where, opened
+from queue_core.cli.output import columns, print_info, print_json, print_table
+from queue_core.cli.target import TargetOptions, opened
 from queue_core.config.units import format_bytes
+from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.queue_files.plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 
 
+def load_queue_file_entries(path: Path) -> QueueFileEntries:
+    """Return the entries of a queue.yaml or queue.xml. Raises `CommandError` with all errors in it."""
+    if not path.is_file():
+        message = f"no such file: {path}"
+        raise CommandError(message, code=exits.NO_INPUT, where=str(path.parent.absolute()), fix="check the path")
+    with path.open("rb") as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    try:
+        return _read(data, path)
+    except DocumentError as error:
+        count = len(error.lines)
+        fix = f"fix {'it' if count == 1 else f'all {count}'}, then run this again; nothing was changed"
+        raise CommandError(error.lines, code=exits.BAD_CONFIG, fix=fix) from None
+
+
+def is_xml(path: Path, data: bytes) -> bool:
+    """Whether a queue file is XML: by its name, or else by its first character."""
+    if path.suffix.lower() in {".xml", ".yaml", ".yml"}:
+        return path.suffix.lower() == ".xml"
+    return data.lstrip(b"\xef\xbb\xbf\xfe\xff\x00 \t\r\n").startswith(b"<")
+
+
+def _read(data: bytes, path: Path) -> QueueFileEntries:
+    if is_xml(path, data):
+        from queue_core.queue_files.xml import read_queue_xml
+
+        return read_queue_xml(data, name=str(path))
+    from queue_core.queue_files.yaml import read_queue_yaml
+
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        message = f"{path}:{line}:1: byte 0x{data[error.start]:02x} is not UTF-8: save the file as UTF-8"
+        raise DocumentError((message,)) from None
+    return read_queue_yaml(text, name=str(path))
+
+
 @command(
     "apply",
-    when_cut="tell",
+    when_cut="stderr",
     examples=(
         "towline queues apply queue.yaml",
         "towline queues apply queue.yaml --dry-run",
@@ -30,45 +68,47 @@ from queue_core.queue_files.plan import QueueChange, QueueFilePlan, Setting, Set
 )
 @click.argument("queue_file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", "dry", flag_value="dry", help="Only show what would change.")
-@click.option("--yes", "consent", flag_value="given", help="Do not ask; a must where nobody can be asked.")
+@click.option(
+    "--yes", "consent", flag_value="given", help="Do not ask for confirmation; needed where stdin is not a terminal."
+)
 @target_options
 def apply(
     queue_file: Path,
     dry: str | None,
     consent: str | None,
     as_json: bool,  # noqa: FBT001
-    **where: Unpack[Where],
+    **where: Unpack[TargetOptions],
 ) -> int:
-    """Make the queues what FILE, an App Engine queue.yaml or queue.xml, says.
+    """Set the queues as FILE says, an App Engine queue.yaml or queue.xml.
 
-    FILE is definitive: queues it lists are made or set anew, and go on if they were paused (unless it says
-    resume_paused_queues: False); queues it does not list are paused, their tasks kept, except `default`. Of push
-    queues the names are kept, and nothing is leased from them. Its total_storage_limit bounds the payloads of all
-    tasks; without one the bound is lifted. A second run finds nothing to do.
+    FILE is definitive: queues in it are created or updated, and resumed if they were paused (unless it says
+    resume_paused_queues: False); queues not in it are paused and keep their tasks, except `default`. Push queues are
+    only listed, and nothing is leased from them. Its total_storage_limit limits the payloads of all tasks; without
+    one there is no limit. A second run finds nothing to do.
     """
     entries = load_queue_file_entries(queue_file)
     with opened(**where) as (queues, target):
         plan = plan_of(entries, queues.queues(), storage_limit_bytes=queues.storage().limit_bytes)
         if not as_json:
-            _tell(entries, plan)
+            _print_plan(entries, plan)
         wanted = not plan.is_empty and not dry
         if wanted and not consent:
-            _ask(_changed(plan), target.shown)
+            _confirm(_changed(plan), target.shown)
         if wanted and plan.storage is not None:
             queues.set_storage_limit(entries.total_storage_limit_bytes)
         for change in plan.changes if wanted else ():
-            _make(change, queues)
+            _apply_change(change, queues)
     if as_json:
         print_json(_record(entries, plan, outcome="applied" if wanted else "left"))
     elif wanted:
-        say(f"done: {_changed(plan)} changed")
+        print_info(f"done: {_changed(plan)} changed")
     return exits.OK
 
 
-def _ask(changed: str, shown: str) -> None:
+def _confirm(changed: str, shown: str) -> None:
     if not sys.stdin.isatty():
-        told = f"{changed} of {shown} would change, and there is nobody to ask"
-        raise CommandError(told, code=exits.USAGE, fix="give --yes to change them, or --dry-run only to look")
+        message = f"{changed} of {shown} would change, and stdin is not a terminal to confirm it"
+        raise CommandError(message, code=exits.USAGE, fix="give --yes to change them, or --dry-run to see what changes")
     click.confirm(f"Change {changed} of {shown}?", abort=True, err=True)
 
 
@@ -79,7 +119,7 @@ def _changed(plan: QueueFilePlan) -> str:
     return f"{count} and the storage limit" if plan.changes else "the storage limit"
 
 
-def _make(change: QueueChange, queues: Queues) -> None:
+def _apply_change(change: QueueChange, queues: Queues) -> None:
     if change.spec is not None:
         queues.put_queue(change.spec)
     if change.pausing is None:
@@ -91,7 +131,7 @@ def _make(change: QueueChange, queues: Queues) -> None:
         queue.resume()
 
 
-def _tell(entries: QueueFileEntries, plan: QueueFilePlan) -> None:
+def _print_plan(entries: QueueFileEntries, plan: QueueFilePlan) -> None:
     rows: list[tuple[object, ...]] = (
         [("(all)", "update", "total_storage_limit", *_sizes(plan.storage))] if plan.storage else []
     )
@@ -103,9 +143,9 @@ def _tell(entries: QueueFileEntries, plan: QueueFilePlan) -> None:
     print_table(columns("QUEUE", "CHANGE", "SETTING", "FROM", "TO"), rows, empty="nothing to do")
     if entries.push_queues:
         count = _counted(len(entries.push_queues), "push queue")
-        say(f"known by name only: {count}, as nothing here calls handlers: {', '.join(entries.push_queues)}")
+        print_info(f"listed only: {count}, as Towline calls no handlers: {', '.join(entries.push_queues)}")
     for spec in plan.moved:
-        say(f"left alone: {spec.name} was moved to {spec.moved_to}; apply the file there")
+        print_info(f"skipped: {spec.name} was moved to {spec.moved_to}; apply the file there")
 
 
 def _record(entries: QueueFileEntries, plan: QueueFilePlan, *, outcome: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`towline run-appengine`: a script written for App Engine, with its task queues on a Towline server."""
+"""`towline run-appengine`: run a script written for App Engine, with its task queues on a Towline server."""
 
 import os
 import runpy
@@ -16,7 +16,7 @@ from queue_core.cli.options import json_option
 from queue_core.cli.target import find_target
 
 SCRIPT_FAILED = 1
-"""What Python itself ends with after an exception that nobody caught."""
+"""Python's exit code after an uncaught exception."""
 
 
 @command(
@@ -44,17 +44,17 @@ def run_appengine(
     file: Path | None,
     script: Path,
     arguments: tuple[str, ...],
-    as_json: bool,  # noqa: ARG001, FBT001 - for failures before the script begins, which are told elsewhere
+    as_json: bool,  # noqa: ARG001, FBT001 - for failures before the script begins, printed by `run_command`
 ) -> int:
-    """Run the Python SCRIPT with ARGUMENTS, its `google.appengine.api.taskqueue` calls going to a Towline server.
+    """Run the Python SCRIPT with ARGUMENTS; its `google.appengine.api.taskqueue` calls go to a Towline server.
 
-    All that App Engine's runtime sets up is done before the first line of the script, for all its threads. The exit
-    code is the script's own.
+    App Engine's runtime environment is set up before the script's first line, for all its threads. The exit code is
+    that of the script.
     """
     target = find_target(url=url, store=None, token_file=token_file, file=file)
     if not target.url.startswith(("http://", "https://")):
         raise CommandError(
-            "the App Engine SDK calls a server over HTTP, and none is running there",
+            "the App Engine SDK calls a server over HTTP, and no server answers",
             code=exits.UNAVAILABLE,
             where=target.shown,
             fix="start `towline serve`, or give --url",
@@ -64,20 +64,20 @@ def run_appengine(
 
 
 def run_script(script: Path, arguments: tuple[str, ...]) -> int:
-    """Run a script as `python SCRIPT` does; its exceptions are its own, and end as Python ends them."""
+    """Run a script as `python SCRIPT` does, with the same traceback and exit code after an uncaught exception."""
     sys.argv = [os.fspath(script), *arguments]
     if script.is_file():
         sys.path[0] = os.fspath(script.resolve().parent)
     try:
         runpy.run_path(os.fspath(script), run_name="__main__")
     except Exception as error:  # noqa: BLE001 - the top of the script
-        _tell(error, script)
+        _print_traceback(error, script)
         return SCRIPT_FAILED
     return exits.OK
 
 
-def _tell(error: Exception, script: Path) -> None:
-    """The traceback from the script's own first line on."""
+def _print_traceback(error: Exception, script: Path) -> None:
+    """Print the traceback, from the script's first line on."""
     frames = error.__traceback__
     path = os.fspath(script)
     while frames is not None and frames.tb_frame.f_code.co_filename != path:

@@ -1,4 +1,4 @@
-"""`towline serve`: the queue server alone."""
+"""`towline serve`: run the queue server alone."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ import click
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, opened_store, serve_options
+from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.server.server import serve as run_server
 
 
@@ -39,13 +39,12 @@ def serve(
 ) -> int:
     """Serve the queues of a store over HTTP until SIGTERM or SIGINT.
 
-    Under systemd it says when it is ready and feeds the watchdog; it takes over a socket that is handed to it. As the
-    first process of a container it collects orphans. Exit code 78: the settings are wrong, and starting it again does
-    not help.
+    Supports systemd's readiness, watchdog and socket activation. As the first process of a container it reaps orphans.
+    Exit code 78: the settings are wrong, and starting it again does not help.
 
-    Without a settings file: sqlite:///towline.db at 127.0.0.1:7878, with a queue called `default`.
+    Without a settings file it serves sqlite:///towline.db at 127.0.0.1:7878, with a queue called `default`.
     """
-    stay_first()
+    run_as_init()
     flags = flag_overrides(
         [
             (("store",), store),
@@ -57,13 +56,13 @@ def serve(
     )
     settings, directory = settings_or_default(file, flags=flags)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
-    with opened_store(settings, directory) as opened, lifecycle_log(settings, directory) as lifecycle_file:
+    with prepared_store(settings, directory) as opened, lifecycle_log(settings, directory) as lifecycle_file:
         try:
-            run_server(opened, serve_options(settings, directory), log=lifecycle_file, started=_tell)
+            run_server(opened, serve_options(settings, directory), log=lifecycle_file, started=_print_url)
         except ListenError as error:
             raise listen_failure(error) from None
     return exits.OK
 
 
-def _tell(url: str) -> None:
+def _print_url(url: str) -> None:
     click.echo(f"serving at {url}", err=True)

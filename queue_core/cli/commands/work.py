@@ -1,4 +1,4 @@
-"""`towline work`: one worker, by hand or under any process manager."""
+"""`towline work`: run one worker, by hand or under any process manager."""
 
 import os
 from dataclasses import replace
@@ -11,7 +11,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
 from queue_core.cli.target import DEFAULT_URL, Target, find_target
 from queue_core.process import logs
-from queue_core.process.init_process import stay_first
+from queue_core.process.init_process import run_as_init
 from queue_core.worker.main import run_worker
 from queue_core.worker.settings import WorkerSettings
 
@@ -26,8 +26,8 @@ from queue_core.worker.settings import WorkerSettings
 )
 @click.argument("app", required=False)
 @click.option("--queue", help="The queue to serve  [default: the only one the app has handlers for]")
-@click.option("--concurrency", type=click.IntRange(1, 1000), help="Tasks held at a time  [default: 1]")
-@click.option("--grace", type=DURATION, help="From SIGTERM until what still runs is given back  [default: 30s]")
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="Tasks worked on at a time  [default: 1]")
+@click.option("--grace", type=DURATION, help="Time from SIGTERM until unfinished tasks are released  [default: 30s]")
 @click.option("--url", help="Server or store  [default: as for every command]")
 @click.option("--store", help="Open this store directly.")
 @click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Settings file.")
@@ -47,12 +47,12 @@ def work(
     log_level: logs.Level,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Lease tasks and hand them to the handlers of APP (module:attribute) until SIGTERM.
+    """Lease tasks and run the handlers of APP (module:attribute) on them until SIGTERM.
 
-    A supervisor says what to work on by TOWLINE_... variables; by hand, the options do. Exit code 75: the queue was
-    out of reach for too long; 78: the app can't be imported.
+    A supervisor configures it by TOWLINE_... variables; by hand, use the options. Exit code 75: the queue was
+    unreachable for too long; 78: the app can't be imported.
     """
-    stay_first()
+    run_as_init()
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     settings = WorkerSettings.from_environment(os.environ)
     settings = replace(
@@ -73,7 +73,7 @@ def work(
 
 
 def _target(*, url: str | None, store: str | None, file: Path | None) -> Target:
-    """What every command means; with nothing given and nothing there, the default server, which may yet come."""
+    """Return the target as for every command; by default the default server, which may start later."""
     try:
         return find_target(url=url, store=store, token_file=None, file=file)
     except CommandError:

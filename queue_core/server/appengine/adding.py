@@ -1,4 +1,4 @@
-"""Add and BulkAdd: every request is checked first, and only if all of them are right are any added."""
+"""Add and BulkAdd: check all requests of a call first, and add their tasks only if all are valid."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -6,31 +6,32 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.appengine import fast_adds, messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
-from queue_core.server.appengine.modes import KnownQueues, pull_queue
+from queue_core.server.appengine.queues import QueueSettingsCache, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_PULL_TASK_BYTES = 1 << 20
-"""Of the whole request for one task, as App Engine's servers counted."""
+"""Bytes of the whole request for one pull task, as App Engine's servers counted."""
 MAX_PUSH_TASK_BYTES = 100 << 10
+"""Bytes of the whole request for one push task."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddParams:
-    """One request: the task that it asks for, or why it can't be had.
+    """One request: the task to add, or the reason why it is invalid.
 
     Args:
-        queue: the queue's name as it came.
-        eta: checked when the present is known, before anything else; the task has it only then.
-        refusal: what is wrong with the rest, whether or not the queue exists.
+        queue: the queue's name as received.
+        eta: checked first, in the transaction, and set on the task there.
+        refusal: the error in the other fields; independent of whether the queue exists.
     """
 
     queue: bytes
@@ -44,78 +45,78 @@ class AddParams:
 
 @dataclass(frozen=True, slots=True)
 class AddResult:
-    """What became of one request; `chosen_name` when it left the choice to the queue."""
+    """The result of one request; `chosen_name` if the queue chose the task's name."""
 
     code: TaskQueueErrorCode
     chosen_name: str = ""
     detail: str = ""
 
 
-new_result = builder(AddResult)
-new_wanted = builder(AddParams)
-new_task = builder(NewTask)
+new_result = fast_constructor(AddResult)
+new_params = fast_constructor(AddParams)
+new_task = fast_constructor(NewTask)
 
 
-def bulk_add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
-    """`TaskQueueService.BulkAdd`."""
+def bulk_add(settings: QueueSettingsCache) -> Callable[[bytes], Operation[bytes]]:
+    """Return the handler of `TaskQueueService.BulkAdd`."""
 
-    def prepare(payload: bytes) -> Step[bytes]:
+    def prepare(payload: bytes) -> Operation[bytes]:
         plain = fast_adds.read(payload)
         if plain is None:
-            return bulk_add_each(payload, known)
+            return bulk_add_each(payload, settings)
 
-        def step(turn: UnitOfWork) -> bytes:
-            tasks = plain.tasks_at(turn.now)
+        def operation(unit: UnitOfWork) -> bytes:
+            tasks = plain.tasks_at(unit.now)
             try:
-                known.pull_queue(turn, plain.queue)
-                return fast_adds.answer(tasks, turn.add(plain.queue, tasks))
+                settings.pull_queue(unit, plain.queue)
+                return fast_adds.answer(tasks, unit.add(plain.queue, tasks))
             except (UnknownQueueError, QueueModeError, InvalidEtaError):
-                return bulk_add_each(payload, known)(turn)
+                return bulk_add_each(payload, settings)(unit)
 
-        return step
+        return operation
 
     return prepare
 
 
-def bulk_add_each(payload: bytes, known: KnownQueues) -> Step[bytes]:
-    """The same for any request: a record for each task, and a word for each mistake."""
+def bulk_add_each(payload: bytes, settings: QueueSettingsCache) -> Operation[bytes]:
+    """Handle any BulkAdd: decode a record for each task, and report the error of each."""
     requests = decode(messages.BULK_ADD_REQUEST, payload).all_octets("add_request")
     if len(requests) > MAX_TASKS_PER_ADD:
         raise ApplicationError(
             TaskQueueErrorCode.TOO_MANY_TASKS,
             f"at most {MAX_TASKS_PER_ADD} tasks in one call: {len(requests)}; split the batch",
         )
-    wanted = [wanted_of(request) for request in requests]
-    if wanted and not wanted[0].queue:
+    params = [add_params(request) for request in requests]
+    if params and not params[0].queue:
         raise ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, "the first task names no queue")
 
-    def step(turn: UnitOfWork) -> bytes:
-        results = add_all(turn, wanted, known)
+    def operation(unit: UnitOfWork) -> bytes:
+        results = add_all(unit, params, settings)
         return b"".join([fast_adds.result(one.code, one.chosen_name) for one in results])
 
-    return step
+    return operation
 
 
-def add(known: KnownQueues) -> Callable[[bytes], Step[bytes]]:
-    """`TaskQueueService.Add`: the same for one task, whose error is that of the call. Only Go calls it."""
+def add(settings: QueueSettingsCache) -> Callable[[bytes], Operation[bytes]]:
+    """Return the handler of `TaskQueueService.Add`: one task, whose error fails the call. Only Go calls it."""
 
-    def prepare(payload: bytes) -> Step[bytes]:
-        wanted = [wanted_of(payload)]
+    def prepare(payload: bytes) -> Operation[bytes]:
+        params = [add_params(payload)]
 
-        def step(turn: UnitOfWork) -> bytes:
-            (result,) = add_all(turn, wanted, known)
+        def operation(unit: UnitOfWork) -> bytes:
+            (result,) = add_all(unit, params, settings)
             if result.code is not TaskQueueErrorCode.OK:
                 raise ApplicationError(result.code, result.detail)
             chosen = {"chosen_task_name": result.chosen_name.encode()} if result.chosen_name else {}
             return encode(messages.ADD_RESPONSE, chosen)
 
-        return step
+        return operation
 
     return prepare
 
 
-def wanted_of(request: bytes) -> AddParams:
-    """One request as a value. Raises `CodecError`."""
+def add_params(request: bytes) -> AddParams:
+    """Decode one request. Raises `CodecError`."""
     record = decode(messages.ADD_REQUEST, request)
     is_pull = record.integer("mode", messages.PUSH) == messages.PULL
     task = refusal = None
@@ -123,7 +124,7 @@ def wanted_of(request: bytes) -> AddParams:
         task = _task(record, is_pull=is_pull, size_bytes=len(request))
     except ApplicationError as error:
         refusal = error
-    return new_wanted(
+    return new_params(
         record.octets("queue_name"),
         Instant(record.integer("eta_usec")),
         task,
@@ -134,29 +135,29 @@ def wanted_of(request: bytes) -> AddParams:
     )
 
 
-def add_all(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> list[AddResult]:
-    """Add them if all may be added. Raises `ApplicationError` for what concerns the call as a whole."""
-    tasks = _all_tasks(turn, wanted, known)
+def add_all(unit: UnitOfWork, params: Sequence[AddParams], settings: QueueSettingsCache) -> list[AddResult]:
+    """Add the tasks if all requests are valid. Raises `ApplicationError` for an error of the call as a whole."""
+    tasks = _all_tasks(unit, params, settings)
     if tasks is None:
-        return _refusals(turn, wanted)
+        return _refusals(unit, params)
     if not tasks:
         return []
     try:
-        added = turn.add(queue_of(wanted[0].queue), tasks)
+        added = unit.add(queue_of(params[0].queue), tasks)
     except UnknownQueueError:
-        return _refusals(turn, wanted)
+        return _refusals(unit, params)
     return [
         new_result(STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
-        for request, one in zip(wanted, added, strict=True)
+        for request, one in zip(params, added, strict=True)
     ]
 
 
-def _all_tasks(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> list[NewTask] | None:
-    """What is to be added; None when anything is wrong."""
+def _all_tasks(unit: UnitOfWork, params: Sequence[AddParams], settings: QueueSettingsCache) -> list[NewTask] | None:
+    """Return the tasks to add, or None when any request is invalid."""
     tasks: list[NewTask] = []
-    now = turn.now
-    home = wanted[0].queue if wanted else b""
-    for one in wanted:
+    now = unit.now
+    home = params[0].queue if params else b""
+    for one in params:
         task = one.task
         if task is None or not one.is_pull or one.is_transactional or _eta_refusal(one, now) is not None:
             return None
@@ -165,41 +166,41 @@ def _all_tasks(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues
         if one.queue != home:
             task = replace(task, queue=queue_of(one.queue))
         tasks.append(task)
-    return tasks if _are_pull_queues(turn, wanted, known) else None
+    return tasks if _are_pull_queues(unit, params, settings) else None
 
 
-def _are_pull_queues(turn: UnitOfWork, wanted: Sequence[AddParams], known: KnownQueues) -> bool:
+def _are_pull_queues(unit: UnitOfWork, params: Sequence[AddParams], settings: QueueSettingsCache) -> bool:
     try:
-        for queue in {one.queue for one in wanted}:
-            known.pull_queue(turn, queue_of(queue))
+        for queue in {one.queue for one in params}:
+            settings.pull_queue(unit, queue_of(queue))
     except (UnknownQueueError, QueueModeError):
         return False
     return True
 
 
-def _refusals(turn: UnitOfWork, wanted: Sequence[AddParams]) -> list[AddResult]:
-    """One result per request when nothing is added: what is wrong with it, or that it was skipped for the others.
+def _refusals(unit: UnitOfWork, params: Sequence[AddParams]) -> list[AddResult]:
+    """Return one result per request when nothing is added: its error, or SKIPPED because of the others.
 
     Source: `taskqueue_stub._VerifyTaskQueueAddRequest` for the order of the checks.
     """
-    results = [_refusal(turn, one) for one in wanted]
+    results = [_refusal(unit, one) for one in params]
     if any(result.code is not TaskQueueErrorCode.SKIPPED for result in results):
         return results
-    if any(one.is_transactional for one in wanted):
+    if any(one.is_transactional for one in params):
         raise ApplicationError(
             TaskQueueErrorCode.DATASTORE_BAD_REQUEST,
-            "there is no datastore here whose transaction a task could be part of",
+            "transactional tasks are not supported: there is no datastore here",
         )
-    for one in wanted:
-        pull_queue(turn, queue_of(one.queue))
+    for one in params:
+        pull_queue(unit, queue_of(one.queue))
     raise ApplicationError(
         TaskQueueErrorCode.INVALID_QUEUE_MODE,
         "every queue here is a pull queue: add tasks with method='PULL', without a url",
     )
 
 
-def _refusal(turn: UnitOfWork, one: AddParams) -> AddResult:
-    refusal = _eta_refusal(one, turn.now) or _queue_refusal(turn, one) or one.refusal
+def _refusal(unit: UnitOfWork, one: AddParams) -> AddResult:
+    refusal = _eta_refusal(one, unit.now) or _queue_refusal(unit, one) or one.refusal
     return AddResult(TaskQueueErrorCode.SKIPPED) if refusal is None else AddResult(refusal.code, detail=refusal.detail)
 
 
@@ -213,25 +214,25 @@ def _eta_refusal(one: AddParams, now: Instant) -> ApplicationError | None:
     return None
 
 
-def _queue_refusal(turn: UnitOfWork, one: AddParams) -> ApplicationError | None:
+def _queue_refusal(unit: UnitOfWork, one: AddParams) -> ApplicationError | None:
     try:
         name = queue_of(one.queue)
-        moved_to = pull_queue(turn, name).moved_to
+        moved_to = pull_queue(unit, name).moved_to
     except ApplicationError as error:
         return error
     except QueueModeError:
-        return None  # that concerns the whole call
+        return None  # an error of the whole call
     except UnknownQueueError as error:
         return ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, str(error))
     return (
-        ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, f"queue {name} lives elsewhere: {moved_to}")
+        ApplicationError(TaskQueueErrorCode.UNKNOWN_QUEUE, f"queue {name} has moved to {moved_to}")
         if moved_to
         else None
     )
 
 
 def _task(record: ProtoRecord, *, is_pull: bool, size_bytes: int) -> NewTask:
-    """The task that a request asks for. Raises `ApplicationError`."""
+    """Return the task of a request. Raises `ApplicationError`."""
     if "crontimetable" in record:
         raise ApplicationError(TaskQueueErrorCode.PERMISSION_DENIED, "tasks with a timetable are for cron itself")
     most = MAX_PULL_TASK_BYTES if is_pull else MAX_PUSH_TASK_BYTES

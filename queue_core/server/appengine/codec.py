@@ -1,8 +1,8 @@
-"""proto2 from tables, groups included: bytes to records and back. Pure; knows no message by name.
+"""Decode and encode proto2 messages, groups included, by the tables of `schema`. Pure; knows no message by name.
 
-Whatever the bytes are, decoding costs at most time and memory in proportion to them, and ends in a record or a
-`CodecError`. As Google's own parser does: unknown fields (those of another wire type too) are skipped, the last of
-several values counts, several parts of a message are merged, a required field that is missing is an error.
+Decoding takes time and memory at most proportional to the bytes, and ends in a record or a `CodecError`. As in Google's
+own parser, unknown fields (also those of another wire type) are skipped, the last of several values counts, several
+parts of a message are merged, and a missing required field is an error.
 """
 
 import struct
@@ -24,27 +24,27 @@ from queue_core.server.appengine.schema import (
 )
 
 MAX_DEPTH = 100
-"""Messages and groups inside each other, as Google's parser."""
+"""Deepest nesting of messages and groups, as in Google's parser."""
 MAX_VALUES = 200_000
-"""Values of repeated fields in one message, those inside it included: two bytes on the wire are a hundred in memory."""
+"""Values of repeated fields in one message, nested ones included: two encoded bytes take a hundred in memory."""
 MAX_FIELDS = 1_000_000
-"""Fields in one message, unknown ones and those inside it included: so many take half a second."""
+"""Fields in one message, unknown and nested ones included: decoding so many takes half a second."""
 
 EIGHT_BYTES, LAST_BITS = 0x0080_8080_8080_8080, 0x8080_8080_8080_8080
-"""How the number of microseconds of any present lies on the wire: in eight bytes, of which all but the last go on."""
+"""Continuation bits of an eight-byte varint, as instants in microseconds are: set in all bytes but the last."""
 
 _DOUBLE = struct.Struct("<d")
 
 
 class CodecError(Exception):
-    """Bytes that are no such message; the text says what is wrong, and where."""
+    """The bytes are not a valid message; the text names the error and the place."""
 
 
 # -- bytes to record --------------------------------------------------------------------------------------------------
 
 
 def decode(message: MessageTable, data: bytes, *, max_fields: int = MAX_FIELDS) -> ProtoRecord:
-    """The record that `data` is. Raises `CodecError`."""
+    """Decode a message. Raises `CodecError`."""
     record = ProtoRecord()
     _Reader(data, max_fields).fields(message, record, end=len(data), depth=0, group=0)
     _check_required(message, record)
@@ -52,7 +52,7 @@ def decode(message: MessageTable, data: bytes, *, max_fields: int = MAX_FIELDS) 
 
 
 def _check_required(message: MessageTable, record: ProtoRecord) -> None:
-    """At the end, as the parts of a message may come apart."""
+    """Raise for a missing required field; called at the end, because a message may come in several parts."""
     for name in message.required:
         if name not in record:
             raise CodecError(f"{message.name}: required field {name} is missing")
@@ -65,7 +65,7 @@ def _check_required(message: MessageTable, record: ProtoRecord) -> None:
 
 
 class _Reader:
-    """Reads along `data`. Its one loop is long for a reason: it is most of what a call through this door costs."""
+    """A reader of `data`. Its main loop is long for speed: it takes most of the time of a call of this API."""
 
     __slots__ = ("at", "data", "fields_left", "values_left")
 
@@ -76,7 +76,7 @@ class _Reader:
         self.values_left = MAX_VALUES
 
     def fields(self, message: MessageTable, record: ProtoRecord, *, end: int, depth: int, group: int) -> None:
-        """Fields up to `end`, or up to the end of the group of that number."""
+        """Decode fields up to `end`, or up to the end of group number `group`."""
         data, by_tag, at = self.data, message.by_tag, self.at
         while at < end and self.fields_left > 0:
             self.fields_left -= 1
@@ -86,44 +86,44 @@ class _Reader:
                 self.at = at - 1
                 tag = self._tag(end)
                 at = self.at
-            known = by_tag.get(tag)
-            if known is None:
+            field = by_tag.get(tag)
+            if field is None:
                 self.at = at
                 if group and tag == group << 3 | END:
                     return
                 self._skip(message, tag, end, depth)
                 at = self.at
                 continue
-            if known.is_bytes:
+            if field.is_bytes:
                 if at < end and data[at] < 0x80:
                     stop = at + 1 + data[at]
                     at += 1
                 else:
                     self.at = at
-                    stop = self._length(message, known, end)
+                    stop = self._length(message, field, end)
                     at = self.at
                 if stop > end:
-                    raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {at}")
+                    raise CodecError(f"{message.name}.{field.name}: ends after its message, at byte {at}")
                 value: Value | None = data[at:stop]
                 at = stop
-            elif tag & 7 == VARINT and at < end and data[at] < 0x80 and not known.values:
-                value = data[at] if known.kind is not Kind.BOOL else data[at] != 0
+            elif tag & 7 == VARINT and at < end and data[at] < 0x80 and not field.values:
+                value = data[at] if field.kind is not Kind.BOOL else data[at] != 0
                 at += 1
             else:
                 self.at = at
-                value = self._other(message, record, known, tag & 7, end=end, depth=depth)
+                value = self._other(message, record, field, tag & 7, end=end, depth=depth)
                 at = self.at
             if value is None:
                 continue
-            if known.is_repeated:
-                self._append(record, known, value)
+            if field.is_repeated:
+                self._append(record, field, value)
             else:
-                record[known.name] = value
+                record[field.name] = value
         self.at = at
         self._check_end(message, end, group)
 
     def _check_end(self, message: MessageTable, end: int, group: int) -> None:
-        """Raise unless all fields were read, and no group is left open."""
+        """Raise unless all fields were read and no group is open."""
         if self.at < end:
             self._count_field(message)
         if group:
@@ -135,65 +135,65 @@ class _Reader:
             raise CodecError(f"{message.name}: too many fields, at byte {self.at}")
 
     def _other(
-        self, message: MessageTable, record: ProtoRecord, known: ProtoField, wire: int, *, end: int, depth: int
+        self, message: MessageTable, record: ProtoRecord, field: ProtoField, wire: int, *, end: int, depth: int
     ) -> "Value | None":
-        """The value of a field that is no bytes; None when there is none to keep, or it was kept already."""
+        """Return the value of a field of any type but bytes; None when there is nothing left to store."""
         if wire == VARINT:
-            return _number(known, self._varint(end)) if known.kind is not Kind.INT64 else self._long(end)
+            return _number(field, self._varint(end)) if field.kind is not Kind.INT64 else self._long(end)
         if wire == FIXED64:
             if self.at + 8 > end:
-                raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {self.at}")
+                raise CodecError(f"{message.name}.{field.name}: ends after its message, at byte {self.at}")
             self.at += 8
             value: float = _DOUBLE.unpack_from(self.data, self.at - 8)[0]
             return value
         if wire == GROUP:
-            return self._nested(message, record, known, end=end, depth=depth, group=known.number)
-        stop = self._length(message, known, end)
-        if known.kind is Kind.STRING:
+            return self._nested(message, record, field, end=end, depth=depth, group=field.number)
+        stop = self._length(message, field, end)
+        if field.kind is Kind.STRING:
             begin, self.at = self.at, stop
             try:
                 return self.data[begin:stop].decode()
             except UnicodeDecodeError as error:
-                raise CodecError(f"{message.name}.{known.name}: not UTF-8: {error.reason}") from None
-        if known.message is not None:
-            return self._nested(message, record, known, end=stop, depth=depth, group=0)
+                raise CodecError(f"{message.name}.{field.name}: not UTF-8: {error.reason}") from None
+        if field.message is not None:
+            return self._nested(message, record, field, end=stop, depth=depth, group=0)
         while self.at < stop:
             self._count_field(message)
-            number = _number(known, self._varint(stop))
+            number = _number(field, self._varint(stop))
             if number is not None:
-                self._append(record, known, number)
+                self._append(record, field, number)
         return None
 
     def _nested(
-        self, outer: MessageTable, record: ProtoRecord, known: ProtoField, *, end: int, depth: int, group: int
+        self, outer: MessageTable, record: ProtoRecord, field: ProtoField, *, end: int, depth: int, group: int
     ) -> "Value | None":
         if depth >= MAX_DEPTH:
             raise CodecError(f"{outer.name}: more than {MAX_DEPTH} messages inside each other")
-        assert known.message is not None
-        found = None if known.is_repeated else record.record(known.name)
+        assert field.message is not None
+        found = None if field.is_repeated else record.record(field.name)
         part = ProtoRecord() if found is None else found
-        self.fields(known.message, part, end=end, depth=depth + 1, group=group)
+        self.fields(field.message, part, end=end, depth=depth + 1, group=group)
         return part
 
-    def _append(self, record: ProtoRecord, known: ProtoField, value: Value) -> None:
+    def _append(self, record: ProtoRecord, field: ProtoField, value: Value) -> None:
         self.values_left -= 1
         if self.values_left < 0:
-            raise CodecError(f"{known.name}: more than {MAX_VALUES} values")
-        values = record.setdefault(known.name, [])
+            raise CodecError(f"{field.name}: more than {MAX_VALUES} values")
+        values = record.setdefault(field.name, [])
         assert isinstance(values, list)
         values.append(value)
 
-    def _length(self, message: MessageTable, known: ProtoField, end: int) -> int:
-        """Where a value ends that says how long it is."""
+    def _length(self, message: MessageTable, field: ProtoField, end: int) -> int:
+        """Return the end of a length-prefixed value."""
         stop = self._varint(end) + self.at
         if stop > end:
-            raise CodecError(f"{message.name}.{known.name}: ends after its message, at byte {self.at}")
+            raise CodecError(f"{message.name}.{field.name}: ends after its message, at byte {self.at}")
         return stop
 
     def _tag(self, end: int) -> int:
         began_at = self.at
         if began_at + 1 < end and 0 < self.data[began_at + 1] < 0x80 <= self.data[began_at]:
-            self.at += 2  # as most numbers from 16 on
+            self.at += 2  # most field numbers from 16 on take two bytes
             return self.data[began_at] & 0x7F | self.data[began_at + 1] << 7
         tag = self._varint(end)
         if tag >> 32 or self.at - began_at > 5:
@@ -223,7 +223,7 @@ class _Reader:
                 raise CodecError(f"a number of more than 10 bytes, at byte {at}")
 
     def _long(self, end: int) -> int:
-        """A signed number that is an instant, most often."""
+        """Return a signed integer, fast for the eight bytes of an instant."""
         at = self.at
         raw = int.from_bytes(self.data[at : at + 8], "little")
         if raw & LAST_BITS == EIGHT_BYTES and at + 8 <= end:
@@ -233,7 +233,7 @@ class _Reader:
         return raw - (1 << 64) if raw >> 63 else raw
 
     def _skip(self, message: MessageTable, tag: int, end: int, depth: int) -> None:
-        """Pass over an unknown field; groups without recursion."""
+        """Skip an unknown field; groups without recursion."""
         groups: list[int] = []
         while True:
             number, wire = tag >> 3, tag & 7
@@ -272,28 +272,28 @@ class _Reader:
 
 
 def seven_bits_each(raw: int) -> int:
-    """The number that eight bytes stand for: seven bits of each, the lowest first."""
+    """Return the value of an eight-byte varint: seven bits of each byte, the lowest first."""
     raw = raw & 0x007F_007F_007F_007F | (raw & 0x7F00_7F00_7F00_7F00) >> 1
     raw = raw & 0x0000_3FFF_0000_3FFF | (raw & 0x3FFF_0000_3FFF_0000) >> 2
     return raw & 0x0000_0000_0FFF_FFFF | (raw & 0x0FFF_FFFF_0000_0000) >> 4
 
 
-def _number(known: ProtoField, raw: int) -> int | None:
-    """What a varint stands for; None for a number that the enum does not know."""
-    if known.kind is Kind.INT64:
+def _number(field: ProtoField, raw: int) -> int | None:
+    """Return the value of a varint; None for a number that is not in the enum."""
+    if field.kind is Kind.INT64:
         return raw - (1 << 64) if raw >> 63 else raw
-    if known.kind is Kind.BOOL:
+    if field.kind is Kind.BOOL:
         return raw != 0
     low = raw & 0xFFFF_FFFF
     value = low - (1 << 32) if low >> 31 else low
-    return value if known.kind is not Kind.ENUM or value in known.values else None
+    return value if field.kind is not Kind.ENUM or value in field.values else None
 
 
 # -- record to bytes --------------------------------------------------------------------------------------------------
 
 
 def encode(message: MessageTable, record: Mapping[str, "Value | Sequence[Value]"]) -> bytes:
-    """The bytes of a record, fields in the order of their numbers. Raises `CodecError` for one that is not complete."""
+    """Encode a record, fields in the order of their numbers. Raises `CodecError` for an incomplete one."""
     parts: list[bytes] = []
     _write(message, record, parts)
     return b"".join(parts)
@@ -301,41 +301,41 @@ def encode(message: MessageTable, record: Mapping[str, "Value | Sequence[Value]"
 
 def _write(message: MessageTable, record: Mapping[str, "Value | Sequence[Value]"], parts: list[bytes]) -> None:
     written = 0
-    for known, head in message.heads:
-        value = record.get(known.name)
+    for field, head in message.heads:
+        value = record.get(field.name)
         if value is None:
-            if known.is_required:
-                raise CodecError(f"{message.name}: required field {known.name} is missing")
+            if field.is_required:
+                raise CodecError(f"{message.name}: required field {field.name} is missing")
             continue
         written += 1
-        if not known.is_repeated:
-            _write_value(known, head, value, parts)
+        if not field.is_repeated:
+            _write_value(field, head, value, parts)
         elif isinstance(value, list):
             for one in value:
-                _write_value(known, head, one, parts)
+                _write_value(field, head, one, parts)
         else:
-            raise CodecError(f"{message.name}.{known.name}: not a list: {type(value).__name__}")
+            raise CodecError(f"{message.name}.{field.name}: not a list: {type(value).__name__}")
     if written != len(record):
         raise CodecError(f"{message.name}: no such field: {sorted(set(record) - {one.name for one in message.fields})}")
 
 
-def _write_value(known: ProtoField, head: bytes, value: object, parts: list[bytes]) -> None:
-    wire = known.wire
+def _write_value(field: ProtoField, head: bytes, value: object, parts: list[bytes]) -> None:
+    wire = field.wire
     if wire == LENGTH and isinstance(value, bytes):
         parts += (head, varint(len(value)), value)
     elif wire == VARINT and isinstance(value, int):
         parts += (head, varint(value & 0xFFFF_FFFF_FFFF_FFFF))
-    elif wire == GROUP and isinstance(value, Mapping) and known.message is not None:
+    elif wire == GROUP and isinstance(value, Mapping) and field.message is not None:
         parts.append(head)
-        _write(known.message, value, parts)
-        parts.append(varint(known.number << 3 | END))
+        _write(field.message, value, parts)
+        parts.append(varint(field.number << 3 | END))
     elif wire == FIXED64 and isinstance(value, int | float):
         parts += (head, _DOUBLE.pack(value))
-    elif wire == LENGTH and isinstance(value, Mapping) and known.message is not None:
-        data = encode(known.message, value)
+    elif wire == LENGTH and isinstance(value, Mapping) and field.message is not None:
+        data = encode(field.message, value)
         parts += (head, varint(len(data)), data)
     elif wire == LENGTH and isinstance(value, str):
         data = value.encode()
         parts += (head, varint(len(data)), data)
     else:
-        raise CodecError(f"{known.name}: not a {known.kind.value}: {type(value).__name__}")
+        raise CodecError(f"{field.name}: not a {field.kind.value}: {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""App Engine's error codes, and which of them tells of an error of the queue. Pure."""
+"""App Engine's error codes, and the mapping from the queue's errors. Pure."""
 
 from collections.abc import Mapping
 from enum import IntEnum
@@ -44,7 +44,7 @@ class TaskQueueErrorCode(IntEnum):
 
 
 class RpcCode(IntEnum):
-    """`RpcError.ErrorCode`: what goes wrong before the service is asked."""
+    """`RpcError.ErrorCode`: errors before the call reaches the service."""
 
     UNKNOWN = 0
     CALL_NOT_FOUND = 1
@@ -55,7 +55,7 @@ class RpcCode(IntEnum):
 
 
 class ApplicationError(Exception):
-    """The service's refusal of a whole call."""
+    """The service refuses the whole call."""
 
     def __init__(self, code: TaskQueueErrorCode, detail: str = "") -> None:
         super().__init__(detail)
@@ -64,7 +64,7 @@ class ApplicationError(Exception):
 
 
 class RpcError(Exception):
-    """The API host's refusal of a call that did not come as far as the service."""
+    """The API host refuses a call before it reaches the service."""
 
     def __init__(self, code: RpcCode, detail: str) -> None:
         super().__init__(detail)
@@ -89,9 +89,9 @@ CODES: Mapping[type[errors.QueueError], TaskQueueErrorCode] = MappingProxyType(
         errors.QueueError: TaskQueueErrorCode.INTERNAL_ERROR,
     }
 )
-"""Code of an error: its own, else that of the nearest class above it."""
+"""Code by error class; a class without an entry has that of its nearest base class."""
 
 
 def code_of(error: errors.QueueError) -> TaskQueueErrorCode:
-    """What tells of an error of the queue."""
+    """Return the code of a `QueueError`."""
     return next(CODES[above] for above in type(error).__mro__ if above in CODES)

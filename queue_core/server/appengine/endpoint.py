@@ -1,5 +1,8 @@
-"""`POST /rpc_http` from a request's bytes to an answer's. Whatever happens, the answer is App Engine's own, with 200:
-its clients take anything else for a broken network, which their workers do not survive."""
+"""AppEngineEndpoint: `POST /rpc_http`, from a request's bytes to those of the response.
+
+Every response has status 200 and App Engine's format: its clients take anything else for a broken network, which their
+workers do not survive.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -14,16 +17,16 @@ from queue_core.server.appengine import adding, leasing, messages, queues
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, RpcCode, RpcError, TaskQueueErrorCode, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
-from queue_core.server.appengine.modes import KnownQueues
+from queue_core.server.appengine.queues import QueueSettingsCache
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import Authorizer, Headers
-from queue_core.server.commit.committer import Committer
-from queue_core.server.fast_path import FastRequest, ReplyCallback
+from queue_core.server.commit.group_commit import Committer
+from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.store import Granted
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
@@ -33,90 +36,92 @@ T = TypeVar("T")
 MEDIA_TYPE = b"application/octet-stream"
 SERVICE = "taskqueue"
 MAX_REQUEST_BYTES = 32 << 20
+"""Bytes of one request."""
 SMALL_BYTES = 16 << 10
+"""Bodies up to this size are not counted in `MAX_UNKNOWN_BYTES`."""
 MAX_UNKNOWN_BYTES = 64 << 20
-"""Of all bodies larger than that whose callers are not known yet: these clients send their secret behind the body."""
+"""Bytes of all larger bodies of unauthenticated callers: these clients send their secret within the body."""
 MAX_CALL_FIELDS = 1000
-"""Of the message around a call, which is read before its caller is known; clients send five."""
+"""Fields of the message around a call, which is read before its caller is authenticated; clients send five."""
 
 log = structlog.get_logger()
 
-Prepare = Callable[[bytes], Step[bytes]]
-Look = Callable[[Step[bytes]], Awaitable[bytes]]
+Prepare = Callable[[bytes], Operation[bytes]]
+Read = Callable[[Operation[bytes]], Awaitable[bytes]]
 
 
 class AppEngineEndpoint:
-    """The task queue service of App Engine over the queues of one server. Lives in its loop."""
+    """App Engine's task queue service over the queues of one server; runs in its event loop."""
 
     def __init__(
         self,
-        gate: Authorizer,
-        turns: Committer,
+        authorizer: Authorizer,
+        committer: Committer,
         waiting: WaitingLeases,
-        look: Look,
+        read: Read,
         counts: LeaseCounts,
         rate: LeaseRate,
     ) -> None:
-        self._gate = gate
-        self._turns = turns
+        self._authorizer = authorizer
+        self._committer = committer
         self._waiting = waiting
-        self._look = look
+        self._read = read
         self._rate = rate
-        self._held_bytes = 0
-        self._known = KnownQueues()
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._changes: Mapping[str, tuple[str, Prepare]] = {
-            "Add": ("add", adding.add(self._known)),
-            "BulkAdd": ("add", adding.bulk_add(self._known)),
+        self._unauthenticated_bytes = 0
+        self._settings = QueueSettingsCache()
+        self._running: set[asyncio.Task[None]] = set()
+        self._writes: Mapping[str, tuple[str, Prepare]] = {
+            "Add": ("add", adding.add(self._settings)),
+            "BulkAdd": ("add", adding.bulk_add(self._settings)),
             "FetchTask": ("peek", queues.fetch_task),
             "ModifyTaskLease": ("renew", leasing.modify),
             "PauseQueue": ("pause", queues.pause),
             "UpdateQueue": ("set-queue", queues.update),
         }
-        self._looks: Mapping[str, tuple[str, Prepare]] = {
+        self._reads: Mapping[str, tuple[str, Prepare]] = {
             "FetchQueueStats": ("stats", queues.fetch_stats(counts)),
             "FetchQueues": ("queues", queues.fetch_queues),
             "QueryTasks": ("peek", queues.query_tasks),
         }
-        self._long: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
+        self._multi_step: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
             "Delete": ("delete", self._delete),
             "PurgeQueue": ("purge", self._purge),
             "DeleteQueue": ("set-queue", self._delete_queue),
         }
 
-    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - a door's
-        """See `Door.admit`. A caller that sends its token as a header too is known at once."""
-        authorization = self._gate.check_place(headers)
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - of the protocol
+        """See `FastEndpoint.admit`. A caller that sends its token as a header, too, is authenticated at once."""
+        authorization = self._authorizer.check_host_and_origin(headers)
         if body_bytes is not None and body_bytes > MAX_REQUEST_BYTES:
             raise _too_large()
-        if self._gate.vouches(authorization):
+        if self._authorizer.accepts(authorization):
             return 0
         held = MAX_REQUEST_BYTES if body_bytes is None else body_bytes
         if held <= SMALL_BYTES:
             return 0
-        if self._held_bytes + held > MAX_UNKNOWN_BYTES:
+        if self._unauthenticated_bytes + held > MAX_UNKNOWN_BYTES:
             raise RpcError(
                 RpcCode.OVER_QUOTA,
-                f"requests of unknown callers hold {self._held_bytes} bytes, and {held} more are over the limit of "
-                f"{MAX_UNKNOWN_BYTES}: try again, or send the token as `Authorization: Bearer` too",
+                f"unauthenticated requests hold {self._unauthenticated_bytes} bytes, and {held} more exceed the limit "
+                f"of {MAX_UNKNOWN_BYTES}: try again, or send the token as `Authorization: Bearer`, too",
             )
-        self._held_bytes += held
+        self._unauthenticated_bytes += held
         return held
 
-    def let_go(self, held_bytes: int) -> None:
-        """See `Door.let_go`."""
-        self._held_bytes -= held_bytes
+    def free(self, reserved_bytes: int) -> None:
+        """See `FastEndpoint.free`."""
+        self._unauthenticated_bytes -= reserved_bytes
 
     def start(self, request: FastRequest) -> LeaseCall | None:
-        """Begin; `request.reply` is told when it is done. A lease under way is returned: see `HotVerbs.hang_up`."""
+        """Start the call; `request.reply` gets the response. Returns a pending lease call: see `FastVerbs.cancel`."""
         try:
             return self._begin(request)
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
 
-    def refuse(self, error: Exception) -> ReplyCallback:
-        """See `Door.refuse`."""
+    def refuse(self, error: Exception) -> Reply:
+        """See `FastEndpoint.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
         return reply_of(error)
@@ -130,32 +135,34 @@ class AppEngineEndpoint:
         if service != SERVICE:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"this server is {SERVICE} alone, not {service[:100]}")
         if method == "QueryAndOwnTasks":
-            self._let_in(request, call, "lease")
+            self._authorize(request, call, "lease")
             return self._lease(request, payload)
-        if (change := self._changes.get(method)) is not None:
-            verb, prepare = change
-            self._let_in(request, call, verb)
-            self._turns.submit(
-                _telling(prepare(payload)), lambda outcome: request.reply(reply_of(outcome)), size_bytes=len(payload)
+        if (write := self._writes.get(method)) is not None:
+            verb, prepare = write
+            self._authorize(request, call, verb)
+            self._committer.submit(
+                _with_refusal_as_outcome(prepare(payload)),
+                lambda outcome: request.reply(reply_of(outcome)),
+                size_bytes=len(payload),
             )
-        elif (look := self._looks.get(method)) is not None:
-            verb, prepare = look
-            self._let_in(request, call, verb)
-            self._go_on(request, self._look(prepare(payload)))
-        elif (long := self._long.get(method)) is not None:
-            verb, work = long
-            self._let_in(request, call, verb)
-            self._go_on(request, work(payload))
+        elif (read := self._reads.get(method)) is not None:
+            verb, prepare = read
+            self._authorize(request, call, verb)
+            self._reply_when_done(request, self._read(prepare(payload)))
+        elif (multi_step := self._multi_step.get(method)) is not None:
+            verb, work = multi_step
+            self._authorize(request, call, verb)
+            self._reply_when_done(request, work(payload))
         else:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"{SERVICE} has no call {method[:100]} for pull queues")
         return None
 
-    def _let_in(self, request: FastRequest, call: ProtoRecord, verb: str) -> None:
-        """The ticket is what others send as `Authorization: Bearer`; it is the only secret these clients can carry."""
+    def _authorize(self, request: FastRequest, call: ProtoRecord, verb: str) -> None:
+        """Check the caller by the ticket in the message, the only secret that these clients can send."""
         headers = [header for header in request.headers if header[0] != b"authorization"]
-        self._gate.check([*headers, (b"authorization", b"Bearer " + call.text("request_id").encode())], verb)
+        self._authorizer.check([*headers, (b"authorization", b"Bearer " + call.text("request_id").encode())], verb)
 
-    def _go_on(self, request: FastRequest, work: Awaitable[bytes]) -> None:
+    def _reply_when_done(self, request: FastRequest, work: Awaitable[bytes]) -> None:
         async def answer() -> None:
             try:
                 request.reply(reply_of(await work))
@@ -163,15 +170,15 @@ class AppEngineEndpoint:
                 request.reply(reply_of(error))
 
         task = asyncio.get_running_loop().create_task(answer())
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
 
     # -- leases ---------------------------------------------------------------------------------------------------
 
     def _lease(self, request: FastRequest, payload: bytes) -> LeaseCall | None:
-        wish = leasing.lease_wish(payload)
-        if not isinstance(wish, leasing.LeaseParams):
-            self._turns.submit(_telling(wish), lambda outcome: request.reply(reply_of(outcome)))
+        params = leasing.lease_params(payload)
+        if not isinstance(params, leasing.LeaseParams):
+            self._committer.submit(_with_refusal_as_outcome(params), lambda outcome: request.reply(reply_of(outcome)))
             return None
 
         worker = _worker(request)
@@ -180,22 +187,22 @@ class AppEngineEndpoint:
             if isinstance(outcome, LeaseAnswer):
                 leases = outcome.granted.leases
                 request.reply(_reply(leasing.lease_response(leases)))
-            elif isinstance(outcome, WorkerRetiredError):  # there is no code that its loop would survive
+            elif isinstance(outcome, WorkerRetiredError):  # the client's loop would not survive any error code
                 request.reply(_reply(leasing.lease_response(())))
             else:
                 request.reply(reply_of(outcome))
 
-        def grant(turn: UnitOfWork) -> Granted:
-            per_second = self._known.pull_queue(turn, wish.queue).lease_calls_per_second
-            if not self._rate.allows(wish.queue, per_second, turn.now):
+        def grant(unit: UnitOfWork) -> Granted:
+            per_second = self._settings.pull_queue(unit, params.queue).lease_calls_per_second
+            if not self._rate.allows(params.queue, per_second, unit.now):
                 return Granted(())
-            return leasing.grant(turn, wish, worker=worker)
+            return leasing.grant(unit, params, worker=worker)
 
         call = LeaseCall(
-            wish.queue,
-            wish.count,
-            wish.seconds,
-            wish.tags,
+            params.queue,
+            params.count,
+            params.seconds,
+            params.tags,
             worker,
             0.0,
             worker or request.caller,
@@ -208,21 +215,21 @@ class AppEngineEndpoint:
         self._waiting.start(call)
         return call
 
-    # -- what takes several turns ---------------------------------------------------------------------------------
+    # -- calls of several transactions ----------------------------------------------------------------------------
 
     async def _delete(self, payload: bytes) -> bytes:
-        return b"".join([await self._turns.run(step) for step in leasing.deletions(payload)])
+        return b"".join([await self._committer.run(operation) for operation in leasing.deletions(payload)])
 
     async def _purge(self, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
-        while await self._turns.run(lambda turn: turn.purge(queue, ANY, dead="keep")):
+        while await self._committer.run(lambda unit: unit.purge(queue, ANY, dead="keep")):
             pass
         return b""
 
     async def _delete_queue(self, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
-        answer = await self._turns.run(queues.delete(queue))
-        self._known.forget(queue)
+        answer = await self._committer.run(queues.delete(queue))
+        self._settings.forget(queue)
         self._waiting.retry_queue(queue)
         return answer
 
@@ -231,28 +238,28 @@ def _too_large() -> RpcError:
     return RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
 
 
-def _telling(step: Step[T]) -> Step[T | ApplicationError]:
-    """The step, with a refusal as its outcome: nothing was changed, and the turn it shares with others goes on."""
+def _with_refusal_as_outcome(operation: Operation[T]) -> Operation[T | ApplicationError]:
+    """Return a refusal as the outcome instead of raising it, so that the other operations of the group commit go on."""
 
-    def tell(turn: UnitOfWork) -> T | ApplicationError:
+    def run(unit: UnitOfWork) -> T | ApplicationError:
         try:
-            return step(turn)
+            return operation(unit)
         except ApplicationError as refusal:
             return refusal
 
-    return tell
+    return run
 
 
 def _worker(request: FastRequest) -> str:
-    """Who calls, where `queue_core.appengine.connect.connect` was told so by a supervisor; App Engine's own clients
-    have no name. Raises `InvalidTaskNameError`."""
+    """Return the worker's name, which `queue_core.appengine.connect.connect` sends under a supervisor; "" for App
+    Engine's own clients. Raises `InvalidTaskNameError`."""
     worker = next((value.decode("latin-1") for name, value in request.headers if name == b"x-towline-worker"), "")
     check_worker(worker)
     return worker
 
 
-def reply_of(outcome: object) -> ReplyCallback:
-    """The answer that an outcome is: a message's bytes, or an error's code."""
+def reply_of(outcome: object) -> Reply:
+    """Return the response for an outcome: a message's bytes, or an exception."""
     if isinstance(outcome, bytes):
         return _reply(outcome)
     if isinstance(outcome, ApplicationError):
@@ -268,18 +275,18 @@ def reply_of(outcome: object) -> ReplyCallback:
     if isinstance(outcome, Problem):
         return _rpc_error(RpcCode.SECURITY_VIOLATION, outcome.detail)
     log.error(events.REQUEST_FAILED, exc_info=outcome)
-    return _application_error(TaskQueueErrorCode.INTERNAL_ERROR, "the server made a mistake; its log has the details")
+    return _application_error(TaskQueueErrorCode.INTERNAL_ERROR, "internal error; the server's log has the details")
 
 
-def _reply(response: bytes) -> ReplyCallback:
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
+def _reply(response: bytes) -> Reply:
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"response": response}), MEDIA_TYPE)
 
 
-def _application_error(code: TaskQueueErrorCode, detail: str) -> ReplyCallback:
+def _application_error(code: TaskQueueErrorCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"application_error": error}), MEDIA_TYPE)
 
 
-def _rpc_error(code: RpcCode, detail: str) -> ReplyCallback:
+def _rpc_error(code: RpcCode, detail: str) -> Reply:
     error = ProtoRecord(code=int(code), detail=detail[:MAX_DETAIL_CHARACTERS])
-    return ReplyCallback(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)
+    return Reply(200, encode(messages.REMOTE_RESPONSE, {"rpc_error": error}), MEDIA_TYPE)

@@ -1,14 +1,14 @@
-"""Adds as Google's clients mostly send them, read and answered without a record for each. Pure.
+"""Decode and answer plain BulkAdd requests fast, without a record for each task. Pure.
 
-Plain are tasks of one queue with the fields that every client writes, in the order of their numbers. `read` is None for
-anything else, right or wrong: it is `adding` that says what a request means, and this only says the same sooner.
+A plain request has tasks of one queue, with the fields that every client sends, in the order of their numbers. For any
+other request, valid or not, `read` returns None and `adding` handles it; both give the same results.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
@@ -26,7 +26,7 @@ STATUS = {
 
 _ADD, _QUEUE, _NAME, _ETA, _BODY = 0x0A, 0x0A, 0x12, 0x18, 0x4A
 _HEADER, _KEY, _VALUE, _HEADER_END = 0x33, 0x3A, 0x42, 0x34
-"""What a batch's request, and in it the first fields, begin with on the wire."""
+"""Tags of a batch's request and of the first fields in it."""
 _REST = MessageTable(
     "TaskQueueAddRequest", tuple(replace(field, label=Label.OPTIONAL) for field in messages.ADD_REQUEST.fields)
 )
@@ -35,21 +35,21 @@ _RESULTS = {
     for code in TaskQueueErrorCode
 }
 _CHOSEN = b"\x0b\x10\x00\x1a%c%b\x0c"
-"""The result of a task whose name the queue chose: that is shorter than 128 bytes."""
+"""Encoded result of a task whose name the queue chose; such a name is shorter than 128 bytes."""
 
-new_task = builder(NewTask)
+new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
 class PlainAdds:
-    """A batch for one queue; `etas` in the order of the tasks, which have none."""
+    """A batch for one queue; `etas` in the order of the tasks, whose own eta is not set."""
 
     queue: str
     tasks: Sequence[NewTask]
     etas: Sequence[int]
 
     def tasks_at(self, now: Instant) -> Sequence[NewTask]:
-        """The tasks, those to be leased later than `now` with their eta."""
+        """Return the tasks, with their eta where it is after `now`."""
         if max(self.etas) <= now:
             return self.tasks
         return [
@@ -59,11 +59,11 @@ class PlainAdds:
 
 
 class _NotPlainError(Exception):
-    """Something is out of the ordinary."""
+    """The request is not plain."""
 
 
 def read(payload: bytes) -> PlainAdds | None:
-    """A `TaskQueueBulkAddRequest`, or None for one that is out of the ordinary in any way."""
+    """Decode a `TaskQueueBulkAddRequest`, or return None for one that is not plain."""
     try:
         return _read(payload)
     except (_NotPlainError, IndexError, CodecError, ApplicationError):
@@ -71,7 +71,7 @@ def read(payload: bytes) -> PlainAdds | None:
 
 
 def _read(payload: bytes) -> PlainAdds:
-    """Its one loop is long for a reason: it is most of what an add through this door costs."""
+    """Decode a plain request. The loop is long for speed: it takes most of the time of an add by this API."""
     at, end = 0, len(payload)
     queue, head = _head(payload)
     tasks: list[NewTask] = []
@@ -109,7 +109,7 @@ def _read(payload: bytes) -> PlainAdds:
 
 
 def _head(payload: bytes) -> tuple[str, bytes]:
-    """The queue that the first request is for, and the bytes that every request for it begins with."""
+    """Return the first request's queue, and the bytes that every request for this queue begins with."""
     _, at = _size(payload, 1)
     stop = at + 2 + payload[at + 1]
     if payload[at] != _QUEUE or payload[stop] != _NAME:
@@ -118,7 +118,7 @@ def _head(payload: bytes) -> tuple[str, bytes]:
 
 
 def _after_headers(payload: bytes, at: int) -> int:
-    """Where the body comes behind the headers that Java's client writes, which mean nothing here."""
+    """Skip the headers that Java's client sends, and return the position of the body."""
     while payload[at] == _HEADER:
         key = payload[at + 2]
         value_at = at + 3 + key
@@ -135,7 +135,7 @@ def _after_headers(payload: bytes, at: int) -> int:
 
 
 def _size(payload: bytes, at: int) -> tuple[int, int]:
-    """A length of one byte or two, and where what it tells of begins."""
+    """Return a length of one or two bytes, and the position after it."""
     low = payload[at]
     if low < 0x80:
         return low, at + 1
@@ -146,7 +146,7 @@ def _size(payload: bytes, at: int) -> tuple[int, int]:
 
 
 def _tag(rest: bytes) -> str | None:
-    """What follows a body: the mode, and a tag if there is one."""
+    """Decode the fields after a body, the mode and the optional tag, and return the tag."""
     record = decode(_REST, rest)
     if record.pop("mode", None) != messages.PULL or record.keys() - {"tag"}:
         raise _NotPlainError
@@ -154,7 +154,7 @@ def _tag(rest: bytes) -> str | None:
 
 
 def answer(tasks: Sequence[NewTask], added: Sequence[Added]) -> bytes:
-    """The `TaskQueueBulkAddResponse` of tasks that were added, or whose names were taken."""
+    """Encode the `TaskQueueBulkAddResponse` for tasks that were added or whose names were taken."""
     return b"".join(
         [
             result(TaskQueueErrorCode.OK, one.name) if task.name is None else _RESULTS[STATUS[one.status]]
@@ -164,5 +164,5 @@ def answer(tasks: Sequence[NewTask], added: Sequence[Added]) -> bytes:
 
 
 def result(code: TaskQueueErrorCode, chosen_name: str) -> bytes:
-    """One task's part of such a response, with its name when the queue chose it ("": it did not)."""
+    """Encode the result of one task, with its name if the queue chose it ("": it did not)."""
     return _CHOSEN % (len(chosen_name), chosen_name.encode()) if chosen_name else _RESULTS[code]

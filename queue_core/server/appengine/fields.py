@@ -1,4 +1,4 @@
-"""What bytes in App Engine's messages mean here: names, tags, ranges, each with the code of its refusal. Pure."""
+"""Check names, tags and ranges in App Engine's messages, with the error code of each. Pure."""
 
 import re
 from functools import lru_cache
@@ -9,16 +9,17 @@ from queue_core.errors import InvalidRequestError, InvalidTaskNameError
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode, code_of
 
 MAX_DETAIL_CHARACTERS = 500
-KNOWN = 1000
-"""Names and tags that need not be checked again: most calls have those of the call before."""
+"""Longest error message."""
+CACHE_SIZE = 1000
+"""Checked names and tags that are cached: most calls repeat those of the call before."""
 
 _NAME = re.compile(rb"[a-zA-Z0-9_-]{1,500}")
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=CACHE_SIZE)
 def queue_of(name: bytes) -> str:
-    """A queue's name. Raises `ApplicationError`."""
+    """Return a queue's name. Raises `ApplicationError`."""
     text = name.decode("ascii", "replace")
     try:
         limits.check_queue_name(text)
@@ -28,25 +29,25 @@ def queue_of(name: bytes) -> str:
 
 
 def queue_or_none(name: bytes) -> str | None:
-    """A queue's name, or None for bytes that no queue can have as its name."""
+    """Return a queue's name, or None when it is invalid."""
     try:
         return queue_of(name)
     except ApplicationError:
         return None
 
 
-def known_name(name: bytes) -> str | None:
-    """The name of a task that may exist, one that the queue chose included; None for bytes that no task has."""
+def possible_name(name: bytes) -> str | None:
+    """Return the name of a task that may exist, chosen by the queue or not; None when no task can have it."""
     return name.decode("ascii") if _NAME.fullmatch(name) else None
 
 
 def is_chosen(name: str) -> bool:
-    """Whether the queue chose it: whoever knows such a name had it from the queue, so its task did exist."""
+    """Return whether the queue chose the name. Clients know such names only from the queue, so the task did exist."""
     return _CHOSEN_NAME.fullmatch(name) is not None
 
 
 def given_name(name: bytes) -> str | None:
-    """The name of a task to add; None when the queue is to choose it. Raises `ApplicationError`."""
+    """Return the name of a task to add; None when the queue chooses it. Raises `ApplicationError`."""
     if not name:
         return None
     try:
@@ -57,9 +58,9 @@ def given_name(name: bytes) -> str | None:
     return text
 
 
-@lru_cache(maxsize=KNOWN)
+@lru_cache(maxsize=CACHE_SIZE)
 def tag_of(tag: bytes) -> str | None:
-    """A tag; None for an empty one, which is none. Raises `ApplicationError`."""
+    """Return a tag, or None for an empty one. Raises `ApplicationError`."""
     if not tag:
         return None
     try:
@@ -84,5 +85,5 @@ def check_lease_seconds(seconds: float) -> None:
 
 
 def refused(error: InvalidRequestError) -> ApplicationError:
-    """The refusal that a check of the queue's is here."""
+    """Return a failed check of the queue as an `ApplicationError`."""
     return ApplicationError(code_of(error), str(error)[:MAX_DETAIL_CHARACTERS])

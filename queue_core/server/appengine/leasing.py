@@ -1,4 +1,4 @@
-"""QueryAndOwnTasks, ModifyTaskLease and Delete: what a worker calls."""
+"""QueryAndOwnTasks, ModifyTaskLease and Delete: the calls of workers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCo
 from queue_core.server.appengine.fields import (
     check_lease_seconds,
     is_chosen,
-    known_name,
+    possible_name,
     queue_of,
     queue_or_none,
     tag_of,
 )
-from queue_core.server.appengine.modes import pull_queue
+from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.service import Step
+from queue_core.service import Operation
 from queue_core.store import Granted, PayloadAllowance
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
 ROOM = PayloadAllowance(32 << 20, each_bytes=64)
-"""Room for the tasks of one answer. Source: App Engine's documentation, by which fewer tasks are returned where more
-than 32 MB would come together. Besides its payload, its tag and its name, a task takes less than 64 bytes."""
+"""Bytes of the tasks in one response. Source: App Engine's documentation: fewer tasks are returned where they would
+exceed 32 MB. Besides its payload, tag and name, a task takes less than 64 bytes."""
 
 
 # -- QueryAndOwnTasks -------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ than 32 MB would come together. Besides its payload, its tag and its name, a tas
 
 @dataclass(frozen=True, slots=True)
 class LeaseParams:
-    """What a call of `QueryAndOwnTasks` asks for."""
+    """The parameters of `QueryAndOwnTasks`."""
 
     queue: str
     count: int
@@ -43,24 +43,26 @@ class LeaseParams:
     tags: TagFilter
 
 
-def lease_wish(payload: bytes) -> LeaseParams | Step[None]:
-    """What is asked for; or, for a call that can't be right, a step that says why once it is known that the queue
-    exists. Raises `CodecError`, `ApplicationError`."""
+def lease_params(payload: bytes) -> LeaseParams | Operation[None]:
+    """Decode the parameters. For invalid ones return an operation that raises the error after a check of the queue.
+
+    Raises `CodecError`, `ApplicationError`.
+    """
     record = decode(messages.LEASE_REQUEST, payload)
     queue = queue_of(record.octets("queue_name"))
     try:
-        return _wish(queue, record)
+        return _lease_params(queue, record)
     except ApplicationError as error:
         refusal = error
 
-    def refuse(turn: UnitOfWork) -> None:
-        pull_queue(turn, queue)
+    def refuse(unit: UnitOfWork) -> None:
+        pull_queue(unit, queue)
         raise refusal
 
     return refuse
 
 
-def _wish(queue: str, record: ProtoRecord) -> LeaseParams:
+def _lease_params(queue: str, record: ProtoRecord) -> LeaseParams:
     seconds, count = record.real("lease_seconds"), record.integer("max_tasks")
     check_lease_seconds(seconds)
     if not 1 <= count <= MAX_TASKS_PER_LEASE:
@@ -77,19 +79,24 @@ def _wish(queue: str, record: ProtoRecord) -> LeaseParams:
     return LeaseParams(queue, count, seconds, TagFilter.oldest() if tag is None else TagFilter.of(tag))
 
 
-def grant(turn: UnitOfWork, wish: LeaseParams, *, worker: str) -> Granted:
-    """Lease what was asked for, or as much of it as fits in an answer: by one call of the store, as the tasks of a
-    lease of no time are ready again at once, and a second call would lease them a second time."""
-    return turn.lease(wish.queue, count=wish.count, seconds=wish.seconds, tags=wish.tags, worker=worker, room=ROOM)
+def grant(unit: UnitOfWork, params: LeaseParams, *, worker: str) -> Granted:
+    """Lease the requested tasks, as many as fit into a response.
+
+    The store is called once: tasks leased for 0 seconds are ready at once, and a second call would lease them again.
+    """
+    return unit.lease(
+        params.queue, count=params.count, seconds=params.seconds, tags=params.tags, worker=worker, allowance=ROOM
+    )
 
 
 def lease_response(leases: Sequence[Lease]) -> bytes:
-    """The answer that hands them over."""
+    """Encode the response with the leased tasks."""
     return encode(messages.LEASE_RESPONSE, {"task": [_leased(lease) for lease in leases]})
 
 
 def _leased(lease: Lease) -> ProtoRecord:
-    """`retry_count` always: Go's client reads it without asking. The tag only if there is one: Python's asks."""
+    """Return a leased task as a record. `retry_count` is always set, because Go's client reads it unchecked; the tag
+    only if there is one, because Python's client checks it."""
     record = ProtoRecord(
         task_name=lease.name.encode(),
         eta_usec=int(lease.expires_at),
@@ -104,31 +111,33 @@ def _leased(lease: Lease) -> ProtoRecord:
 # -- ModifyTaskLease --------------------------------------------------------------------------------------------------
 
 
-def modify(payload: bytes) -> Step[bytes]:
-    """`TaskQueueService.ModifyTaskLease`: the end of the lease, to the microsecond, is what shows who holds it."""
+def modify(payload: bytes) -> Operation[bytes]:
+    """Handle `TaskQueueService.ModifyTaskLease`: the end of the lease, to the microsecond, proves who holds it."""
     record = decode(messages.MODIFY_REQUEST, payload)
     queue = queue_of(record.octets("queue_name"))
     name, eta = record.octets("task_name"), Instant(record.integer("eta_usec"))
     seconds = record.real("lease_seconds")
 
-    def step(turn: UnitOfWork) -> bytes:
-        spec = pull_queue(turn, queue)
+    def operation(unit: UnitOfWork) -> bytes:
+        spec = pull_queue(unit, queue)
         if spec.paused:
             raise ApplicationError(TaskQueueErrorCode.QUEUE_PAUSED, f"queue {queue} is paused")
         check_lease_seconds(seconds)
-        return encode(messages.MODIFY_RESPONSE, {"updated_eta_usec": int(_moved(turn, queue, name, eta, seconds))})
+        return encode(
+            messages.MODIFY_RESPONSE, {"updated_eta_usec": int(_renew_or_postpone(unit, queue, name, eta, seconds))}
+        )
 
-    return step
+    return operation
 
 
-def _moved(turn: UnitOfWork, queue: str, wanted: bytes, eta: Instant, seconds: float) -> Instant:
-    """Move a lease's end, or the eta of a task that was never leased, which looks the same from outside."""
-    name = known_name(wanted)
+def _renew_or_postpone(unit: UnitOfWork, queue: str, raw_name: bytes, eta: Instant, seconds: float) -> Instant:
+    """Move the end of a lease, or the eta of a task that was never leased: to clients they look the same."""
+    name = possible_name(raw_name)
     if name is None:
-        raise ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {wanted[:60]!r} in queue {queue}")
-    page = turn.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
+        raise ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {raw_name[:60]!r} in queue {queue}")
+    page = unit.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
     if not page.tasks:
-        raise no_task(turn, queue, name, settles=True)
+        raise no_task(unit, queue, name, may_expire=True)
     (task,) = page.tasks
     expired = ApplicationError(
         TaskQueueErrorCode.TASK_LEASE_EXPIRED, f"the lease of task {name} until {eta} us is not current"
@@ -136,36 +145,14 @@ def _moved(turn: UnitOfWork, queue: str, wanted: bytes, eta: Instant, seconds: f
     if task.eta != eta:
         raise expired
     if task.state is TaskState.LEASED:
-        (renewed,) = turn.renew(queue, [task.token], seconds=seconds)
+        (renewed,) = unit.renew(queue, [task.token], seconds=seconds)
         if renewed is None:
             raise expired
         return renewed.expires_at
-    moved_to = after(turn.now, seconds)
-    if task.state is not TaskState.DELAYED or not turn.postpone(queue, name, expected=eta, eta=moved_to):
+    moved_to = after(unit.now, seconds)
+    if task.state is not TaskState.DELAYED or not unit.postpone(queue, name, expected=eta, eta=moved_to):
         raise expired
     return moved_to
-
-
-def no_task(turn: UnitOfWork, queue: str, name: str, *, settles: bool) -> ApplicationError:
-    """What tells of a name that no task has: that its task was deleted, as far as that is known, or that it is unknown.
-
-    `settles`: whether the turn may change anything; else a task that used up its leases, which nobody has looked at
-    since, is unknown.
-    """
-    if is_chosen(name):
-        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
-    if settles:
-        turn.settle(queue)
-    if _is_tombstoned(turn, queue, name):
-        return ApplicationError(TaskQueueErrorCode.TOMBSTONED_TASK, f"task {name} of queue {queue} was deleted")
-    return ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {name} in queue {queue}")
-
-
-def _is_tombstoned(turn: UnitOfWork, queue: str, name: str) -> bool:
-    """Whether the name is held: it would be the first after all that sort before it."""
-    before = name[:-1] + chr(ord(name[-1]) - 1) + "~"
-    held = turn.transaction.held_names(queue, after=before, limit=1, now=turn.now)
-    return bool(held) and held[0].name == name
 
 
 # -- Delete -----------------------------------------------------------------------------------------------------------
@@ -177,8 +164,11 @@ _OUTCOMES = {
 }
 
 
-def deletions(payload: bytes) -> list[Step[bytes]]:
-    """`TaskQueueService.Delete`: whoever holds the tasks. A step per thousand; their answers make one, end to end."""
+def deletions(payload: bytes) -> list[Operation[bytes]]:
+    """Handle `TaskQueueService.Delete`, which deletes leased tasks, too.
+
+    Returns an operation per 1000 tasks; their responses, joined, are one response.
+    """
     record = decode(messages.DELETE_REQUEST, payload)
     queue, names = queue_or_none(record.octets("queue_name")), record.all_octets("task_name")
     if queue is None:
@@ -189,20 +179,20 @@ def deletions(payload: bytes) -> list[Step[bytes]]:
     ]
 
 
-def _deletion(queue: str, wanted: Sequence[bytes]) -> Step[bytes]:
-    names = [known_name(name) for name in wanted]
+def _deletion(queue: str, raw_names: Sequence[bytes]) -> Operation[bytes]:
+    names = [possible_name(name) for name in raw_names]
     possible = [name for name in names if name is not None]
 
-    def step(turn: UnitOfWork) -> bytes:
+    def operation(unit: UnitOfWork) -> bytes:
         try:
-            outcomes = iter(turn.delete_by_name(queue, possible))
+            outcomes = iter(unit.delete_by_name(queue, possible))
         except UnknownQueueError:
             return _results([TaskQueueErrorCode.UNKNOWN_QUEUE] * len(names))
         return _results(
             [TaskQueueErrorCode.UNKNOWN_TASK if name is None else _deleted(name, next(outcomes)) for name in names]
         )
 
-    return step
+    return operation
 
 
 def _deleted(name: str, outcome: str) -> TaskQueueErrorCode:

@@ -102,7 +102,7 @@ ADD_REQUEST = MessageTable(
         _enum(5, "method", _METHODS),
         _group(6, MessageTable("Header", (_bytes(7, "key", REQUIRED), _bytes(8, "value", REQUIRED))), "header"),
         _bytes(9, "body"),
-        _bytes(10, "transaction"),  # a datastore's message: that it is there is all that matters
+        _bytes(10, "transaction"),  # a datastore's message: only its presence matters
         _bytes(11, "app_id"),
         _group(
             12,
@@ -122,7 +122,7 @@ ADD_REQUEST = MessageTable(
 )
 ADD_RESPONSE = MessageTable("TaskQueueAddResponse", (_bytes(1, "chosen_task_name"),))
 BULK_ADD_REQUEST = MessageTable("TaskQueueBulkAddRequest", (_bytes(1, "add_request", REPEATED),))
-"""Its messages are left as bytes: their size is a limit."""
+"""Its messages stay bytes, because their size is limited."""
 BULK_ADD_RESPONSE = MessageTable(
     "TaskQueueBulkAddResponse",
     (
@@ -181,7 +181,7 @@ DELETE_RESPONSE = MessageTable("TaskQueueDeleteResponse", (_enum(3, "result", _C
 
 NOTHING = MessageTable("an empty response", ())
 QUEUE_REQUEST = MessageTable("a request for a queue", (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED)))
-"""PurgeQueue and DeleteQueue."""
+"""The request of PurgeQueue and DeleteQueue."""
 PAUSE_REQUEST = MessageTable(
     "TaskQueuePauseQueueRequest",
     (_bytes(1, "app_id"), _bytes(2, "queue_name", REQUIRED), _bool(3, "pause", REQUIRED)),

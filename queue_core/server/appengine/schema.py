@@ -1,4 +1,4 @@
-"""How proto2 messages are described, as tables, and what they hold, as records. Pure values."""
+"""Tables that describe proto2 messages, and records that hold their values. Pure values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ Value: TypeAlias = "int | float | bool | bytes | str | ProtoRecord"
 
 
 class Kind(Enum):
-    """What a field holds, as a `.proto` file says it."""
+    """The type of a field, as in a `.proto` file."""
 
     INT32 = "int32"
     INT64 = "int64"
@@ -39,7 +39,7 @@ _WIRE = {
 
 
 class Label(Enum):
-    """How often a field comes."""
+    """The label of a field, as in a `.proto` file."""
 
     OPTIONAL = "optional"
     REQUIRED = "required"
@@ -48,12 +48,12 @@ class Label(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProtoField:
-    """A row of a message's table.
+    """A field of a message's table.
 
     Args:
-        values: of an enum: the numbers it knows. Another one is skipped like an unknown field.
+        values: the numbers of an enum; another number is skipped like an unknown field.
         message: the table of a message or a group.
-        wire: how its values lie on the wire; with the number, the tag before each of them.
+        wire: the wire type; together with the number it is the tag before each value.
     """
 
     number: int
@@ -75,18 +75,18 @@ class ProtoField:
 
     @property
     def tag(self) -> int:
-        """What each of its values begins with."""
+        """The wire tag before each value."""
         return self.number << 3 | self.wire
 
     @property
     def is_packable(self) -> bool:
-        """Whether its values may come in one run."""
+        """Whether its values may be packed."""
         return self.is_repeated and self.wire == VARINT
 
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A message's table, by wire tag and in the order of the numbers."""
+    """The table of a message: fields by wire tag, and in the order of their numbers."""
 
     name: str
     fields: tuple[ProtoField, ...]
@@ -107,48 +107,48 @@ class MessageTable:
 
 
 class ProtoRecord(dict[str, "Value | list[Value]"]):
-    """A message's fields by name; those that are not there are not in it."""
+    """A message: its present fields by name."""
 
     __slots__ = ()
 
     def integer(self, name: str, default: int = 0) -> int:
-        """A number, a flag's included."""
+        """Return an integer or a boolean."""
         value = self.get(name, default)
         assert isinstance(value, int)
         return value
 
     def real(self, name: str, default: float = 0.0) -> float:
-        """A double."""
+        """Return a double."""
         value = self.get(name, default)
         assert isinstance(value, float)
         return value
 
     def octets(self, name: str, default: bytes = b"") -> bytes:
-        """Bytes."""
+        """Return bytes."""
         value = self.get(name, default)
         assert isinstance(value, bytes)
         return value
 
     def text(self, name: str, default: str = "") -> str:
-        """A string."""
+        """Return a string."""
         value = self.get(name, default)
         assert isinstance(value, str)
         return value
 
     def record(self, name: str) -> "ProtoRecord | None":
-        """A message or group, or None."""
+        """Return a message or group, or None."""
         value = self.get(name)
         assert value is None or isinstance(value, ProtoRecord)
         return value
 
     def all_octets(self, name: str) -> list[bytes]:
-        """Every value of a repeated field of bytes."""
+        """Return the values of a repeated field of bytes."""
         values = self.get(name, [])
         assert isinstance(values, list)
         return [value for value in values if isinstance(value, bytes)]
 
     def all_records(self, name: str) -> "list[ProtoRecord]":
-        """Every message of a repeated field."""
+        """Return the messages of a repeated field."""
         values = self.get(name, [])
         assert isinstance(values, list)
         return [value for value in values if isinstance(value, ProtoRecord)]
@@ -158,7 +158,7 @@ _SMALL = tuple(bytes((number,)) for number in range(0x80))
 
 
 def varint(value: int) -> bytes:
-    """A number in [0, 2^64) as it lies on the wire."""
+    """Encode a number in [0, 2^64) as a varint."""
     if value < 0x80:
         return _SMALL[value]
     parts = bytearray()

@@ -1,4 +1,4 @@
-"""The errors of this API, as codes with their HTTP status; and which of them each error of the queue becomes."""
+"""Errors of the Cloud Tasks API with their HTTP status, and the mapping from the queue's errors."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -12,13 +12,13 @@ from queue_core.server import events
 from queue_core.server.problems import Problem
 
 MAX_MESSAGE_CHARACTERS = 1500
-"""gRPC carries the message in a header, and callers bound those."""
+"""Longest error message: gRPC sends it in a header, whose size clients limit."""
 
 log = structlog.get_logger()
 
 
 class RpcStatus(Enum):
-    """google.rpc.Code: its name on the wire, and the HTTP status of REST."""
+    """Codes of `google.rpc.Code` with their HTTP status in REST."""
 
     INVALID_ARGUMENT = 400
     FAILED_PRECONDITION = 9400
@@ -33,12 +33,12 @@ class RpcStatus(Enum):
 
     @property
     def http_status(self) -> int:
-        """400 for a failed precondition, as the real service has it."""
+        """The HTTP status; 400 for a failed precondition, as in the real service."""
         return self.value % 9000
 
 
 class CloudTasksError(QueueError):
-    """What a call is refused with. One of the queue's errors, so that a step of a turn may raise it."""
+    """An error response of this API. It is a `QueueError`, so that an operation of a group commit may raise it."""
 
     def __init__(self, code: RpcStatus, message: str) -> None:
         super().__init__(message)
@@ -60,7 +60,7 @@ CODES: Mapping[type[QueueError], RpcStatus] = MappingProxyType(
         errors.QueueError: RpcStatus.INTERNAL,
     }
 )
-"""Code of an error: its own, else that of the nearest class above it."""
+"""Code by error class; a class without an entry has that of its nearest base class."""
 
 _OF_STATUS: Mapping[int, RpcStatus] = MappingProxyType(
     {
@@ -73,28 +73,28 @@ _OF_STATUS: Mapping[int, RpcStatus] = MappingProxyType(
 
 
 def invalid(message: str) -> CloudTasksError:
-    """The call can't be right."""
+    """Return the error for a malformed request."""
     return CloudTasksError(RpcStatus.INVALID_ARGUMENT, message)
 
 
 def refused(message: str) -> CloudTasksError:
-    """The call is right, and the queue or task not in the state for it."""
+    """Return the error for a valid request that the state of the queue or task doesn't allow."""
     return CloudTasksError(RpcStatus.FAILED_PRECONDITION, message)
 
 
 def failure_of(error: Exception) -> CloudTasksError:
-    """What an error is answered with. One that is not the queue's is our mistake: logged, and told without detail."""
+    """Return the response for an error. An unexpected error is logged, and its details are not returned."""
     if isinstance(error, CloudTasksError):
-        told = error
+        failure = error
     elif isinstance(error, QueueError):
-        # An acl may hide the other queues from who asks.
-        text = error.discreet if isinstance(error, errors.UnknownQueueError) else str(error)
-        told = CloudTasksError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
+        # An acl may hide other queues from the caller, so the message names none.
+        text = error.public_message if isinstance(error, errors.UnknownQueueError) else str(error)
+        failure = CloudTasksError(next(CODES[above] for above in type(error).__mro__ if above in CODES), text)
     elif isinstance(error, Problem):
-        told = CloudTasksError(_OF_STATUS.get(error.status, RpcStatus.INVALID_ARGUMENT), error.detail)
+        failure = CloudTasksError(_OF_STATUS.get(error.status, RpcStatus.INVALID_ARGUMENT), error.detail)
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
-        told = CloudTasksError(RpcStatus.INTERNAL, "the server made a mistake; its log has the details")
-    if len(told.message) <= MAX_MESSAGE_CHARACTERS:
-        return told
-    return CloudTasksError(told.code, told.message[: MAX_MESSAGE_CHARACTERS - 3] + "...")
+        failure = CloudTasksError(RpcStatus.INTERNAL, "internal error; the server's log has the details")
+    if len(failure.message) <= MAX_MESSAGE_CHARACTERS:
+        return failure
+    return CloudTasksError(failure.code, failure.message[: MAX_MESSAGE_CHARACTERS - 3] + "...")

@@ -1,4 +1,4 @@
-"""The filters of LeaseTasks and ListQueues. Pure."""
+"""Parse the filters of LeaseTasks and ListQueues. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ _FIELDS = ("name", "state", "pull_target", "retry_config.max_attempts", *_TARGET
 
 
 def lease_filter(text: str) -> TagFilter:
-    """`tag=x`, `tag="x"` or `tag_function=oldest_tag()`; empty: any task. Raises `CloudTasksError`."""
+    """Parse `tag=x`, `tag="x"` or `tag_function=oldest_tag()`; empty: any task. Raises `CloudTasksError`."""
     if not text.strip():
         return ANY
     match = _LEASE.fullmatch(text)
@@ -48,10 +48,10 @@ def _tag(text: str) -> str:
 
 
 class QueueFilter:
-    """The terms of a ListQueues filter; all must hold."""
+    """A ListQueues filter: terms that must all hold."""
 
     def __init__(self, text: str) -> None:
-        """Raises `CloudTasksError` for what is not `FIELD OPERATOR VALUE [AND ...]`."""
+        """Parse `FIELD OPERATOR VALUE [AND ...]`. Raises `CloudTasksError`."""
         self._terms: list[tuple[str, str, str, bool]] = []
         at = 0
         while text[at:].strip():
@@ -68,7 +68,7 @@ class QueueFilter:
                 raise _bad_filter(match["and"])
 
     def accepts(self, queue: Mapping[str, object]) -> bool:
-        """Whether a queue, as a message's values, is among those asked for. Raises `CloudTasksError`."""
+        """Return whether a queue (the values of its message) matches. Raises `CloudTasksError`."""
         return all(_holds(queue, field, operator, value) != negated for field, operator, value, negated in self._terms)
 
 

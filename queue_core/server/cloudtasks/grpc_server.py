@@ -1,6 +1,6 @@
-"""Cloud Tasks v2beta2 over gRPC: the methods of REST on a listener of its own. Needs the extra `grpc`.
+"""GrpcListener: Cloud Tasks v2beta2 over gRPC, with the same methods as REST. Needs the extra `grpc`.
 
-gRPC answers from its own threads; what a call does is done in the server's loop, as everything else.
+gRPC calls arrive in its own threads; each method runs in the server's event loop.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from google.protobuf.message import Message
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import ListenError
 from queue_core.server.auth import Authorizer, Headers, check_role
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
 from queue_core.server.options import GrpcOptions
@@ -29,7 +29,7 @@ NANOSECONDS = 1000
 
 
 def values_of(name: str, message: Message) -> Values:
-    """A protobuf message as the values of the message `name`; fields that nobody here knows are passed over."""
+    """Convert a protobuf message to the values of the message `name`; unknown fields are ignored."""
     fields = MESSAGES[name]
     return {
         descriptor.json_name: _value(fields[descriptor.json_name], value)
@@ -39,7 +39,7 @@ def values_of(name: str, message: Message) -> Values:
 
 
 def fill(message: Message, name: str, values: Mapping[str, object]) -> None:
-    """Set the fields of an empty protobuf message; those it does not have are left out."""
+    """Set the fields of an empty protobuf message; values without a field are ignored."""
     fields = MESSAGES[name]
     known = {descriptor.json_name: descriptor for descriptor in message.DESCRIPTOR.fields}
     for json_name, value in values.items():
@@ -60,7 +60,7 @@ def _one(field: MessageField, value: object) -> object:
         case "opaque":
             return {}
         case "timestamp" | "duration":
-            # Nanoseconds have the sign of the seconds, or of a timestamp none: what is beyond a microsecond is cut.
+            # Nanoseconds have the sign of a duration's seconds, or none in a timestamp: truncate to microseconds.
             return value.seconds * MICROSECONDS + int(value.nanos / NANOSECONDS)  # type: ignore[attr-defined]
         case "mask":
             return tuple(value.paths)  # type: ignore[attr-defined]
@@ -90,10 +90,13 @@ def _set(message: Message, descriptor: FieldDescriptor, field: MessageField, val
 SERVICE = "google.cloud.tasks.v2beta2.CloudTasks"
 LOCATIONS = "google.cloud.location.Locations"
 THREADS = 16
+"""Calls that run at a time."""
 MAX_CALLS = 1000
-"""Calls under way or waiting for a thread; more are answered RESOURCE_EXHAUSTED."""
+"""Calls running or waiting for a thread; further ones get RESOURCE_EXHAUSTED."""
 CALL_SECONDS = 60.0
+"""Longest time for one call; then it gets UNAVAILABLE."""
 STOP_SECONDS = 0.5
+"""Time for running calls to finish when the server stops."""
 
 _MESSAGES = (cloudtasks, queue, task)
 _OTHERS = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
@@ -102,17 +105,17 @@ _OF_LOCATIONS = frozenset({"GetLocation", "ListLocations"})
 
 
 class GrpcListener:
-    """A gRPC server over a door that lives in a loop. Binds at once; serves from `start` to `stop`."""
+    """A gRPC server for `CloudTasks`, whose methods run in the event loop. Binds at once; serves after `start`."""
 
     def __init__(self, core: ServerState, options: GrpcOptions) -> None:
-        """Raises `ListenError`."""
-        self._door = CloudTasks(core)
+        """Bind the listener. Raises `ListenError`."""
+        self._api = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
-            interceptors=(_Admission(core.gate),),
+            interceptors=(_AuthInterceptor(core.authorizer),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
@@ -145,12 +148,12 @@ class GrpcListener:
         return port
 
     def start(self) -> None:
-        """Serve; called in the loop that the door lives in."""
+        """Start serving; call it in the server's event loop."""
         self._loop = asyncio.get_running_loop()
         self._server.start()
 
     async def stop(self) -> None:
-        """Answer what is under way, within bounds, and end; called in the same loop."""
+        """Let running calls finish for a moment, then stop; call it in the same loop."""
         stopped = self._server.stop(STOP_SECONDS)
         await asyncio.get_running_loop().run_in_executor(None, stopped.wait)
         self._threads.shutdown(wait=False)
@@ -175,7 +178,7 @@ class GrpcListener:
     def _answer(
         self, method: CloudTasksMethod, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
     ) -> Message:
-        caller = self._door.core.gate.caller(headers_of(context.invocation_metadata()))
+        caller = self._api.core.authorizer.caller(headers_of(context.invocation_metadata()))
         check_role(caller, method.verb)
         values = values_of(method.takes, request)
 
@@ -183,7 +186,7 @@ class GrpcListener:
             return not context.is_active()
 
         message = gives()
-        fill(message, method.gives, self._in_loop(self._door.run(method, values, caller, is_gone)))
+        fill(message, method.gives, self._in_loop(self._api.run(method, values, caller, is_gone)))
         return message
 
     def _in_loop(self, work: Coroutine[None, None, Values]) -> Values:
@@ -198,20 +201,20 @@ class GrpcListener:
         except TimeoutError:
             call.cancel()
             raise CloudTasksError(
-                RpcStatus.UNAVAILABLE, f"no answer within {CALL_SECONDS:.0f} s; look before repeating"
+                RpcStatus.UNAVAILABLE, f"no reply within {CALL_SECONDS:.0f} s; check the outcome before you retry"
             ) from None
         except CancelledError:
             raise _stopping() from None
 
 
-class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
-    """Refuses strangers by the metadata of a call, before its message is received.
+class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
+    """An interceptor that refuses unauthenticated calls by their metadata, before the message is received.
 
-    The handler that refuses is of a kind that gets a stream of messages: such a one is called before the first is here.
+    The refusing handler takes a stream of messages, because gRPC calls such a handler before the first message arrives.
     """
 
-    def __init__(self, gate: Authorizer) -> None:
-        self._gate = gate
+    def __init__(self, authorizer: Authorizer) -> None:
+        self._authorizer = authorizer
 
     def intercept_service(
         self,
@@ -220,7 +223,7 @@ class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no t
     ) -> grpc.RpcMethodHandler:
         """See `grpc.ServerInterceptor`."""
         try:
-            self._gate.caller(headers_of(handler_call_details.invocation_metadata))
+            self._authorizer.caller(headers_of(handler_call_details.invocation_metadata))
         except Exception as error:  # noqa: BLE001 - the top of a request
             failure = failure_of(error)
         else:
@@ -233,17 +236,17 @@ class _Admission(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no t
 
 
 def headers_of(metadata: Iterable[tuple[str, str]]) -> Headers:
-    """The metadata of a call for the gate. No browser speaks gRPC, so that a page has no name to be guarded against."""
+    """Return a call's metadata as headers for the authorizer. Browsers can't send gRPC, so any host is trusted."""
     given = [(key, value) for key, value in metadata if key == "authorization"]
     return [(b"host", b"localhost"), *((b"authorization", value.encode("latin-1")) for _, value in given)]
 
 
 def _stopping() -> CloudTasksError:
-    return CloudTasksError(RpcStatus.UNAVAILABLE, "the server is stopping; look before repeating")
+    return CloudTasksError(RpcStatus.UNAVAILABLE, "the server is stopping; check the outcome before you retry")
 
 
 def _class_of(name: str) -> type[Message]:
-    """The protobuf class of a message; those of the API itself are wrapped."""
+    """Return the protobuf class of a message; the API's own messages are unwrapped."""
     for module in _MESSAGES:
         if hasattr(module, name):
             wrapped: type[Message] = getattr(module, name).pb()

@@ -1,51 +1,126 @@
-"""JSON to a message's values and back, as protobuf maps them; strict about names, kinds and ranges. Pure."""
+"""Convert messages between JSON and values, as protobuf maps them, timestamps and durations included. Pure.
+
+Names, types and ranges are checked strictly.
+"""
 
 import base64
 import binascii
 import math
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
-from queue_core.clock import Instant
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, invalid
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.messages import ENUMS, MESSAGES, MessageField, camel, snake
-from queue_core.server.cloudtasks.times import format_duration, format_timestamp, parse_duration, parse_timestamp
+
+_TIMESTAMP = re.compile(
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})[Tt]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,9}))?"
+    r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
+)
+_DURATION = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
+MAX_DURATION_MICROSECONDS = 315_576_000_000 * MICROSECONDS
+"""10,000 years: protobuf's longest duration, which stands for no limit."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = int((datetime.max.replace(tzinfo=UTC) - _EPOCH) / timedelta(microseconds=1))
+
+
+def parse_timestamp(text: str) -> Instant:
+    """Parse RFC 3339 with up to 9 digits of a second, truncated to microseconds. Raises `ValueError`."""
+    match = _TIMESTAMP.fullmatch(text)
+    if match is None:
+        raise ValueError("write it as 2026-01-31T12:30:00.123456Z")
+    year, month, day, hour, minute, second = (int(part) for part in match.group(1, 2, 3, 4, 5, 6))
+    fraction = int((match[7] or "").ljust(6, "0")[:6])
+    moment = datetime(year, month, day, hour, minute, min(second, 59), tzinfo=UTC)
+    if second > 60:
+        raise ValueError("second must be in 0..59")
+    past = (moment - _EPOCH) // timedelta(microseconds=1) + (second == 60) * MICROSECONDS
+    if match[8]:
+        if int(match[9]) > 23 or int(match[10]) > 59:
+            raise ValueError("offset must be below 24:00")
+        offset = (int(match[9]) * 60 + int(match[10])) * 60 * MICROSECONDS
+        past += offset if match[8] == "-" else -offset
+    return Instant(past + fraction)
+
+
+def format_timestamp(instant: Instant) -> str:
+    """Format as RFC 3339 in UTC with 0, 3 or 6 digits, as protobuf does."""
+    seconds, microseconds = divmod(instant if 0 <= instant <= _LAST else _nearest(instant), MICROSECONDS)
+    return f"{_whole_second(seconds)}{_fraction(microseconds)}Z"
+
+
+def _nearest(instant: int) -> int:
+    """Clamp an instant to the range from 1970 to the year 9999, where protobuf's timestamps end."""
+    return 0 if instant < 0 else _LAST
+
+
+@lru_cache(maxsize=256)
+def _whole_second(seconds: int) -> str:
+    return (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+def parse_duration(text: str) -> int:
+    """Parse a duration such as `3.5s`, truncated to microseconds. Raises `ValueError`."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError("write it in seconds, as 600s or 1.5s")
+    size = int(match[2]) * MICROSECONDS + int((match[3] or "").ljust(6, "0")[:6])
+    if size > MAX_DURATION_MICROSECONDS:
+        raise ValueError("at most 315576000000s")
+    return -size if match[1] else size
+
+
+def format_duration(microseconds: int) -> str:
+    """Format a duration such as `3.500s`, with 0, 3 or 6 digits."""
+    seconds, fraction = divmod(abs(microseconds), MICROSECONDS)
+    return f"{'-' if microseconds < 0 else ''}{seconds}{_fraction(fraction)}s"
+
+
+def _fraction(microseconds: int) -> str:
+    if microseconds == 0:
+        return ""
+    if microseconds % 1000 == 0:
+        return f".{microseconds // 1000:03d}"
+    return f".{microseconds:06d}"
+
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _BITS = {"int32": 31, "int64": 63}
 
 
 def values_of(message: str, data: object, *, place: str = "") -> Values:
-    """A JSON object as the values of a message; what is null is unset.
+    """Convert a JSON object to the values of a message; a null field is unset.
 
-    Raises `CloudTasksError` for the first field that is unknown, of another kind or out of range, naming it and what
-    leads to it (`place`).
+    Raises `CloudTasksError` for the first field that is unknown, of another type or out of range, and names it with
+    the prefix `place`.
     """
     if not isinstance(data, Mapping):
         raise invalid(f"{place.rstrip('.') or 'the body'} must be a JSON object, not {_shown(data)}")
     fields = MESSAGES[message]
     values: Values = {}
     for name, value in data.items():
-        known = name if name in fields else camel(name)
-        field = fields.get(known)
-        if field is None or (known != name and snake(known) != name):
+        json_name = name if name in fields else camel(name)
+        field = fields.get(json_name)
+        if field is None or (json_name != name and snake(json_name) != name):
             raise unknown_name(name, place=place)
-        if known in values:
-            raise invalid(f"{place}{known} is given twice: as {known} and as {snake(known)}")
+        if json_name in values:
+            raise invalid(f"{place}{json_name} is given twice: as {json_name} and as {snake(json_name)}")
         if value is not None:
-            values[known] = _value(field, value, f"{place}{known}")
+            values[json_name] = _value(field, value, f"{place}{json_name}")
     return values
 
 
 def unknown_name(name: str, *, place: str = "") -> CloudTasksError:
-    """The refusal of a field nobody knows."""
+    """Return the error for an unknown field."""
     at = f" at '{place.rstrip('.')}'" if place else ""
     return invalid(f'Invalid JSON payload received. Unknown name "{name[:100]}"{at}: Cannot find field.')
 
 
 def from_text(field: MessageField, text: str, *, place: str) -> object:
-    """A value that came in a query string. Raises `CloudTasksError`."""
+    """Convert a value from a query string. Raises `CloudTasksError`."""
     if field.kind == "bool":
         if text not in ("true", "false"):
             raise invalid(f"{place} must be true or false: {_shown(text)}")
@@ -54,7 +129,7 @@ def from_text(field: MessageField, text: str, *, place: str) -> object:
 
 
 def json_of(message: str, values: Mapping[str, object], *, enums: str) -> dict[str, object]:
-    """A message's values as JSON; `enums`: as `names` or as `numbers`."""
+    """Convert a message's values to JSON; `enums`: as `names` or as `numbers`."""
     fields = MESSAGES[message]
     return {name: _json(fields[name], value, enums) for name, value in values.items()}
 
@@ -98,7 +173,7 @@ def _one(field: MessageField, value: object, place: str) -> object:  # noqa: C90
 
 
 def mask_path(path: str) -> str:
-    """A path of a mask in protobuf's own spelling: `retryConfig.maxAttempts` as `retry_config.max_attempts`."""
+    """Return a mask's path in protobuf's spelling: `retryConfig.maxAttempts` as `retry_config.max_attempts`."""
     return ".".join(snake(part) for part in path.strip().split("."))
 
 
@@ -130,7 +205,7 @@ def _enum(enum: str, value: object, place: str) -> int:
 
 
 def _bytes(value: str, place: str) -> bytes:
-    """Base64 of either alphabet, padded or not."""
+    """Decode base64 of either alphabet, padded or not."""
     text = value.translate(_STANDARD).rstrip("=")
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), validate=True)

@@ -1,4 +1,4 @@
-"""The methods of leases: LeaseTasks, and what whoever holds a lease may do with it, which its end proves."""
+"""LeaseTasks, and AcknowledgeTask, RenewLease and CancelLease, which name a lease by the instant at which it ends."""
 
 from dataclasses import dataclass, replace
 
@@ -6,12 +6,11 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.server.auth import Access
-from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.call import CloudTasksCall, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
-from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.filters import lease_filter
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
-from queue_core.server.cloudtasks.task_values import (
+from queue_core.server.cloudtasks.tasks import (
     MAX_RESPONSE_BYTES,
     TASK_OVERHEAD_BYTES,
     find_task,
@@ -25,22 +24,24 @@ from queue_core.store import Deletion, PayloadAllowance, Release
 from queue_core.task import Lease, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
-MAX_SETTLING_TURNS = 10_000
-"""Each settles hundreds of tasks; no queue has more that are due at once."""
+MAX_EXPIRY_ROUNDS = 10_000
+"""Tries of one LeaseTasks call while tasks are due to expire; each expires hundreds of them."""
 MAX_LATE_LEASES = 3
+"""Leases that the store may grant too late before the call gets UNAVAILABLE."""
 ROOM = PayloadAllowance(MAX_RESPONSE_BYTES, TASK_OVERHEAD_BYTES)
+"""Bytes of payloads that fit into one response."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Leased:
-    """What one turn leased; `unsettled`: nothing, as other tasks were due first."""
+    """The leases of one transaction; `more_due`: none, because other tasks had to expire first (ADR 2)."""
 
     leases: tuple[Lease, ...]
-    unsettled: bool
+    more_due: bool
 
 
-class _LeaseStep:
-    """Leases up to a number of tasks and of bytes. Bears to be run again: the call counts once against the rate."""
+class _LeaseOperation:
+    """An operation that leases up to a number of tasks and of bytes. Run again, it counts once for the rate limit."""
 
     def __init__(self, call: CloudTasksCall, parent: QueueName) -> None:
         fields = call.fields
@@ -51,33 +52,33 @@ class _LeaseStep:
             raise invalid(f"max_tasks must be in [1, {limits.MAX_TASKS_PER_LEASE}]: {self._count}")
         self._seconds = _lease_seconds(fields)
         self._tags = lease_filter(fields.text("filter"))
-        self._may = False
+        self._is_charged = False
 
-    def __call__(self, turn: UnitOfWork) -> _Leased:
-        spec = self._call.enter(turn, self._queue, "lease")
+    def __call__(self, unit: UnitOfWork) -> _Leased:
+        spec = self._call.authorize(unit, self._queue, "lease")
         if spec.mode == "push":
             raise refused(f"queue {self._queue} is a push queue: nothing is leased from it")
         if spec.paused:
             raise refused(f"queue {self._queue} is paused: resume it to lease its tasks")
         per_second = spec.lease_calls_per_second
-        if not self._may and not self._call.rate.allows(self._queue, per_second, turn.now):
+        if not self._is_charged and not self._call.rate.allows(self._queue, per_second, unit.now):
             raise CloudTasksError(
                 RpcStatus.RESOURCE_EXHAUSTED,
                 f"queue {self._queue} grants {per_second} lease calls a second (lease_calls_per_second): "
                 "lease more tasks at a time, or wait longer between calls",
             )
-        self._may = True
-        granted = turn.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, room=ROOM)
-        return _Leased(tuple(granted.leases), unsettled=granted.unsettled and not granted.leases)
+        self._is_charged = True
+        granted = unit.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, allowance=ROOM)
+        return _Leased(tuple(granted.leases), more_due=granted.more_due and not granted.leases)
 
 
 async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     view = view_of(call.fields)
-    step = _LeaseStep(call, parent)
+    operation = _LeaseOperation(call, parent)
     late = 0
-    for _ in range(MAX_SETTLING_TURNS):
-        leased = await core.turns.run(step)
+    for _ in range(MAX_EXPIRY_ROUNDS):
+        leased = await core.committer.run(operation)
         if leased.leases and await call.is_gone():
             core.waiting.give_back(parent.queue, leased.leases)
             return {}
@@ -85,8 +86,8 @@ async def lease_tasks(core: ServerState, call: CloudTasksCall) -> Values:
             core.waiting.give_back(parent.queue, leased.leases)
             late += 1
             if late == MAX_LATE_LEASES:
-                raise StoreUnavailableError("the store answers too late for a lease to be of use; try again")
-        elif leased.leases or not leased.unsettled:
+                raise StoreUnavailableError("the store replies too late for a lease to be useful; try again")
+        elif leased.leases or not leased.more_due:
             return tasks_values([task_values(_leased_task(lease), parent, view=view) for lease in leased.leases])
     raise StoreUnavailableError("too many tasks are due at once; try again")
 
@@ -107,11 +108,11 @@ def _leased_task(lease: Lease) -> StoredTask:
 async def acknowledge_task(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
 
-    def step(turn: UnitOfWork) -> None:
-        task = _held(turn, call, "delete", payload_bytes=0)
-        turn.delete(name.parent.queue, [Deletion(task.token)])
+    def operation(unit: UnitOfWork) -> None:
+        task = _task_under_lease(unit, call, "delete", payload_bytes=0)
+        unit.delete(name.parent.queue, [Deletion(task.token)])
 
-    await core.turns.run(step)
+    await core.committer.run(operation)
     return {}
 
 
@@ -119,43 +120,43 @@ async def renew_lease(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
     seconds, view = _lease_seconds(call.fields), view_of(call.fields)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
-        renewed = turn.renew(name.parent.queue, [task.token], seconds=seconds)[0]
+    def operation(unit: UnitOfWork) -> StoredTask:
+        task = _task_under_lease(unit, call, "update", payload_bytes=payload_bytes_of(view))
+        renewed = unit.renew(name.parent.queue, [task.token], seconds=seconds)[0]
         if renewed is None:
-            raise _not_held(name)
+            raise _lease_lost(name)
         return replace(task, eta=renewed.expires_at)
 
-    return task_values(await core.turns.run(step), name.parent, view=view)
+    return task_values(await core.committer.run(operation), name.parent, view=view)
 
 
 async def cancel_lease(core: ServerState, call: CloudTasksCall) -> Values:
     name, _ = _lease_named(call)
     view = view_of(call.fields)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        task = _held(turn, call, "update", payload_bytes=payload_bytes_of(view))
-        turn.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
-        return replace(task, eta=turn.now)
+    def operation(unit: UnitOfWork) -> StoredTask:
+        task = _task_under_lease(unit, call, "update", payload_bytes=payload_bytes_of(view))
+        unit.release(name.parent.queue, [Release(task.token, delay_seconds=0.0)])
+        return replace(task, eta=unit.now)
 
-    return task_values(await core.turns.run(step), name.parent, view=view)
+    return task_values(await core.committer.run(operation), name.parent, view=view)
 
 
 def _lease_named(call: CloudTasksCall) -> tuple[TaskName, Instant]:
     return parse_task(call.fields.text("name"), field="name"), call.fields.instant("scheduleTime")
 
 
-def _held(turn: UnitOfWork, call: CloudTasksCall, access: Access, *, payload_bytes: int) -> StoredTask:
-    """The task, when the lease that the call names is the one it is under. Raises `CloudTasksError`."""
+def _task_under_lease(unit: UnitOfWork, call: CloudTasksCall, access: Access, *, payload_bytes: int) -> StoredTask:
+    """Return the task if the lease named by the call is still current. Raises `CloudTasksError`."""
     name, held_until = _lease_named(call)
-    call.enter(turn, name.parent.queue, access)
-    task = find_task(turn, name, payload_bytes=payload_bytes)
+    call.authorize(unit, name.parent.queue, access)
+    task = find_task(unit, name, payload_bytes=payload_bytes)
     if task.state is not TaskState.LEASED or task.eta != held_until:
-        raise _not_held(name)
+        raise _lease_lost(name)
     return task
 
 
-def _not_held(name: TaskName) -> CloudTasksError:
+def _lease_lost(name: TaskName) -> CloudTasksError:
     return refused(
         f"the lease of {name} is no longer held: it expired, was renewed or cancelled, or scheduleTime is not the one "
         "that the last LeaseTasks or RenewLease returned"

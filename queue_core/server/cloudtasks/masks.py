@@ -1,4 +1,4 @@
-"""Parts of a message: field masks, and the partial answers that `fields=` asks for. Pure."""
+"""Field masks, and partial responses by the parameter `fields`. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -7,14 +7,16 @@ from queue_core.server.cloudtasks.json_codec import mask_path
 from queue_core.server.cloudtasks.messages import MESSAGES, camel
 
 MAX_FIELDS_CHARACTERS = 4000
+"""Longest `fields` parameter."""
 MAX_DEPTH = 20
+"""Deepest nesting in it."""
 
-Wanted = dict[str, "Wanted"]
-"""Fields to keep, and of each what to keep of it (nothing: all of it). `*` is every field."""
+FieldTree = dict[str, "FieldTree"]
+"""Fields to keep, each with the fields to keep below it (empty: all). `*` stands for every field."""
 
 
 def check_mask(message: str, paths: Sequence[str], *, place: str) -> None:
-    """Raise `ApiError` for a path that leads to no field."""
+    """Raise `CloudTasksError` for a path without a field."""
     for path in paths:
         if path == "*":
             continue
@@ -27,60 +29,60 @@ def check_mask(message: str, paths: Sequence[str], *, place: str) -> None:
 
 
 def masked(values: Mapping[str, object], paths: Iterable[str]) -> dict[str, object]:
-    """What the paths of a mask lead to; `*` is everything."""
-    wanted: Wanted = {}
+    """Return the fields that the paths of a mask name; `*` names all."""
+    selected: FieldTree = {}
     for path in paths:
-        at = wanted
+        at = selected
         for part in path.split("."):
             at = at.setdefault(part if part == "*" else camel(part), {})
-    kept = _kept(values, wanted)
-    assert isinstance(kept, dict)
-    return kept
+    result = _select(values, selected)
+    assert isinstance(result, dict)
+    return result
 
 
 def covers(paths: Sequence[str], path: str) -> bool:
-    """Whether a mask names this field, a part of it, or what it is part of."""
+    """Return whether a mask names this field, a field below it, or one above it."""
     return any(one == "*" or one == path or one.startswith(f"{path}.") or path.startswith(f"{one}.") for one in paths)
 
 
-def parse_fields(text: str) -> Wanted:
-    """`a,b/c,d(e,f)` of the `fields` parameter. Raises `ApiError`."""
+def parse_fields(text: str) -> FieldTree:
+    """Parse a `fields` parameter such as `a,b/c,d(e,f)`. Raises `CloudTasksError`."""
     if len(text) > MAX_FIELDS_CHARACTERS:
         raise invalid(f"fields must have at most {MAX_FIELDS_CHARACTERS} characters: {len(text)}")
-    wanted, rest = _list(text, depth=0)
+    selected, rest = _list(text, depth=0)
     if rest:
         raise _bad_fields(rest)
-    return wanted
+    return selected
 
 
-def partial(answer: Mapping[str, object], wanted: Wanted) -> dict[str, object]:
-    """The wanted parts of an answer; in an array, of each of its members."""
-    kept = _kept(answer, wanted)
-    assert isinstance(kept, dict)
-    return kept
+def partial(answer: Mapping[str, object], selected: FieldTree) -> dict[str, object]:
+    """Return the selected fields of a response; of an array, those of each member."""
+    result = _select(answer, selected)
+    assert isinstance(result, dict)
+    return result
 
 
-def _kept(value: object, wanted: Wanted) -> object:
-    if not wanted:
+def _select(value: object, selected: FieldTree) -> object:
+    if not selected:
         return value
     if isinstance(value, list | tuple):
-        return [_kept(one, wanted) for one in value]
+        return [_select(one, selected) for one in value]
     if not isinstance(value, Mapping):
         return value
     return {
-        name: _kept(one, wanted[name] if name in wanted else wanted["*"])
+        name: _select(one, selected[name] if name in selected else selected["*"])
         for name, one in value.items()
-        if name in wanted or "*" in wanted
+        if name in selected or "*" in selected
     }
 
 
-def _list(text: str, *, depth: int) -> tuple[Wanted, str]:
-    """Terms up to the end or a closing bracket, and what is left from there."""
+def _list(text: str, *, depth: int) -> tuple[FieldTree, str]:
+    """Parse terms up to the end or a closing bracket; return them and the rest of the text."""
     if depth > MAX_DEPTH:
         raise invalid(f"fields goes more than {MAX_DEPTH} levels deep")
-    wanted: Wanted = {}
+    selected: FieldTree = {}
     while True:
-        at = wanted
+        at = selected
         while True:
             size = next((index for index, letter in enumerate(text) if letter in ",/.()"), len(text))
             name, text = text[:size].strip(), text[size:]
@@ -97,9 +99,9 @@ def _list(text: str, *, depth: int) -> tuple[Wanted, str]:
             at.update(inner)
             text = text[1:]
         if not text.startswith(","):
-            return wanted, text
+            return selected, text
         text = text[1:]
 
 
 def _bad_fields(rest: str) -> Exception:
-    return invalid(f"fields must be names as in a,b/c,d(e,f); it is not from {rest[:40]!r} on")
+    return invalid(f"fields must be names as in a,b/c,d(e,f); invalid from {rest[:40]!r} on")

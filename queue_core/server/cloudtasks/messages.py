@@ -1,4 +1,4 @@
-"""The messages of Cloud Tasks v2beta2, field by field: what both wires (JSON, protobuf) are read and written by."""
+"""The messages of Cloud Tasks v2beta2 as tables, by which JSON and protobuf are read and written (ADR 13)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ ENUMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         STATE: ("STATE_UNSPECIFIED", "RUNNING", "PAUSED", "DISABLED"),
     }
 )
-"""Names of an enum's values; the place is the number."""
+"""Names of an enum's values; the index is the number."""
 BASIC, FULL = 1, 2
 RUNNING, PAUSED = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class MessageField:
-    """A field: its kind, and of messages and enums which. `opaque` is taken whatever is in it, and not looked at."""
+    """A field: its kind, and the name of its message or enum. An `opaque` field is accepted with any content."""
 
     kind: Kind
     of: str = ""
@@ -117,7 +117,7 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
             "tombstoneTtl": _DURATION,
             "stats": _of("QueueStats"),
         },
-        # -- requests and their answers
+        # -- requests and responses
         "CreateTaskRequest": {"parent": _TEXT, "task": _of("Task"), "responseView": _VIEW},
         "LeaseTasksRequest": {
             "parent": _TEXT,
@@ -160,7 +160,7 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
         "PurgeQueueRequest": _NAMED,
         "UploadQueueYamlRequest": {"appId": _TEXT, "httpBody": _of("HttpBody")},
         "HttpBody": {"contentType": _TEXT, "data": _BYTES, "extensions": _OPAQUES},
-        # -- who may do what, and where
+        # -- policies and locations
         "Binding": {"role": _TEXT, "members": _TEXTS, "condition": _OPAQUE},
         "Policy": {"version": _INT32, "bindings": _some("Binding"), "etag": _BYTES},
         "GetIamPolicyRequest": {"resource": _TEXT, "options": _OPAQUE},
@@ -181,15 +181,15 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
         "UpdateCmekConfigRequest": {"name": _TEXT, "cmekConfig": _OPAQUE, "updateMask": _MASK},
     }
 )
-"""Fields of a message by the name they have in JSON; in the order in which they are answered."""
+"""Fields of a message by their JSON name, in the order of responses."""
 
 
 def snake(name: str) -> str:
-    """`scheduleTime` as protobuf spells it: `schedule_time`."""
+    """Return `scheduleTime` in protobuf's spelling: `schedule_time`."""
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def camel(name: str) -> str:
-    """`schedule_time` as JSON spells it; what is so spelled already stays."""
+    """Return `schedule_time` in JSON's spelling: `scheduleTime`, which stays as it is."""
     head, *tail = name.split("_")
     return head + "".join(word[:1].upper() + word[1:] for word in tail)

@@ -1,16 +1,90 @@
-"""Every method of the API in one table: its messages, the verb whose right it needs, and what it does."""
+"""The table of the API's methods (ADR 13), and the small ones: IAM policies, locations, unsupported methods."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from queue_core.errors import UnknownQueueError
 from queue_core.server.auth import Principal
-from queue_core.server.cloudtasks import leasing, policies, queues, tasks, uploads
-from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone
+from queue_core.server.cloudtasks import leasing, queues, tasks
+from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, refused
-from queue_core.server.cloudtasks.fields import MessageReader, Values
-from queue_core.server.cloudtasks.names import parse_queue, parse_task
+from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue, parse_task
 from queue_core.server.state import ServerState
+from queue_core.task import QueueSpec
+from queue_core.unit_of_work import UnitOfWork
+
+LOCATION = "local"
+"""The only location listed; any other name is accepted, too."""
+
+PERMISSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "cloudtasks.tasks.create": "add",
+        "cloudtasks.tasks.lease": "lease",
+        "cloudtasks.tasks.consume": "lease",
+        "cloudtasks.tasks.get": "peek",
+        "cloudtasks.tasks.list": "peek",
+        "cloudtasks.tasks.fullView": "peek",
+        "cloudtasks.tasks.delete": "delete",
+        "cloudtasks.queues.get": "queues",
+        "cloudtasks.queues.list": "queues",
+        "cloudtasks.queues.getIamPolicy": "queues",
+        "cloudtasks.queues.create": "set-queue",
+        "cloudtasks.queues.update": "set-queue",
+        "cloudtasks.queues.delete": "set-queue",
+        "cloudtasks.queues.pause": "pause",
+        "cloudtasks.queues.resume": "resume",
+        "cloudtasks.queues.purge": "purge",
+    }
+)
+"""Verb of `auth.NEEDED` for each permission of the service."""
+
+
+async def get_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:
+    """Return the queue's acl as bindings; none without an acl."""
+    name = parse_queue(call.fields.text("resource"), field="resource")
+    spec = await core.read(lambda unit: unit.transaction.queue(name.queue))
+    policy: Values = {"version": 1, "etag": b"\x00"}
+    if bindings := _bindings(spec):
+        policy["bindings"] = bindings
+    return policy
+
+
+def _bindings(spec: QueueSpec) -> list[Values]:
+    roles = {"roles/cloudtasks.taskRunner": spec.user_emails, "roles/cloudtasks.enqueuer": spec.writer_emails}
+    return [
+        {"role": role, "members": tuple(f"user:{email}" for email in emails)}
+        for role, emails in roles.items()
+        if emails
+    ]
+
+
+async def test_iam_permissions(core: ServerState, call: CloudTasksCall) -> Values:
+    """Return the requested permissions that the caller has; none for a queue that does not exist."""
+    name = parse_queue(call.fields.text("resource"), field="resource")
+
+    def exists(unit: UnitOfWork) -> bool:
+        try:
+            unit.transaction.queue(name.queue)
+        except UnknownQueueError:
+            return False
+        return True
+
+    if not await core.read(exists):
+        return {}
+    requested = call.fields.texts("permissions")
+    granted = tuple(one for one in requested if one in PERMISSIONS and call.is_allowed(PERMISSIONS[one]))
+    return {"permissions": granted} if granted else {}
+
+
+async def get_location(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
+    name = parse_place(call.fields.text("name"), field="name")
+    return {"name": name, "locationId": name.rpartition("/")[2]}
+
+
+async def list_locations(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
+    name = parse_project(call.fields.text("name"), field="name")
+    return {"locations": [{"name": f"{name}/locations/{LOCATION}", "locationId": LOCATION}]}
 
 
 async def run_task(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
@@ -25,20 +99,20 @@ async def buffer_task(core: ServerState, call: CloudTasksCall) -> Values:  # noq
 
 async def batch(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
-        RpcStatus.UNIMPLEMENTED, "batchCreate and batchDelete are not offered: create or delete the tasks one by one"
+        RpcStatus.UNIMPLEMENTED, "batchCreate and batchDelete are not supported: create or delete the tasks one by one"
     )
 
 
 async def set_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
         RpcStatus.UNIMPLEMENTED,
-        "policies are not set here: who may do what is the server's tokens and roles, and the acl of a queue",
+        "IAM policies can't be set: permissions come from the server's tokens and roles, and from the acl of a queue",
     )
 
 
 async def customer_keys(core: ServerState, call: CloudTasksCall) -> Values:  # noqa: ARG001 - a method
     raise CloudTasksError(
-        RpcStatus.UNIMPLEMENTED, "there are no customer-managed keys here: encrypt the disk of the store"
+        RpcStatus.UNIMPLEMENTED, "customer-managed keys are not supported: encrypt the disk of the store"
     )
 
 
@@ -50,8 +124,9 @@ class CloudTasksMethod:
     """A method.
 
     Args:
-        takes, gives: names of messages.
-        verb: of `auth.NEEDED`.
+        takes: name of the request message.
+        gives: name of the response message.
+        verb: the verb of `auth.REQUIRED_ROLES` that the caller's role must allow.
     """
 
     takes: str
@@ -82,16 +157,14 @@ METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
         "PauseQueue": CloudTasksMethod("PauseQueueRequest", "Queue", "pause", queues.pause_queue),
         "ResumeQueue": CloudTasksMethod("ResumeQueueRequest", "Queue", "resume", queues.resume_queue),
         "PurgeQueue": CloudTasksMethod("PurgeQueueRequest", "Queue", "purge", queues.purge_queue),
-        "UploadQueueYaml": CloudTasksMethod("UploadQueueYamlRequest", "Empty", "set-queue", uploads.upload_queue_yaml),
-        "GetIamPolicy": CloudTasksMethod("GetIamPolicyRequest", "Policy", "queues", policies.get_iam_policy),
+        "UploadQueueYaml": CloudTasksMethod("UploadQueueYamlRequest", "Empty", "set-queue", queues.upload_queue_yaml),
+        "GetIamPolicy": CloudTasksMethod("GetIamPolicyRequest", "Policy", "queues", get_iam_policy),
         "SetIamPolicy": CloudTasksMethod("SetIamPolicyRequest", "Policy", "set-queue", set_iam_policy),
         "TestIamPermissions": CloudTasksMethod(
-            "TestIamPermissionsRequest", "TestIamPermissionsResponse", "stats", policies.test_iam_permissions
+            "TestIamPermissionsRequest", "TestIamPermissionsResponse", "stats", test_iam_permissions
         ),
-        "GetLocation": CloudTasksMethod("GetLocationRequest", "Location", "queues", policies.get_location),
-        "ListLocations": CloudTasksMethod(
-            "ListLocationsRequest", "ListLocationsResponse", "queues", policies.list_locations
-        ),
+        "GetLocation": CloudTasksMethod("GetLocationRequest", "Location", "queues", get_location),
+        "ListLocations": CloudTasksMethod("ListLocationsRequest", "ListLocationsResponse", "queues", list_locations),
         "GetCmekConfig": CloudTasksMethod("GetLocationRequest", "CmekConfig", "queues", customer_keys),
         "UpdateCmekConfig": CloudTasksMethod("UpdateCmekConfigRequest", "CmekConfig", "set-queue", customer_keys),
     }
@@ -99,13 +172,13 @@ METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
 
 
 class CloudTasks:
-    """The API over the queues of one server; lives in its loop."""
+    """The API over the queues of one server; runs in its event loop."""
 
     def __init__(self, core: ServerState) -> None:
         self.core = core
 
     async def run(self, method: CloudTasksMethod, values: Values, caller: Principal, is_gone: IsGone) -> Values:
-        """Call a method for somebody who was let in. Raises `CloudTasksError` or an error of the queue."""
+        """Run a method for an authenticated caller. Raises `CloudTasksError` or another `QueueError`."""
         return await method.handler(
             self.core, CloudTasksCall(MessageReader(values), caller, self.core.lease_rate, is_gone)
         )

@@ -1,4 +1,4 @@
-"""Resource names: `projects/P/locations/L/queues/Q/tasks/T`. P and L are taken as they come, and given back. Pure."""
+"""Resource names: `projects/P/locations/L/queues/Q/tasks/T`. Any P and L are accepted and returned unchanged. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _TASK_FORM = f"{_QUEUE_FORM}/tasks/TASK_ID"
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """A queue: the place it was asked for in, which is only given back, and its name here."""
+    """A queue's resource name: the place from the request (`projects/P/locations/L`), and the queue's own name."""
 
     place: str
     queue: str
@@ -27,13 +27,13 @@ class QueueName:
         return f"{self.place}/queues/{self.queue}"
 
     def task(self, name: str) -> str:
-        """The full name of one of its tasks."""
+        """Return the resource name of one of its tasks."""
         return f"{self.place}/queues/{self.queue}/tasks/{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """A task of a queue."""
+    """A task's resource name."""
 
     parent: QueueName
     task: str
@@ -43,21 +43,21 @@ class TaskName:
 
 
 def parse_project(text: str, *, field: str) -> str:
-    """`projects/P`, checked. Raises `ApiError`, as the others do."""
+    """Check and return `projects/P`. Raises `CloudTasksError`, as the others do."""
     if not _PROJECT.fullmatch(text):
         raise _malformed(field, "projects/PROJECT_ID", text)
     return text
 
 
 def parse_place(text: str, *, field: str) -> str:
-    """`projects/P/locations/L`, checked."""
+    """Check and return `projects/P/locations/L`."""
     if not _PLACE.fullmatch(text):
         raise _malformed(field, _PLACE_FORM, text)
     return text
 
 
 def parse_queue(text: str, *, field: str) -> QueueName:
-    """A queue's full name."""
+    """Parse a queue's resource name."""
     match = _QUEUE.fullmatch(text)
     if match is None:
         raise _malformed(
@@ -69,7 +69,7 @@ def parse_queue(text: str, *, field: str) -> QueueName:
 
 
 def parse_task(text: str, *, field: str) -> TaskName:
-    """A task's full name."""
+    """Parse a task's resource name."""
     match = _TASK.fullmatch(text)
     if match is None:
         raise _malformed(

@@ -1,35 +1,45 @@
-"""The methods of queues: what a request means in verbs, and the answer as values."""
+"""The methods of queues, and UploadQueueYaml: run a request's verb and return the response's values."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from queue_core import limits
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.config.yaml_document import DocumentError
+from queue_core.queue_files.plan import plan_of
+from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.server.auth import is_listed
-from queue_core.server.cloudtasks.call import CloudTasksCall
+from queue_core.server.cloudtasks.call import (
+    CloudTasksCall,
+    MessageReader,
+    Values,
+    page_size,
+    page_token,
+    parse_page_token,
+)
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
-from queue_core.server.cloudtasks.fields import MessageReader, Values
 from queue_core.server.cloudtasks.filters import QueueFilter
+from queue_core.server.cloudtasks.json_codec import MAX_DURATION_MICROSECONDS, values_of
 from queue_core.server.cloudtasks.masks import check_mask, covers, masked
 from queue_core.server.cloudtasks.messages import PAUSED, RUNNING
 from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_queue
-from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
-from queue_core.server.cloudtasks.times import MAX_DURATION_MICROSECONDS
 from queue_core.server.state import ServerState
 from queue_core.task import ANY, QueueSpec
 from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
 
+QUEUE_YAML = "queue.yaml"
 MAX_PAGE_QUEUES = 9800
+"""Queues of one page. Source: the API's documentation."""
 TOMBSTONE_SECONDS = 3600.0
-"""How long the name of a deleted task is kept in a queue made through this API. Source: its documentation."""
+"""Seconds for which a queue created by this API keeps the name of a deleted task. Source: its documentation."""
 FOREVER_MICROSECONDS = 10 * 365 * 86_400 * MICROSECONDS
-"""A task_ttl from here on means for ever: what a deployed queue.yaml sets."""
+"""A task_ttl from here on means for ever, as a deployed queue.yaml sets it."""
 
 
 async def get_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     mask = _read_mask(call.fields)
-    return await core.look(lambda turn: _shown(core, turn, call.enter(turn, name.queue, "look"), name.place, mask))
+    return await core.read(lambda unit: _shown(core, unit, call.authorize(unit, name.queue, "look"), name.place, mask))
 
 
 async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
@@ -39,15 +49,15 @@ async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
     size = page_size(call.fields, most=MAX_PAGE_QUEUES)
     after = parse_page_token(call.fields)
 
-    def step(turn: UnitOfWork) -> tuple[list[Values], str]:
+    def operation(unit: UnitOfWork) -> tuple[list[Values], str]:
         specs = [
-            spec for spec in turn.transaction.queues() if spec.name > after and is_listed(call.caller, spec, "look")
+            spec for spec in unit.transaction.queues() if spec.name > after and is_listed(call.caller, spec, "look")
         ]
         specs = [spec for spec in specs if wanted.accepts(queue_values(spec, QueueName(place, spec.name)))]
         more = specs[size - 1].name if len(specs) > size else ""
-        return [_shown(core, turn, spec, place, mask) for spec in specs[:size]], more
+        return [_shown(core, unit, spec, place, mask) for spec in specs[:size]], more
 
-    queues, more = await core.look(step)
+    queues, more = await core.read(operation)
     answer: Values = {"queues": queues} if queues else {}
     if more:
         answer["nextPageToken"] = page_token(more)
@@ -57,47 +67,47 @@ async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
 async def create_queue(core: ServerState, call: CloudTasksCall) -> Values:
     place = parse_place(call.fields.text("parent"), field="parent")
     queue = call.fields.fields("queue")
-    name = _named(queue)
+    name = _queue_name(queue)
     if name.place != place:
         raise invalid(f"{queue.named('name')} must be in the parent, {place}: {name}")
-    made = _changed(_new_spec(name.queue), queue, ())
+    made = _updated(_new_spec(name.queue), queue, ())
 
-    def step(turn: UnitOfWork) -> QueueSpec:
-        if any(spec.name == name.queue for spec in turn.transaction.queues()):
+    def operation(unit: UnitOfWork) -> QueueSpec:
+        if any(spec.name == name.queue for spec in unit.transaction.queues()):
             raise CloudTasksError(RpcStatus.ALREADY_EXISTS, f"queue {name} already exists; change it with UpdateQueue")
-        turn.put_queue(made)
-        return turn.transaction.queue(name.queue)
+        unit.put_queue(made)
+        return unit.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(operation), name)
 
 
 async def update_queue(core: ServerState, call: CloudTasksCall) -> Values:
-    """Creates the queue when there is none."""
+    """Update the queue, or create it when it does not exist."""
     queue = call.fields.fields("queue")
     name = _update_name(call.fields, queue)
     mask = call.fields.texts("updateMask")
     check_mask("Queue", mask, place="update_mask")
-    made = _changed(_new_spec(name.queue), queue, ())
+    made = _updated(_new_spec(name.queue), queue, ())
 
-    def step(turn: UnitOfWork) -> QueueSpec:
-        known = next((spec for spec in turn.transaction.queues() if spec.name == name.queue), None)
-        turn.put_queue(made if known is None else _changed(known, queue, mask))
-        return turn.transaction.queue(name.queue)
+    def operation(unit: UnitOfWork) -> QueueSpec:
+        existing = next((spec for spec in unit.transaction.queues() if spec.name == name.queue), None)
+        unit.put_queue(made if existing is None else _updated(existing, queue, mask))
+        return unit.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(operation), name)
 
 
 def _update_name(fields: MessageReader, queue: MessageReader) -> QueueName:
-    """By the path over REST, which need not say it again in the body."""
+    """Return the queue's name from the path, which REST sets, or from the body."""
     if "name" not in fields:
-        return _named(queue)
+        return _queue_name(queue)
     name = parse_queue(fields.text("name"), field="name")
-    if "name" in queue and _named(queue) != name:
+    if "name" in queue and _queue_name(queue) != name:
         raise invalid(f"{queue.named('name')} must be that of the path, {name}: a queue's name cannot be changed")
     return name
 
 
-def _named(queue: MessageReader) -> QueueName:
+def _queue_name(queue: MessageReader) -> QueueName:
     return parse_queue(queue.text("name"), field=queue.named("name"))
 
 
@@ -105,21 +115,21 @@ def _new_spec(name: str) -> QueueSpec:
     return QueueSpec(name, on_exhausted="delete", name_retention_seconds=TOMBSTONE_SECONDS)
 
 
-def _changed(spec: QueueSpec, queue: MessageReader, mask: Sequence[str]) -> QueueSpec:
-    """The settings with the fields of a mask (none: all fields) as the message has them.
+def _updated(spec: QueueSpec, queue: MessageReader, mask: Sequence[str]) -> QueueSpec:
+    """Return the settings with the fields of a mask (none: all fields) taken from the message.
 
-    What is output only for pull queues is passed over, as the real service does. Raises `CloudTasksError`.
+    Fields that are output only for pull queues are ignored, as in the real service. Raises `CloudTasksError`.
     """
     for target in ("appEngineHttpTarget", "httpTarget"):
         if target in queue:
-            raise invalid(f"{queue.named(target)}: there are pull queues only here; give pullTarget instead")
+            raise invalid(f"{queue.named(target)}: only pull queues are supported; use pullTarget instead")
     retry = queue.fields("retryConfig")
     if not mask or covers(mask, "retry_config.max_attempts") or covers(mask, "retry_config.unlimited_attempts"):
         spec = replace(spec, max_leases=_max_leases(retry))
     if not mask or covers(mask, "tombstone_ttl"):
         spec = replace(spec, name_retention_seconds=_tombstone_seconds(queue))
     if (not mask or covers(mask, "task_ttl")) and "taskTtl" in queue and queue.number("taskTtl") < FOREVER_MICROSECONDS:
-        raise invalid(f"{queue.named('taskTtl')}: tasks are kept here until they are deleted; leave it out")
+        raise invalid(f"{queue.named('taskTtl')}: tasks are kept until they are deleted; omit it")
     return spec
 
 
@@ -147,7 +157,7 @@ def _tombstone_seconds(queue: MessageReader) -> float:
 
 async def delete_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
-    await core.turns.run(lambda turn: turn.transaction.delete_queue(name.queue))
+    await core.committer.run(lambda unit: unit.transaction.delete_queue(name.queue))
     core.waiting.retry_queue(name.queue)
     return {}
 
@@ -163,31 +173,31 @@ async def resume_queue(core: ServerState, call: CloudTasksCall) -> Values:
 async def _set_paused(core: ServerState, call: CloudTasksCall, paused: str) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
 
-    def step(turn: UnitOfWork) -> QueueSpec:
-        turn.set_paused(name.queue, "paused" if paused == "paused" else "running")
-        return turn.transaction.queue(name.queue)
+    def operation(unit: UnitOfWork) -> QueueSpec:
+        unit.set_paused(name.queue, "paused" if paused == "paused" else "running")
+        return unit.transaction.queue(name.queue)
 
-    return queue_values(await core.turns.run(step), name)
+    return queue_values(await core.committer.run(operation), name)
 
 
 async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
-    """In chunks; of the tasks that come meanwhile no more go than there were at the start."""
+    """Purge the queue in chunks, at most as many tasks as there were at the start."""
     name = parse_queue(call.fields.text("name"), field="name")
 
-    def begin(turn: UnitOfWork) -> tuple[int, Instant]:
-        stats = turn.stats(name.queue, ANY)
-        return stats.ready + stats.delayed + stats.in_flight, turn.now
+    def begin(unit: UnitOfWork) -> tuple[int, Instant]:
+        stats = unit.stats(name.queue, ANY)
+        return stats.ready + stats.delayed + stats.in_flight, unit.now
 
-    count, began_at = await core.turns.run(begin)
+    count, began_at = await core.committer.run(begin)
     for _ in range(count // PURGE_CHUNK + 1):
-        if not await core.turns.run(lambda turn: turn.purge(name.queue, ANY, dead="keep")):
+        if not await core.committer.run(lambda unit: unit.purge(name.queue, ANY, dead="keep")):
             break
-    spec = await core.look(lambda turn: turn.transaction.queue(name.queue))
+    spec = await core.read(lambda unit: unit.transaction.queue(name.queue))
     return {**queue_values(spec, name), "purgeTime": began_at}
 
 
 def queue_values(spec: QueueSpec, name: QueueName) -> Values:
-    """A queue as its message, without its statistics."""
+    """Return a queue as the values of its message, without statistics."""
     attempts: Values = {"unlimitedAttempts": True} if spec.max_leases is None else {"maxAttempts": spec.max_leases}
     return {
         "name": str(name),
@@ -200,22 +210,22 @@ def queue_values(spec: QueueSpec, name: QueueName) -> Values:
     }
 
 
-def _shown(core: ServerState, turn: UnitOfWork, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
-    """A queue with what a read mask names; its statistics only when it names them."""
+def _shown(core: ServerState, unit: UnitOfWork, spec: QueueSpec, place: str, mask: Sequence[str]) -> Values:
+    """Return a queue with the fields of a read mask; statistics only if the mask names them."""
     values = queue_values(spec, QueueName(place, spec.name))
     if mask and covers(mask, "stats"):
-        values["stats"] = _stats(core, turn, spec.name)
+        values["stats"] = _stats(core, unit, spec.name)
     return masked(values, mask) if mask else values
 
 
-def _stats(core: ServerState, turn: UnitOfWork, queue: str) -> Values:
-    stats = turn.stats(queue, ANY)
+def _stats(core: ServerState, unit: UnitOfWork, queue: str) -> Values:
+    stats = unit.stats(queue, ANY)
     values: Values = {
         "tasksCount": stats.ready + stats.delayed + stats.in_flight,
-        "executedLastMinuteCount": core.lease_counts.counts(stats, now=turn.now).last_minute,
+        "executedLastMinuteCount": core.lease_counts.counts(stats, now=unit.now).last_minute,
         "concurrentDispatchesCount": stats.in_flight,
     }
-    etas = [stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now)]
+    etas = [stats.oldest_ready_at, unit.transaction.next_eta(queue, now=unit.now)]
     known = [eta for eta in etas if eta is not None]
     if known and values["tasksCount"]:
         values["oldestEstimatedArrivalTime"] = min(known)
@@ -226,3 +236,43 @@ def _read_mask(fields: MessageReader) -> tuple[str, ...]:
     mask = fields.texts("readMask")
     check_mask("Queue", mask, place="read_mask")
     return mask
+
+
+async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
+    """Apply a queue.yaml in one transaction. Queues that the file does not list are paused."""
+    try:
+        text = _text(call.fields.fields("httpBody"))
+        entries = await core.in_thread(lambda: read_queue_yaml(text, name=QUEUE_YAML))  # may take seconds
+    except DocumentError as error:
+        raise invalid("\n".join(error.lines)) from error
+
+    def operation(unit: UnitOfWork) -> None:
+        before = unit.transaction.storage().limit_bytes
+        plan = plan_of(entries, unit.transaction.queues(), storage_limit_bytes=before)
+        if plan.storage is not None:
+            unit.set_storage_limit(entries.total_storage_limit_bytes)
+        for change in plan.changes:
+            if change.spec is not None:
+                unit.put_queue(change.spec)
+            if change.pausing is not None:
+                unit.set_paused(change.queue, "paused" if change.pausing == "pause" else "running")
+
+    await core.committer.run(operation)
+    return {}
+
+
+def _text(body: MessageReader) -> str:
+    data = body.data("data")
+    if not data.strip():
+        raise invalid(f"the body must be a {QUEUE_YAML}; `queue:` with nothing under it pauses all queues")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise invalid(f"{QUEUE_YAML}: byte {error.start} is not UTF-8") from error
+
+
+def http_body(content_type: str, body: bytes, *, data: object) -> Values:
+    """Return the HttpBody of an upload over REST: the file itself, or JSON (as `data`) with the file in base64."""
+    if isinstance(data, dict) and "data" in data:
+        return values_of("HttpBody", data, place="http_body.")
+    return {"contentType": content_type, "data": body}

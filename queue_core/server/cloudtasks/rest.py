@@ -1,4 +1,4 @@
-"""From a path, a query and a body to a method and its fields, as the service's HTTP rules bind them. Pure."""
+"""Bind a path, a query and a body to a method and its fields by the service's HTTP rules. Pure."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import from_text, unknown_name, values_of
-from queue_core.server.cloudtasks.masks import Wanted, parse_fields
+from queue_core.server.cloudtasks.masks import FieldTree, parse_fields
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasksMethod
 
 PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"
 OTHERS = ("v2", "v2beta3")
-"""Versions of the API that are about push queues."""
+"""Versions of the API that have push queues only."""
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _QUEUE = rf"{_LOCATION}/queues/[^/:]+"
 _TASK = rf"{_QUEUE}/tasks/[^/:]+"
@@ -24,7 +24,7 @@ _TASK = rf"{_QUEUE}/tasks/[^/:]+"
 
 @dataclass(frozen=True, slots=True)
 class RestRoute:
-    """How a method is reached: the group of `path` is bound to `field`, and the body to `body` ("": there is none)."""
+    """The HTTP rule of a method: the group of `path` is bound to `field`, and the body to `body` ("": no body)."""
 
     verb: str
     path: re.Pattern[str]
@@ -71,21 +71,21 @@ _SYSTEM = frozenset(
     {"key", "quotaUser", "userProject", "access_token", "oauth_token", "callback"}
     | {".xgafv", "uploadType", "upload_protocol", "apiVersion"}
 )
-"""Parameters of the service's front end, which mean nothing here."""
+"""Parameters for the service's front end, ignored here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyShape:
-    """How the answer is wanted. `fields`: the parts of it, {} for all."""
+    """The requested form of the response. `fields`: the fields to keep, {} for all."""
 
     enums: str
-    fields: Wanted
+    fields: FieldTree
     is_pretty: bool
 
 
 @dataclass(frozen=True, slots=True)
 class BoundRoute:
-    """A method and what its path bound; the rest of the request is read after its caller was let in."""
+    """A method and the resource in its path; the rest of the request is read after authentication."""
 
     rule: RestRoute
     method: CloudTasksMethod
@@ -93,18 +93,18 @@ class BoundRoute:
 
 
 def bind(verb: str, path: str) -> BoundRoute:
-    """The method that a request is for. Raises `CloudTasksError` when there is none."""
+    """Return the method for an HTTP verb and path. Raises `CloudTasksError` when there is none."""
     for rule in RULES:
         match = rule.path.fullmatch(path) if rule.verb == verb else None
         if match is not None:
             return BoundRoute(rule, METHODS[rule.method], match[1])
     fitting = [rule.verb for rule in RULES if rule.path.fullmatch(path)]
-    told = f"use {' or '.join(fitting)}" if fitting else "see the API's reference for the paths there are"
-    raise CloudTasksError(RpcStatus.NOT_FOUND, f"no method is at {verb} {PREFIX}{path[:300]}: {told}")
+    hint = f"use {' or '.join(fitting)}" if fitting else "see the API's reference for its paths"
+    raise CloudTasksError(RpcStatus.NOT_FOUND, f"no method at {verb} {PREFIX}{path[:300]}: {hint}")
 
 
 def request_of(bound: BoundRoute, query: Sequence[tuple[str, str]], body: bytes) -> Values:
-    """The fields of a request. Raises `CloudTasksError`."""
+    """Return the fields of a request. Raises `CloudTasksError`."""
     rule, takes = bound.rule, bound.method.takes
     values: Values = {}
     if rule.body == "*":
@@ -121,7 +121,7 @@ def request_of(bound: BoundRoute, query: Sequence[tuple[str, str]], body: bytes)
 
 
 def json_of_body(body: bytes) -> object:
-    """Any JSON; an empty body is an empty object. Raises `CloudTasksError`."""
+    """Parse JSON; an empty body is an empty object. Raises `CloudTasksError`."""
     if not body.strip():
         return {}
     try:
@@ -156,12 +156,12 @@ def _so_far(values: Values, name: str) -> Iterable[object]:
 
 
 def is_system(name: str) -> bool:
-    """Whether a parameter of the query is no field of a request."""
+    """Return whether a query parameter is not a field of the request."""
     return name.startswith("$") or name in _SYSTEM or name in ("alt", "fields", "prettyPrint")
 
 
 def shape_of(query: Sequence[tuple[str, str]]) -> ReplyShape:
-    """`alt`, `fields` and `prettyPrint`, each with `$` or without. Raises `CloudTasksError`."""
+    """Parse `alt`, `fields` and `prettyPrint`, each with `$` or without. Raises `CloudTasksError`."""
     system = {name.removeprefix("$"): text for name, text in query if is_system(name)}
     media, *options = (part.strip() for part in system.get("alt", "json").split(";"))
     if media != "json" or any(option not in ("enum-encoding=int", "enum-encoding=string") for option in options):

@@ -1,4 +1,4 @@
-"""Cloud Tasks v2beta2 over HTTP: the routes, and every error in the service's own shape."""
+"""Routes of Cloud Tasks v2beta2 over HTTP, with errors in the service's own form."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,28 +10,28 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.server.auth import check_role
 from queue_core.server.cloudtasks import rest
+from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of, invalid
-from queue_core.server.cloudtasks.fields import Values
 from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
-from queue_core.server.cloudtasks.uploads import http_body
+from queue_core.server.cloudtasks.queues import http_body
 from queue_core.server.http.request_body import read_body
 from queue_core.server.state import ServerState
 
-Answer = Callable[[CloudTasks, Request], Awaitable[Response]]
+View = Callable[[CloudTasks, Request], Awaitable[Response]]
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:
-    """The paths of the API."""
-    door = CloudTasks(core)
+    """Return the routes of the API."""
+    api = CloudTasks(core)
 
-    def view(answer: Answer) -> Callable[[Request], Awaitable[Response]]:
+    def view(answer: View) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             try:
-                return await answer(door, request)
+                return await answer(api, request)
             except ClientDisconnect:
                 raise
             except Exception as error:  # noqa: BLE001 - the top of a request
@@ -40,29 +40,29 @@ def routes(core: ServerState) -> Sequence[BaseRoute]:
         return serve
 
     return [
-        Route(f"{rest.PREFIX}{{path:path}}", view(_answer), methods=_METHODS),
+        Route(f"{rest.PREFIX}{{path:path}}", view(_call_method), methods=_METHODS),
         Route(rest.UPLOAD, view(_upload), methods=["POST"]),
         *(Route(f"/{other}/projects/{{path:path}}", view(_other_version), methods=_METHODS) for other in rest.OTHERS),
     ]
 
 
-async def _answer(door: CloudTasks, request: Request) -> Response:
-    core = door.core
-    caller = core.gate.caller(request.headers.raw)
+async def _call_method(api: CloudTasks, request: Request) -> Response:
+    core = api.core
+    caller = core.authorizer.caller(request.headers.raw)
     bound = rest.bind(request.method, request.path_params["path"])
     check_role(caller, bound.method.verb)
     query = request.query_params.multi_items()
     shape = rest.shape_of(query)
     _check_json(request)
     body = await _body(request, limit=core.options.max_body_bytes)
-    values = await door.run(bound.method, rest.request_of(bound, query, body), caller, request.is_disconnected)
+    values = await api.run(bound.method, rest.request_of(bound, query, body), caller, request.is_disconnected)
     return _shaped(json_of(bound.method.gives, values, enums=shape.enums), shape)
 
 
-async def _upload(door: CloudTasks, request: Request) -> Response:
-    """The body is the file, whatever type it says it is of, or JSON that holds it."""
-    core = door.core
-    caller = core.gate.caller(request.headers.raw)
+async def _upload(api: CloudTasks, request: Request) -> Response:
+    """Upload a queue.yaml: the body is the file, whatever its content type, or JSON that contains it."""
+    core = api.core
+    caller = core.authorizer.caller(request.headers.raw)
     method = METHODS["UploadQueueYaml"]
     check_role(caller, method.verb)
     shape = rest.shape_of(request.query_params.multi_items())
@@ -70,12 +70,12 @@ async def _upload(door: CloudTasks, request: Request) -> Response:
     kind = request.headers.get("content-type", "")
     data = rest.json_of_body(body) if kind.startswith("application/json") and body.lstrip()[:1] == b"{" else None
     values: Values = {"httpBody": http_body(kind, body, data=data)}
-    answer = await door.run(method, values, caller, request.is_disconnected)
+    answer = await api.run(method, values, caller, request.is_disconnected)
     return _shaped(json_of(method.gives, answer, enums=shape.enums), shape)
 
 
-async def _other_version(door: CloudTasks, request: Request) -> Response:
-    door.core.gate.caller(request.headers.raw)
+async def _other_version(api: CloudTasks, request: Request) -> Response:
+    api.core.authorizer.caller(request.headers.raw)
     version = request.url.path.split("/")[1]
     raise CloudTasksError(
         RpcStatus.UNIMPLEMENTED,
@@ -88,7 +88,7 @@ def _shaped(answer: dict[str, object], shape: rest.ReplyShape) -> Response:
 
 
 def _check_json(request: Request) -> None:
-    """A body is taken for JSON unless it says that it is something else."""
+    """Refuse a body whose content type is not JSON; a body without a content type is taken for JSON."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind not in ("application/json", "") and request.headers.get("content-length", "0") != "0":
         raise invalid(f"the body must be JSON: send Content-Type: application/json, not {kind[:60]!r}")
@@ -103,13 +103,13 @@ def _too_large(limit: int) -> CloudTasksError:
 
 
 def json_response(answer: dict[str, object], *, status: int = 200, is_pretty: bool = False) -> Response:
-    """An answer in JSON."""
+    """Return a JSON response."""
     body = json.dumps(answer, indent=2).encode() + b"\n" if is_pretty else to_json(answer)
     return Response(body, status, media_type="application/json; charset=UTF-8")
 
 
 def error_response(failure: CloudTasksError) -> Response:
-    """An error as the service tells it."""
+    """Return an error in the service's JSON form."""
     status = failure.code.http_status
     error = {"code": status, "message": failure.message, "status": failure.code.name}
     response = json_response({"error": error}, status=status)

@@ -1,25 +1,82 @@
-"""The methods of tasks: what a request means in verbs, and the answer as values."""
+"""The methods of tasks: run a request's verb and return the response's values."""
+
+from collections.abc import Sequence
 
 from queue_core import limits
-from queue_core.server.cloudtasks.call import CloudTasksCall
-from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
-from queue_core.server.cloudtasks.fields import MessageReader, Values
-from queue_core.server.cloudtasks.names import QueueName, parse_queue, parse_task
-from queue_core.server.cloudtasks.paging import page_size, page_token, parse_page_token
-from queue_core.server.cloudtasks.task_values import (
-    MAX_RESPONSE_BYTES,
-    SHOWN,
-    TASK_OVERHEAD_BYTES,
-    find_task,
-    not_found,
-    payload_bytes_of,
-    task_values,
-    tasks_values,
-    view_of,
+from queue_core.api import ALL_STATES
+from queue_core.clock import MICROSECONDS
+from queue_core.server.cloudtasks.call import (
+    CloudTasksCall,
+    MessageReader,
+    Values,
+    page_size,
+    page_token,
+    parse_page_token,
 )
+from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
+from queue_core.server.cloudtasks.messages import BASIC, FULL
+from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
 from queue_core.server.state import ServerState
-from queue_core.task import ANY, NewTask, StoredTask
+from queue_core.task import ANY, NewTask, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
+
+MAX_RESPONSE_BYTES = 32 << 20
+"""Bytes of all tasks in one response. Source: the API's documentation."""
+TASK_OVERHEAD_BYTES = 2048
+"""Bytes counted per task besides its payload: its name, its tag and the other fields."""
+SHOWN = ALL_STATES - {TaskState.DEAD}
+"""States of visible tasks. This API has no dead tasks: it deletes a task that has used up its leases."""
+
+
+def task_values(task: StoredTask, parent: QueueName, *, view: int) -> Values:
+    """Return a task as the values of its message; the payload only in the full view."""
+    message: Values = {}
+    if view == FULL:
+        message["payload"] = task.payload
+    if task.tag is not None:
+        message["tag"] = task.tag
+    return {
+        "name": parent.task(task.shown_name),
+        "pullMessage": message,
+        "scheduleTime": task.eta,
+        "createTime": task.added_at // MICROSECONDS * MICROSECONDS,
+        "status": {"attemptDispatchCount": task.leases},
+        "view": view,
+    }
+
+
+def tasks_values(tasks: Sequence[Values]) -> Values:
+    return {"tasks": list(tasks)} if tasks else {}
+
+
+def view_of(fields: MessageReader) -> int:
+    return fields.number("responseView") or BASIC
+
+
+def payload_bytes_of(view: int) -> int:
+    return limits.MAX_PAYLOAD_BYTES if view == FULL else 0
+
+
+def find_task(unit: UnitOfWork, name: TaskName, *, payload_bytes: int) -> StoredTask:
+    found = unit.peek(
+        name.parent.queue,
+        tags=ANY,
+        states=SHOWN,
+        names=[name.task],
+        after=0,
+        limit=1,
+        payload_bytes=payload_bytes,
+    ).tasks
+    if not found:
+        raise not_found(name)
+    return found[0]
+
+
+def not_found(name: TaskName) -> CloudTasksError:
+    return CloudTasksError(
+        RpcStatus.NOT_FOUND, f"there is no task {name}: it was deleted or acknowledged, or never was"
+    )
+
 
 MAX_PAGE_TASKS = 1000
 
@@ -28,19 +85,19 @@ async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
     parent = parse_queue(call.fields.text("parent"), field="parent")
     new = _new_task(call.fields.fields("task"), parent)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        call.enter(turn, parent.queue, "insert")
-        added = turn.add(parent.queue, [new])[0]
+    def operation(unit: UnitOfWork) -> StoredTask:
+        call.authorize(unit, parent.queue, "insert")
+        added = unit.add(parent.queue, [new])[0]
         if added.status != "added":
             why = "exists" if added.status == "exists" else "existed too recently: its name is still kept"
             raise CloudTasksError(
                 RpcStatus.ALREADY_EXISTS,
                 f"the task cannot be created: {parent.task(added.name)} {why}; use another name",
             )
-        eta = max(new.eta or turn.now, turn.now)
-        return StoredTask(0, parent.queue, new.payload, eta, turn.now, added.name, new.tag)
+        eta = max(new.eta or unit.now, unit.now)
+        return StoredTask(0, parent.queue, new.payload, eta, unit.now, added.name, new.tag)
 
-    return task_values(await core.turns.run(step), parent, view=view_of(call.fields))
+    return task_values(await core.committer.run(operation), parent, view=view_of(call.fields))
 
 
 def _new_task(task: MessageReader, parent: QueueName) -> NewTask:
@@ -72,11 +129,11 @@ async def get_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
     view = view_of(call.fields)
 
-    def step(turn: UnitOfWork) -> StoredTask:
-        call.enter(turn, name.parent.queue, "get")
-        return find_task(turn, name, payload_bytes=payload_bytes_of(view))
+    def operation(unit: UnitOfWork) -> StoredTask:
+        call.authorize(unit, name.parent.queue, "get")
+        return find_task(unit, name, payload_bytes=payload_bytes_of(view))
 
-    return task_values(await core.look(step), name.parent, view=view)
+    return task_values(await core.read(operation), name.parent, view=view)
 
 
 async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
@@ -88,11 +145,11 @@ async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
         raise invalid("page_token is not one of this method's")
     after = int(token or 0)
 
-    def step(turn: UnitOfWork) -> tuple[list[StoredTask], int | None]:
-        call.enter(turn, parent.queue, "list")
-        return _page(turn, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
+    def operation(unit: UnitOfWork) -> tuple[list[StoredTask], int | None]:
+        call.authorize(unit, parent.queue, "list")
+        return _page(unit, parent.queue, after=after, size=size, payload_bytes=payload_bytes_of(view))
 
-    tasks, next_after = await core.look(step)
+    tasks, next_after = await core.read(operation)
     answer = tasks_values([task_values(task, parent, view=view) for task in tasks])
     if next_after is not None:
         answer["nextPageToken"] = page_token(str(next_after))
@@ -100,15 +157,15 @@ async def list_tasks(core: ServerState, call: CloudTasksCall) -> Values:
 
 
 def _page(
-    turn: UnitOfWork, queue: str, *, after: int, size: int, payload_bytes: int
+    unit: UnitOfWork, queue: str, *, after: int, size: int, payload_bytes: int
 ) -> tuple[list[StoredTask], int | None]:
-    """Tasks up to a number and to the bytes of an answer, and after which the next page begins."""
+    """Return tasks up to `size` and the bytes of a response, and the id after which the next page begins."""
     tasks: list[StoredTask] = []
     room = MAX_RESPONSE_BYTES
     largest = payload_bytes + TASK_OVERHEAD_BYTES
     next_after: int | None = after
     while next_after is not None and (limit := min(size - len(tasks), room // largest)) >= 1:
-        page = turn.peek(
+        page = unit.peek(
             queue, tags=ANY, states=SHOWN, names=None, after=next_after, limit=limit, payload_bytes=payload_bytes
         )
         tasks += page.tasks
@@ -120,10 +177,10 @@ def _page(
 async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
 
-    def step(turn: UnitOfWork) -> None:
-        call.enter(turn, name.parent.queue, "delete")
-        if turn.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
+    def operation(unit: UnitOfWork) -> None:
+        call.authorize(unit, name.parent.queue, "delete")
+        if unit.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
             raise not_found(name)
 
-    await core.turns.run(step)
+    await core.committer.run(operation)
     return {}

@@ -1,1 +1,1 @@
-"""One commit for many callers."""
+"""Group commit: one transaction and one sync for the operations of many callers."""

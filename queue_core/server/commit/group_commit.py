@@ -1,147 +1,323 @@
-"""Turns of a store in this process: what arrives in one turn of the loop shares a transaction, and a sync (ADR 16)."""
+"""Group commit: operations of many callers share a transaction, and no caller is answered before it is durable.
+
+For a store in this process: what arrives in one round of the loop shares a transaction and a sync (ADR 16).
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 
-from queue_core.errors import QueueError, StoreError, StoreFullError
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError
+from queue_core.fast_values import fast_constructor
 from queue_core.server import events
-from queue_core.server.commit.committer import (
-    MAX_STEPS_PER_TURN,
-    Done,
-    Follow,
-    Late,
-    TurnFollower,
-    run_step,
-    sync,
-    tell,
-)
-from queue_core.server.commit.disk import Committed, Disk, Entry, new_entry
-from queue_core.service import QueueService, Step
+from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 
+MAX_OPERATIONS_PER_COMMIT = 256
+"""Operations that share a transaction, at most; bounds how long the first of them waits for its answer."""
 SLOW_SYNC_SECONDS = 0.002
-"""A disk slower than this is waited for in a thread. A faster one is not worth the two hops: the loop would find
-more requests after them, but answers each of them later."""
+"""Syncs that take longer run in a thread. For a faster disk, switching threads twice would cost more than it gains."""
 INSTANT_SYNC_SECONDS = 0.000_04
-"""A sync that takes less (a relaxed store, or memory) is not worth sharing."""
-MAX_TURNS_PER_SYNC = 4
-"""Callers that come back while a turn is committed get into its sync; a stream of them must not put it off for ever."""
-MAX_ROUNDS = 4
-"""How many times round the loop a turn waits for callers who are expected: about 25 us, less than a transaction of
-their own costs. Eight and sixteen gained nothing more."""
+"""Syncs that take less (a relaxed store, or memory) are not shared."""
+MAX_COMMITS_PER_SYNC = 4
+"""Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
+MAX_WAIT_ROUNDS = 4
+"""Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
+costs. Eight and sixteen gained nothing more."""
 
 log = structlog.get_logger()
 
+Done = Callable[[object], None]
+"""Called in the loop with the outcome of an operation, once that is durable: its result, or a `QueueError`."""
+Late = Callable[[object], None]
+"""Called with the outcome of an operation whose caller had to be answered with an error before."""
+
+
+class Follower(Protocol):
+    """An operation that joins a transaction because of its changes. `rolled_back` replaces `done` if nothing took
+    effect."""
+
+    def operation(self, work: UnitOfWork) -> object: ...
+
+    def done(self, outcome: object) -> None: ...
+
+    def rolled_back(self) -> None: ...
+
+
+Follow = Callable[[UnitOfWork], Iterable[Follower]]
+"""Returns the followers of a transaction, at its end, in the loop; each has run before the next is asked for."""
+
+
+class Committer(Protocol):
+    """Commits the operations of all callers of one loop. Only `close` may be called from another thread."""
+
+    failure: StoreError | None
+    """Why the last commit failed; None when it did not."""
+
+    @property
+    def is_threaded(self) -> bool:
+        """Whether commits run in threads: then the loop goes on meanwhile, and several may be under way."""
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a change is on its way to the disk: visible to readers, but not durable yet."""
+
+    def submit(
+        self,
+        operation: Operation[object],
+        done: Done,
+        *,
+        late: Late | None = None,
+        size_bytes: int = 0,
+        unit: Unit = "transaction",
+    ) -> None:
+        """Run `operation` in one of the next transactions; its effect is durable when `done` is called.
+
+        Args:
+            late: called instead of `done`, which has got an `OutcomeUnknownError`, when the store answers after all.
+            size_bytes: about what the operation holds in memory: payloads, most of all.
+            unit: `verb` for an operation that changes something with one verb only; see `Store.begin`.
+        """
+
+    def follow_with(self, follow: Follow) -> None:
+        """Call `follow` for the followers of each transaction, where commits run in the loop."""
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Run `operation` in one of the next transactions; raises its error."""
+
+    def read(self, operation: Operation[object], done: Done) -> None:
+        """Run a short operation that only reads, from a snapshot; `done` is called in the loop, perhaps at once."""
+
+    def close(self) -> None:
+        """Wait for the commits under way, within bounds, and end the threads."""
+
+
+async def run_operation(committer: Committer, operation: Operation[T]) -> T:
+    """See `Committer.run`."""
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: object) -> None:
+        if outcome.cancelled():
+            return
+        if isinstance(result, Exception):
+            outcome.set_exception(result)
+        else:
+            outcome.set_result(result)  # type: ignore[arg-type]
+
+    committer.submit(operation, done)
+    return await outcome
+
+
+def deliver(done: Callable[[object], None], outcome: object) -> None:
+    """Call `done` with an outcome; an exception in it is logged, so that the other callers get their answers."""
+    try:
+        done(outcome)
+    except Exception:
+        log.exception(events.ANSWER_FAILED)
+
+
+def sync(service: QueueService, batch: Batch[object]) -> StoreError | None:
+    """Make a batch durable; returns the error when the disk refused."""
+    try:
+        service.sync(batch)
+    except (StoreError, OSError) as error:
+        return OutcomeUnknownError(f"the change was made but not confirmed by the disk: {error}; look before repeating")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An operation, and the callback for its outcome."""
+
+    operation: Operation[object]
+    done: Done
+
+
+new_entry = fast_constructor(Entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction on its way to the disk."""
+
+    entries: Sequence[Entry]
+    batch: Batch[object]
+
+
+class SyncThread:
+    """A thread that waits for slow syncs while the loop goes on; one sync covers all that was committed before it."""
+
+    def __init__(
+        self, service: QueueService, synced: Callable[[Sequence[Committed], StoreError | None, float], None]
+    ) -> None:
+        self._service = service
+        self._synced = synced
+        self._committed: queue.SimpleQueue[tuple[Sequence[Committed], asyncio.AbstractEventLoop] | None] = (
+            queue.SimpleQueue()
+        )
+        self._thread: threading.Thread | None = None
+        self._under_way = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch has not been answered yet: a later one must not overtake it."""
+        return self._under_way > 0
+
+    def submit(self, committed: Sequence[Committed]) -> None:
+        """Sync these transactions, then call `synced` in the loop."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="towline-sync", daemon=True)
+            self._thread.start()
+        self._under_way += len(committed)
+        self._committed.put((committed, asyncio.get_running_loop()))
+
+    def close(self) -> None:
+        """Finish the syncs under way, and end the thread."""
+        if self._thread is not None:
+            self._committed.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        while (first := self._committed.get()) is not None:
+            committed, loop = first
+            batches = list(committed)
+            stop = False
+            while not self._committed.empty():
+                more = self._committed.get()
+                if more is None:
+                    stop = True
+                    break
+                batches += more[0]
+            began_at = self._service.clock.monotonic()
+            failure = sync(self._service, batches[-1].batch)
+            seconds = self._service.clock.monotonic() - began_at
+            try:
+                loop.call_soon_threadsafe(self._finish, batches, failure, seconds)
+            except RuntimeError:
+                return  # the loop was closed meanwhile
+            if stop:
+                return
+
+    def _finish(self, batches: Sequence[Committed], failure: StoreError | None, seconds: float) -> None:
+        self._under_way -= len(batches)
+        self._synced(batches, failure, seconds)
+
 
 class GroupCommitter:
-    """`Turns` that commit in the loop itself: nothing is faster for a file or for memory."""
+    """A `Committer` that commits in the loop itself: nothing is faster for a file or for memory."""
 
-    is_beside = False
+    is_threaded = False
 
-    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, service: QueueService, *, after_commit: Callable[[], None] = lambda: None) -> None:
         """Args:
-        after_turn: called in the loop after the answers of each turn.
+        after_commit: called in the loop after the answers of each sync.
         """
         self._service = service
-        self._after_turn = after_turn
-        self._follow: Follow = _nobody
+        self._after_commit = after_commit
+        self._follow: Follow = _no_followers
         self._entries: list[Entry] = []
         self._is_scheduled = False
         self._rounds = 0
         self._expected = 1
-        """Callers who shared each of the last two syncs: answered together, they come back together, so that a turn
-        goes round the loop for them. Twice in a row, as two that meet by chance are not to be waited for."""
+        """Callers that shared each of the last two syncs: answered together, they return together, so the next
+        commit waits for them. One sync is not enough, as callers that meet by chance are not to be waited for."""
         self._shared = 1
         self._sync_seconds = 0.0
         self._unsynced: list[Committed] = []
         self._unsynced_callers = 0
-        self._disk = Disk(service, self._synced)
+        self._sync_thread = SyncThread(service, self._synced)
         self.failure: StoreError | None = None
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a change is on its way to the disk, seen by readers but not durable yet."""
-        return bool(self._unsynced) or self._disk.is_busy
+        """See `Committer.is_syncing`."""
+        return bool(self._unsynced) or self._sync_thread.is_busy
 
     def submit(
         self,
-        step: Step[object],
+        operation: Operation[object],
         done: Done,
         *,
         late: Late | None = None,  # noqa: ARG002 - the protocol's
         size_bytes: int = 0,  # noqa: ARG002
         unit: Unit = "transaction",  # noqa: ARG002
     ) -> None:
-        """See `Turns.submit`; nothing comes late here, and nothing waits for long. No store here minds the unit."""
-        self._entries.append(new_entry(step, done))
+        """See `Committer.submit`; `late`, `size_bytes` and `unit` have no effect here."""
+        self._entries.append(new_entry(operation, done))
         self._schedule()
 
     def follow_with(self, follow: Follow) -> None:
-        """See `Turns.follow_with`."""
+        """See `Committer.follow_with`."""
         self._follow = follow
 
-    async def run(self, step: Step[T]) -> T:
-        """See `Turns.run`."""
-        return await run_step(self, step)
+    async def run(self, operation: Operation[T]) -> T:
+        """See `Committer.run`."""
+        return await run_operation(self, operation)
 
-    def look(self, step: Step[object], done: Done) -> None:
-        """See `Turns.look`."""
+    def read(self, operation: Operation[object], done: Done) -> None:
+        """See `Committer.read`."""
         try:
-            outcome = self._service.look(step)
+            outcome = self._service.read(operation)
         except QueueError as error:
             outcome = error
-        tell(done, outcome)
+        deliver(done, outcome)
 
     def close(self) -> None:
         """Wait for the disk and end its thread."""
-        self._disk.close()
+        self._sync_thread.close()
 
-    # -- a transaction ------------------------------------------------------------------------------------------------
+    # -- committing --------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._commit_queued)
 
-    def _turn(self) -> None:
+    def _commit_queued(self) -> None:
         self._is_scheduled = False
-        if self._rounds < MAX_ROUNDS and self._missing() > 0:
+        if self._rounds < MAX_WAIT_ROUNDS and self._outstanding() > 0:
             self._rounds += 1
             self._schedule()
             return
         self._rounds = 0
-        entries = self._entries[:MAX_STEPS_PER_TURN]
-        del self._entries[:MAX_STEPS_PER_TURN]
+        entries = self._entries[:MAX_OPERATIONS_PER_COMMIT]
+        del self._entries[:MAX_OPERATIONS_PER_COMMIT]
         self._commit(entries)
         if self._entries:
             self._schedule()
-        is_full = len(self._unsynced) >= MAX_TURNS_PER_SYNC or (self._missing() <= 0 and self._expected > 1)
+        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._outstanding() <= 0 and self._expected > 1)
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
-            # Twice round the loop: it reads the sockets after what was scheduled before.
+            # Two rounds of the loop: it reads the sockets after running what was scheduled before.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._sync_unless_more)
 
-    def _missing(self) -> int:
-        """Callers who are expected to share the next sync and are not here yet; none when that is negative."""
+    def _outstanding(self) -> int:
+        """Return how many expected callers of the next sync are not here yet; negative if more came than expected."""
         return self._expected - len(self._entries) - self._unsynced_callers
 
     def _commit(self, entries: Sequence[Entry]) -> None:
-        """Commit their steps, to be synced; a step that breaks the transaction has its own, and so have the others."""
-        followers: list[TurnFollower] = []
+        """Commit these operations, without a sync; if one breaks the transaction, each gets a transaction of its
+        own."""
+        followers: list[Follower] = []
         try:
-            batch = self._service.commit([entry.step for entry in entries], follow=partial(self._others, followers))
+            batch = self._service.commit(
+                [entry.operation for entry in entries], follow=partial(self._follower_operations, followers)
+            )
         except Exception as error:
             for follower in followers:
-                follower.back()
+                follower.rolled_back()
             if isinstance(error, StoreFullError) and self._service.store.make_room():
                 self._commit(entries)
             elif isinstance(error, StoreError):
@@ -150,20 +326,20 @@ class GroupCommitter:
                 for entry in entries:
                     self._commit([entry])
             else:
-                log.exception(events.TURN_FAILED)
-                tell(entries[0].done, error)
+                log.exception(events.COMMIT_FAILED)
+                deliver(entries[0].done, error)
             return
-        everybody = [*entries, *[new_entry(follower.step, follower.done) for follower in followers]]
+        everybody = [*entries, *[new_entry(follower.operation, follower.done) for follower in followers]]
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 
-    def _others(self, followers: list[TurnFollower], turn: UnitOfWork) -> Iterator[Step[object]]:
-        """The steps of those who go with a turn, each of whom is noted in `followers` first."""
-        for follower in self._follow(turn):
+    def _follower_operations(self, followers: list[Follower], work: UnitOfWork) -> Iterator[Operation[object]]:
+        """Yield the operations of a transaction's followers; each follower is added to `followers` before."""
+        for follower in self._follow(work):
             followers.append(follower)
-            yield follower.step
+            yield follower.operation
 
-    # -- the disk -----------------------------------------------------------------------------------------------------
+    # -- syncing -----------------------------------------------------------------------------------------------------
 
     def _sync_unless_more(self) -> None:
         if not self._entries:
@@ -175,8 +351,8 @@ class GroupCommitter:
             return
         before, self._shared, self._unsynced_callers = self._shared, self._unsynced_callers, 0
         self._expected = min(before, self._shared)
-        if self._sync_seconds > SLOW_SYNC_SECONDS or self._disk.is_busy:
-            self._disk.submit(committed)
+        if self._sync_seconds > SLOW_SYNC_SECONDS or self._sync_thread.is_busy:
+            self._sync_thread.submit(committed)
             return
         began_at = self._service.clock.monotonic()
         failure = sync(self._service, committed[-1].batch)
@@ -190,21 +366,21 @@ class GroupCommitter:
                 continue
             self.failure = None
             for entry, outcome in zip(one.entries, one.batch.outcomes, strict=True):
-                tell(entry.done, outcome)
+                deliver(entry.done, outcome)
         if failure is None:
-            # After the answers: who got one is at work meanwhile, and a lease that found nothing waits by now, so
-            # that a wake-up of its own turn finds it.
+            # After the answers: their callers work meanwhile, and a lease that found nothing waits by now, so that a
+            # wake-up of its own transaction finds it.
             for one in committed:
                 self._service.publish(one.batch)
-        self._after_turn()
+        self._after_commit()
 
     def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:
         if self.failure is None:
             log.error(events.STORE_FAILED, error=str(error))
         self.failure = error
         for entry in entries:
-            tell(entry.done, error)
+            deliver(entry.done, error)
 
 
-def _nobody(_turn: UnitOfWork) -> tuple[()]:
+def _no_followers(_work: UnitOfWork) -> tuple[()]:
     return ()

@@ -1,6 +1,6 @@
-"""Turns of a store across a network: several under way in threads, while the loop gathers the next and answers.
+"""Commits of a store across a network: several under way in threads, while the loop gathers the next and answers.
 
-The loop never waits here. A store that stalls costs memory and time within bounds: whoever waits too long is told so.
+The loop never waits here. A store that stalls costs memory and time within bounds: calls over them fail.
 """
 
 import asyncio
@@ -13,183 +13,196 @@ import structlog
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.server import events
-from queue_core.server.commit.committer import MAX_STEPS_PER_TURN, Done, Follow, Late, run_step, sync, tell
-from queue_core.server.commit.threads import ThreadPool
-from queue_core.service import Batch, QueueService, Step
+from queue_core.server.commit.group_commit import (
+    MAX_OPERATIONS_PER_COMMIT,
+    Done,
+    Follow,
+    Late,
+    deliver,
+    run_operation,
+    sync,
+)
+from queue_core.server.commit.thread_pool import ThreadPool
+from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
 
 T = TypeVar("T")
 
-TURNS_AT_ONCE = 4
-LOOKS_AT_ONCE = 2
-MAX_QUEUED_STEPS = 10_000
+MAX_COMMITS_AT_ONCE = 4
+"""Commits under way at once, each in its thread and with a connection of its own."""
+MAX_READS_AT_ONCE = 2
+"""The same for reads."""
+MAX_QUEUED_OPERATIONS = 10_000
+"""Operations that wait for a commit, at most; further ones fail at once."""
 MAX_HELD_BYTES = 256 << 20
-"""What may wait for its turn or be under way; more is refused, so that a store that stalls does not fill the memory."""
-QUEUED_SECONDS = 5.0
-"""A step that waits longer for its turn is told that it was not begun."""
-UNDER_WAY_SECONDS = 10.0
-"""A step under way for longer is told that its outcome is not known."""
+"""Bytes of operations that wait or are under way, at most: a store that stalls must not fill the memory."""
+MAX_QUEUED_SECONDS = 5.0
+"""Seconds after which a waiting operation fails: it was not begun."""
+MAX_COMMIT_SECONDS = 10.0
+"""Seconds after which the callers of a commit are answered that its outcome is unknown."""
 STALLED_SECONDS = 3.0
-"""With all turns under way for so long, the store is taken to have stalled: whoever comes then is told at once."""
-WATCH_SECONDS = 0.5
+"""With all threads busy for so many seconds, the store has stalled: further operations fail at once."""
+CHECK_SECONDS = 0.5
+"""Seconds between checks of these times."""
 
 log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """A step, and who asked for it. `is_told`: its caller could not wait any longer."""
+    """An operation, and the callbacks of its caller. `is_answered`: the caller was answered with an error before."""
 
-    step: Step[object]
+    operation: Operation[object]
     done: Done
     late: Late | None
     size_bytes: int
     unit: Unit
-    asked_at: float
-    is_told: bool = False
+    submitted_at: float
+    is_answered: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """A turn under way."""
+class _Commit:
+    """A commit under way."""
 
     entries: Sequence[_Entry]
     began_at: float
 
 
 @dataclass(frozen=True, slots=True)
-class _Landed:
-    """What became of some steps: their batch, or the error that they share."""
+class _Outcome:
+    """The outcome of some operations: their batch, or the error that they share."""
 
     entries: Sequence[_Entry]
     batch: Batch[object] | Exception
 
 
 class ThreadedCommitter:
-    """`Turns` beside the loop. Answers come in the order in which the store's did; see `ReadyChecks` for what
-    that means for those who wait."""
+    """A `Committer` whose commits run in threads. Answers come in the order in which the store gave them;
+    `ReadyChecks` says what that means for waiting calls."""
 
-    is_beside = True
-    is_syncing = False  # what a reader sees is durable: it reads on the store's side of the network
+    is_threaded = True
+    is_syncing = False  # the store shows durable changes only
 
-    def __init__(self, service: QueueService, *, after_turn: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, service: QueueService, *, after_commit: Callable[[], None] = lambda: None) -> None:
         """Args:
-        after_turn: called in the loop after the answers of each turn.
+        after_commit: called in the loop after the answers of each commit.
         """
         self._service = service
-        self._after_turn = after_turn
+        self._after_commit = after_commit
         self._clock = service.clock
-        self._shares = service.store.unit == "verb"  # its verbs are committed one by one: there is nothing to gather
-        self._hands = ThreadPool(TURNS_AT_ONCE, name="towline-turn")
-        self._looks = ThreadPool(LOOKS_AT_ONCE, name="towline-glance")
+        # Where the store commits each verb by itself nothing is shared: the operations are spread over the threads.
+        self._spreads_operations = service.store.unit == "verb"
+        self._threads = ThreadPool(MAX_COMMITS_AT_ONCE, name="towline-commit")
+        self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._queued: deque[_Entry] = deque()
         self._held_bytes = 0
-        self._flights: dict[_Flight, None] = {}
+        self._commits: dict[_Commit, None] = {}
         self._is_scheduled = False
-        self._watch: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self.failure: StoreError | None = None
 
     def submit(
         self,
-        step: Step[object],
+        operation: Operation[object],
         done: Done,
         *,
         late: Late | None = None,
         size_bytes: int = 0,
         unit: Unit = "transaction",
     ) -> None:
-        """See `Turns.submit`."""
+        """See `Committer.submit`."""
         loop = asyncio.get_running_loop()
         refusal = self._refusal(size_bytes)
         if refusal is not None:
-            loop.call_soon(tell, done, refusal)
+            loop.call_soon(deliver, done, refusal)
             return
-        self._queued.append(_Entry(step, done, late, size_bytes, unit, self._clock.monotonic()))
+        self._queued.append(_Entry(operation, done, late, size_bytes, unit, self._clock.monotonic()))
         self._held_bytes += size_bytes
         self._schedule()
-        if self._watch is None:
-            self._watch = loop.call_later(WATCH_SECONDS, self._look_after)
+        if self._check_timer is None:
+            self._check_timer = loop.call_later(CHECK_SECONDS, self._expire_overdue)
 
     def follow_with(self, follow: Follow) -> None:
-        """See `Turns.follow_with`: these run beside the loop."""
+        """See `Committer.follow_with`: commits run in threads here, without followers."""
 
-    async def run(self, step: Step[T]) -> T:
-        """See `Turns.run`."""
-        return await run_step(self, step)
+    async def run(self, operation: Operation[T]) -> T:
+        """See `Committer.run`."""
+        return await run_operation(self, operation)
 
-    def look(self, step: Step[object], done: Done) -> None:
-        """See `Turns.look`."""
-        if self._looks.under_way >= MAX_QUEUED_STEPS:
-            tell(done, self._too_many())
+    def read(self, operation: Operation[object], done: Done) -> None:
+        """See `Committer.read`."""
+        if self._readers.under_way >= MAX_QUEUED_OPERATIONS:
+            deliver(done, self._too_many())
             return
-        self._looks.do(lambda: self._service.look(step), lambda outcome: tell(done, outcome))
+        self._readers.submit(lambda: self._service.read(operation), lambda outcome: deliver(done, outcome))
 
     def close(self) -> None:
-        """See `Turns.close`."""
-        self._hands.close()
-        self._looks.close()
+        """See `Committer.close`."""
+        self._threads.close()
+        self._readers.close()
 
-    # -- taking turns ---------------------------------------------------------------------------------------------
+    # -- committing --------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        """Begin a turn once what has arrived by now is in: it shares the transaction."""
-        if self._queued and not self._is_scheduled and self._hands.idle:
+        """Begin a commit at the end of this round of the loop: what arrives until then shares its transaction."""
+        if self._queued and not self._is_scheduled and self._threads.idle:
             self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._dispatch)
+            asyncio.get_running_loop().call_soon(self._begin_commits)
 
-    def _dispatch(self) -> None:
+    def _begin_commits(self) -> None:
         self._is_scheduled = False
-        while self._queued and (idle := self._hands.idle):
-            flight = _Flight(self._take(idle), self._clock.monotonic())
-            self._flights[flight] = None
-            self._hands.do(lambda flight=flight: self._turn(flight.entries), self._landing(flight))  # type: ignore[misc]
+        while self._queued and (idle := self._threads.idle):
+            commit = _Commit(self._take(idle), self._clock.monotonic())
+            self._commits[commit] = None
+            self._threads.submit(lambda commit=commit: self._commit(commit.entries), self._when_committed(commit))  # type: ignore[misc]
 
     def _take(self, idle: int) -> Sequence[_Entry]:
-        count = min(len(self._queued), MAX_STEPS_PER_TURN)
-        if self._shares:
+        count = min(len(self._queued), MAX_OPERATIONS_PER_COMMIT)
+        if self._spreads_operations:
             count = min(count, -(-len(self._queued) // idle))
         return [self._queued.popleft() for _ in range(count)]
 
-    def _turn(self, entries: Sequence[_Entry]) -> list[_Landed]:
-        """In a thread: one transaction, durable when this returns; or one each, where a step broke."""
+    def _commit(self, entries: Sequence[_Entry]) -> list[_Outcome]:
+        """Commit in a thread: one transaction, durable when this returns; or one each, if an operation broke it."""
         try:
             unit = entries[0].unit if len(entries) == 1 else "transaction"
-            batch = self._service.commit([entry.step for entry in entries], unit=unit)
+            batch = self._service.commit([entry.operation for entry in entries], unit=unit)
             failure = sync(self._service, batch)
         except StoreError as error:
-            return [_Landed(entries, error)]
+            return [_Outcome(entries, error)]
         except Exception as error:
-            if len(entries) > 1:  # one broken step must not take the others with it
-                return [landed for entry in entries for landed in self._turn([entry])]
-            log.exception(events.TURN_FAILED)
-            return [_Landed(entries, error)]
-        return [_Landed(entries, failure or batch)]
+            if len(entries) > 1:  # one broken operation must not fail the others
+                return [outcome for entry in entries for outcome in self._commit([entry])]
+            log.exception(events.COMMIT_FAILED)
+            return [_Outcome(entries, error)]
+        return [_Outcome(entries, failure or batch)]
 
-    def _landing(self, flight: _Flight) -> Callable[[list[_Landed] | Exception], None]:
-        def landed(outcome: list[_Landed] | Exception) -> None:
-            del self._flights[flight]
-            self._held_bytes -= sum(entry.size_bytes for entry in flight.entries)
-            for one in outcome if isinstance(outcome, list) else [_Landed(flight.entries, outcome)]:
-                self._told(one)
-            self._after_turn()
+    def _when_committed(self, commit: _Commit) -> Callable[[list[_Outcome] | Exception], None]:
+        def committed(result: list[_Outcome] | Exception) -> None:
+            del self._commits[commit]
+            self._held_bytes -= sum(entry.size_bytes for entry in commit.entries)
+            for one in result if isinstance(result, list) else [_Outcome(commit.entries, result)]:
+                self._deliver(one)
+            self._after_commit()
             self._schedule()
 
-        return landed
+        return committed
 
-    def _told(self, landed: _Landed) -> None:
-        batch = landed.batch
+    def _deliver(self, outcome: _Outcome) -> None:
+        batch = outcome.batch
         if isinstance(batch, Exception):
-            self._note(batch)
-            for entry in landed.entries:
-                _answer(entry, batch)
+            self._record_failure(batch)
+            for entry in outcome.entries:
+                _deliver_to(entry, batch)
             return
-        failed = [outcome for outcome in batch.outcomes if isinstance(outcome, StoreError)]
-        self._note(failed[-1] if failed else None)
-        for entry, outcome in zip(landed.entries, batch.outcomes, strict=True):
-            _answer(entry, outcome)
+        failed = [one for one in batch.outcomes if isinstance(one, StoreError)]
+        self._record_failure(failed[-1] if failed else None)
+        for entry, one in zip(outcome.entries, batch.outcomes, strict=True):
+            _deliver_to(entry, one)
         self._service.publish(batch)
 
-    def _note(self, outcome: Exception | None) -> None:
+    def _record_failure(self, outcome: Exception | None) -> None:
         if outcome is None:
             self.failure = None
         elif isinstance(outcome, StoreError):
@@ -197,14 +210,14 @@ class ThreadedCommitter:
                 log.error(events.STORE_FAILED, error=str(outcome))
             self.failure = outcome
 
-    # -- a store that stalls --------------------------------------------------------------------------------------
+    # -- a store that stalls -----------------------------------------------------------------------------------------
 
     def _refusal(self, size_bytes: int) -> QueueError | None:
-        if len(self._queued) >= MAX_QUEUED_STEPS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
+        if len(self._queued) >= MAX_QUEUED_OPERATIONS or self._held_bytes + size_bytes > MAX_HELD_BYTES:
             return self._too_many()
-        if self._hands.idle or not self._flights:
+        if self._threads.idle or not self._commits:
             return None
-        latest_at = max(flight.began_at for flight in self._flights)
+        latest_at = max(commit.began_at for commit in self._commits)
         if self._clock.monotonic() - latest_at > STALLED_SECONDS:
             return StoreUnavailableError(
                 f"the store has not answered for {STALLED_SECONDS:g} s; nothing was done: try again"
@@ -214,35 +227,37 @@ class ThreadedCommitter:
     def _too_many(self) -> QueueError:
         return StoreUnavailableError(
             f"{len(self._queued)} calls wait for the store, {self._held_bytes >> 20} MiB in all, and this server keeps "
-            f"at most {MAX_QUEUED_STEPS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
+            f"at most {MAX_QUEUED_OPERATIONS} or {MAX_HELD_BYTES >> 20} MiB; nothing was done: try again"
         )
 
-    def _look_after(self) -> None:
-        """Tell those who have waited too long."""
+    def _expire_overdue(self) -> None:
+        """Answer the callers that have waited too long with an error."""
         now = self._clock.monotonic()
-        while self._queued and now - self._queued[0].asked_at > QUEUED_SECONDS:
+        while self._queued and now - self._queued[0].submitted_at > MAX_QUEUED_SECONDS:
             entry = self._queued.popleft()
             self._held_bytes -= entry.size_bytes
-            told = f"the store has kept this call waiting for {QUEUED_SECONDS:g} s; nothing was done: try again"
-            tell(entry.done, StoreUnavailableError(told))
-        for flight in list(self._flights):
-            if now - flight.began_at > UNDER_WAY_SECONDS:
-                self._give_up(flight)
+            detail = f"the store has kept this call waiting for {MAX_QUEUED_SECONDS:g} s; nothing was done: try again"
+            deliver(entry.done, StoreUnavailableError(detail))
+        for commit in list(self._commits):
+            if now - commit.began_at > MAX_COMMIT_SECONDS:
+                self._give_up(commit)
         loop = asyncio.get_running_loop()
-        self._watch = loop.call_later(WATCH_SECONDS, self._look_after) if self._queued or self._flights else None
+        self._check_timer = (
+            loop.call_later(CHECK_SECONDS, self._expire_overdue) if self._queued or self._commits else None
+        )
 
-    def _give_up(self, flight: _Flight) -> None:
-        for entry in flight.entries:
-            if not entry.is_told:
-                told = f"the store has not answered for {UNDER_WAY_SECONDS:g} s: it may have taken effect"
-                error = OutcomeUnknownError(f"{told}; look before repeating")
-                entry.is_told = True
-                self._note(error)
-                tell(entry.done, error)
+    def _give_up(self, commit: _Commit) -> None:
+        for entry in commit.entries:
+            if not entry.is_answered:
+                detail = f"the store has not answered for {MAX_COMMIT_SECONDS:g} s: it may have taken effect"
+                error = OutcomeUnknownError(f"{detail}; look before repeating")
+                entry.is_answered = True
+                self._record_failure(error)
+                deliver(entry.done, error)
 
 
-def _answer(entry: _Entry, outcome: object) -> None:
-    if not entry.is_told:
-        tell(entry.done, outcome)
+def _deliver_to(entry: _Entry, outcome: object) -> None:
+    if not entry.is_answered:
+        deliver(entry.done, outcome)
     elif entry.late is not None:
-        tell(entry.late, outcome)
+        deliver(entry.late, outcome)

@@ -1,1 +1,1 @@
-"""Connections of the HTTP server, from the socket to a request."""
+"""HTTP/1.1 connections of the server, from the socket to a request."""

@@ -1,7 +1,9 @@
-"""Bounds on the connections of one listener: how many there are, how long each may take, and what is logged of them."""
+"""Bounds on the connections of a listener: their number, the time each may take, and how often they are logged."""
 
+import asyncio
+import errno
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -9,51 +11,62 @@ import structlog
 from queue_core.server import events
 
 HEAD_SECONDS: Final = 10
-"""From the first byte of a head (of a new connection: from its begin) to the last."""
+"""Seconds for a request's head: from its first byte (of a new connection: from its start) to the last."""
 IDLE_SECONDS: Final = 75
-"""Between an answer and the next request; clients of ours let go of a connection before (`http_api/transport.py`)."""
+"""Seconds between an answer and the next request; our clients close a connection earlier (`http_api/transport.py`)."""
 BODY_WINDOW_SECONDS: Final = 10
+"""Seconds over which the rate of a body is measured."""
 MIN_BODY_RATE: Final = 1 << 10
-"""Bytes a second of a body, on average over each window; a link of 1990 is quicker."""
+"""Bytes a second of a body, at least, on average over each window."""
 LINGER_SECONDS: Final = 30
+"""Seconds for which a connection is read after its last answer. Most clients read no answer before they have sent
+all of their request, and would miss that of a connection closed meanwhile (RFC 9112, 9.6)."""
 MAX_DROPPED_BYTES: Final = 256 << 20
-"""How long and how much of what follows a last answer is read and dropped: most clients read no answer before they
-have sent all of their request, and one whose connection is closed meanwhile may never see it (RFC 9112, 9.6)."""
+"""Bytes that are read, and dropped, after a last answer."""
 REFUSED_SECONDS: Final = 2
-"""The same for a connection over the limit."""
+"""The same as `LINGER_SECONDS` for a connection over the limit."""
 MAX_REFUSED: Final = 32
-"""Connections over the limit that are answered at a time; more are closed without an answer."""
+"""Connections over the limit that are answered at a time; further ones are closed without an answer."""
 MAX_CONNECTIONS: Final = 50_000
+"""Connections of a listener, whatever the limit of descriptors."""
 MIN_CONNECTIONS: Final = 16
+"""Connections of a listener, at least."""
 MIN_SPARE_FILES: Final = 64
-"""Descriptors that are left for the store, workers and logs, at least; a quarter of all where that is more."""
+"""Descriptors left for the store, workers and logs, at least; a quarter of all where that is more."""
 LOG_SECONDS: Final = 10.0
-"""One event of a kind in so many seconds: a client must not be able to fill the log."""
+"""Seconds between two log entries of one event: a client must not be able to fill the log."""
+ACCEPTED_AT_ONCE: Final = 16
+"""Connections accepted in one round of the loop. asyncio tries all of them again after a failure, and reports each:
+with the length of the kernel's queue it would do nothing else."""
+RECOVERED_SECONDS: Final = 3.0
+"""Seconds without another failure after which connections are accepted again."""
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Errors of `accept` when descriptors or memory have run out."""
 
 log = structlog.get_logger()
 
 
-def most_connections(files: int) -> int:
-    """How many connections a process with so many descriptors takes."""
+def max_connections_for(files: int) -> int:
+    """Return how many connections a process with this limit of descriptors takes."""
     return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, files - max(MIN_SPARE_FILES, files // 4)))
 
 
 class Connections:
-    """What the connections of one listener share. Lives in its loop."""
+    """State shared by the connections of one listener. Lives in its loop."""
 
     def __init__(self, now: Callable[[], float], *, most: int | None = None) -> None:
         """Args:
-        now: the loop's time, in seconds.
+        now: returns the loop's time, in seconds.
         most: connections at once; chosen by the process's limit of descriptors when left out.
         """
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.most = most_connections(files) if most is None else most
+        self.most = max_connections_for(files) if most is None else most
         self._now = now
         self._logged_at: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 
-    def warn(self, event: str, **told: object) -> None:
-        """Log an event that a client caused, unless one of its kind was logged just now."""
+    def warn(self, event: str, **values: object) -> None:
+        """Log an event that a client caused, unless the same event was logged just now."""
         now = self._now()
         last = self._logged_at.get(event)
         if last is not None and now - last < LOG_SECONDS:
@@ -61,9 +74,47 @@ class Connections:
             return
         self._logged_at[event] = now
         left_out = self._left_out.pop(event, 0)
-        log.warning(event, **told, **({"left_out": left_out} if left_out else {}))
+        log.warning(event, **values, **({"left_out": left_out} if left_out else {}))
 
     def over_limit(self) -> None:
         """Log that a connection is refused."""
         fix = "raise LimitNOFILE, or ulimit -n; look for clients that leave connections open"
         self.warn(events.CONNECTION_REFUSED, limit=self.most, fix=fix)
+
+
+class AcceptErrors:
+    """Logs when no descriptor is left for another connection: once, and once more when that is over.
+
+    Callers wait meanwhile in the kernel's queue of connections; asyncio tries again every second. It is the exception
+    handler of its loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._refused_at = 0.0
+        self._is_refusing = False
+        loop.set_exception_handler(self._handle)
+
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: Mapping[str, object]) -> None:
+        error = context.get("exception")
+        if not (
+            isinstance(error, OSError) and error.errno in _NO_DESCRIPTOR and "accept" in str(context.get("message"))
+        ):
+            message = str(context.get("message", ""))
+            log.error(events.LOOP_FAILED, message=message, exc_info=error if isinstance(error, Exception) else None)
+            return
+        self._refused_at = loop.time()
+        if self._is_refusing:
+            return
+        self._is_refusing = True
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        log.error(events.CONNECTIONS_REFUSED, error=error.strerror, limit=limit, fix="raise LimitNOFILE, or ulimit -n")
+        loop.call_later(RECOVERED_SECONDS, self._check_recovered)
+
+    def _check_recovered(self) -> None:
+        left = self._refused_at + RECOVERED_SECONDS - self._loop.time()
+        if left > 0:
+            self._loop.call_later(left, self._check_recovered)
+            return
+        self._is_refusing = False
+        log.info(events.CONNECTIONS_ACCEPTED)

@@ -1,11 +1,12 @@
-"""The short way of the hot verbs: from uvicorn's parser to the verb and back in one write, without an ASGI task.
+"""The fast path: from uvicorn's parser to the verb and back in one write, without an ASGI task (ADR 6).
 
-Costs a third of the ASGI way. Everything else, and whatever is out of the ordinary (a second request before the first
-is answered, `Expect: 100-continue`), takes uvicorn's own way to the application.
+It costs a third of the ASGI path. Regular endpoints, and what is unusual (a second request before the first is
+answered, `Expect: 100-continue`), take uvicorn's path to the application.
 """
 
 import asyncio
 import select
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -13,34 +14,91 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
-from queue_core.server.fast_path import JSON, FastEndpoint, FastVerbs, ReplyCallback, new_request
+from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastVerbs, Reply, new_request
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
-from queue_core.server.http.known_heads import KnownHead, known_head
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.problems import body_too_large
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
 RPC_PATH = appengine.PATH.encode()
-GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+HANG_UP_EVENTS = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+"""Events of `poll` which say that the client closed its connection."""
+MAX_KNOWN_BYTES = 2 << 10
+"""Size of a head that is remembered; a longer one is parsed each time, as thousands of connections each keep one."""
+MAX_KEY_BYTES = 128
+"""Size of an `Idempotency-Key` behind a known head, at most."""
+END_OF_HEAD = b"\r\n\r\n"
+KEY_LINE = b"\r\nidempotency-key: "
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """The head of a request, recognised by its bytes when it comes again on its connection (ADR 6).
+
+    A worker that goes from task to task sends one head for hours; only the `Idempotency-Key` at its end changes.
+
+    Args:
+        head: the head up to the key, or to its end where there is none.
+        tail_bytes: the number of bytes after the key: the end of the head, and the body.
+        headers: the parsed headers, without the key.
+    """
+
+    head: bytes
+    tail_bytes: int
+    headers: Headers
+    is_keyed: bool
+
+    def read(self, data: bytes) -> tuple[bytes | None, bytes] | None:
+        """Return the key and the body of a request that has this head; None if `data` is anything else."""
+        if not data.startswith(self.head):
+            return None
+        begin, end = len(self.head), len(data) - self.tail_bytes
+        if not begin <= end <= begin + MAX_KEY_BYTES:
+            return None
+        if data.find(b"\r", begin) != end or not data.startswith(END_OF_HEAD, end):
+            return None
+        return data[begin:end] if self.is_keyed else None, data[end + len(END_OF_HEAD) :]
+
+
+def known_head(data: bytes, headers: Headers, *, body_bytes: int) -> KnownHead | None:
+    """Return the head of a request that has just been parsed; None if it can't be recognised again.
+
+    Args:
+        data: the bytes that have arrived.
+        headers: the headers of the request.
+        body_bytes: the length of its body. With more bytes behind the head, the body came in chunks, or more requests
+            follow.
+    """
+    end = data.find(END_OF_HEAD, 0, MAX_KNOWN_BYTES)
+    if end < 0 or end + len(END_OF_HEAD) + body_bytes != len(data):
+        return None
+    key_at = data.rfind(KEY_LINE, 0, end)
+    is_keyed = key_at >= 0 and b"\r" not in data[key_at + len(KEY_LINE) : end]
+    if not is_keyed and any(name == IDEMPOTENCY_HEADER for name, _ in headers):
+        return None
+    head = data[: key_at + len(KEY_LINE) if is_keyed else end]
+    return KnownHead(
+        head, len(data) - end, [header for header in headers if header[0] != IDEMPOTENCY_HEADER], is_keyed=is_keyed
+    )
 
 
 class FastCycle(RequestResponseCycle):
-    """A request on the short way; has what uvicorn asks of a request that is under way."""
+    """A request on the fast path; has the attributes that uvicorn expects of a request under way."""
 
     message_event = asyncio.Event()
-    """uvicorn sets it when the caller hangs up; nobody here waits for it, so that one does for all."""
+    """Set by uvicorn when the caller hangs up. Nothing waits for it here, so one serves all."""
 
-    def __init__(self, door: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
-        self.door = door
+    def __init__(self, endpoint: FastEndpoint, verb: str, queue: str, headers: Headers, *, keep_alive: bool) -> None:
+        self.endpoint = endpoint
         self.verb = verb
         self.queue = queue
         self.headers = headers
         self.keep_alive = keep_alive
         self.body = bytearray()
         self.is_admitted = False
-        self.held_bytes = 0
+        self.reserved_bytes = 0
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
@@ -48,24 +106,24 @@ class FastCycle(RequestResponseCycle):
 
 
 class FastProtocol(HttpConnection):
-    """A connection with the short way in it."""
+    """A connection with the fast path."""
 
-    hot: FastVerbs
+    fast_verbs: FastVerbs
     appengine: FastEndpoint
     max_body_bytes: int
     usual_head: tuple[object, bytes] = (None, b"")
-    """The head of nearly every answer, and uvicorn's headers that it was made with."""
+    """The head of nearly every answer, and uvicorn's headers that it was made of."""
     known: tuple[KnownHead, FastEndpoint, str, str] | None = None
-    """The head of the last request that came alone, and its door, verb and queue."""
+    """The head of the last request that came alone, with its endpoint, verb and queue."""
 
     def data_received(self, data: bytes) -> None:
-        """A request whose head is known goes past the parser."""
+        """Start a request at once if its head is known; parse everything else."""
         before = self.cycle
         if not self.is_between or (before is not None and not before.response_complete):
             super().data_received(data)
         elif self.known is not None and (found := self.known[0].read(data)) is not None:
-            (head, door, verb, queue), (key, body) = self.known, found
-            cycle = self.cycle = FastCycle(door, verb, queue, head.headers, keep_alive=True)
+            (head, endpoint, verb, queue), (key, body) = self.known, found
+            cycle = self.cycle = FastCycle(endpoint, verb, queue, head.headers, keep_alive=True)
             cycle.more_body = False
             self._start(cycle, body, key=key)
         else:
@@ -73,24 +131,24 @@ class FastProtocol(HttpConnection):
             self._learn(data, before)
 
     def _learn(self, data: bytes, before: object) -> None:
-        """Know the head of a request that has just been parsed, if it was let in and is here as a whole."""
+        """Remember the head of a request that has just been parsed, if it was admitted and arrived whole."""
         cycle = self.cycle
         if cycle is before or not isinstance(cycle, FastCycle):
             return
         if cycle.keep_alive and cycle.is_admitted and self.is_between:
             head = known_head(data, cycle.headers, body_bytes=len(cycle.body))
             if head is not None:
-                self.known = head, cycle.door, cycle.verb, cycle.queue
+                self.known = head, cycle.endpoint, cycle.verb, cycle.queue
 
     def begin(self) -> None:
-        """Choose the way. On the short one the caller is let in, or refused, before any of the body is collected."""
-        cycle = self._hot_cycle()
+        """Choose the path. On the fast one the caller is admitted, or refused, before any of the body is collected."""
+        cycle = self._fast_cycle()
         if cycle is None:
             super().begin()
             return
         self.cycle = cycle
         try:
-            cycle.held_bytes = cycle.door.admit(cycle.verb, cycle.headers, self.body_length)
+            cycle.reserved_bytes = cycle.endpoint.admit(cycle.verb, cycle.headers, self.body_length)
         except Exception as error:  # noqa: BLE001 - the top of a request
             self._refuse(cycle, error)
             return
@@ -99,7 +157,7 @@ class FastProtocol(HttpConnection):
             self._refuse(cycle, body_too_large(self.max_body_bytes))
 
     def on_body(self, body: bytes) -> None:
-        """Collect; refuse a body that is too large as soon as that is known."""
+        """Collect the body; refuse one that is too large as soon as that is known."""
         cycle = self.cycle
         if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_body(body)
@@ -115,18 +173,18 @@ class FastProtocol(HttpConnection):
             cycle.body += body
 
     def on_message_complete(self) -> None:
-        """Start."""
+        """Start the request, which has arrived whole."""
         cycle = self.cycle
         if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_message_complete()
             return
         self.is_between = True
         cycle.more_body = False
-        if not cycle.response_complete:  # else it was refused, and its body has been read
+        if not cycle.response_complete:  # else it was refused
             self._start(cycle, bytes(cycle.body))
 
     def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
-        cycle.call = cycle.door.start(
+        cycle.call = cycle.endpoint.start(
             new_request(
                 cycle.verb,
                 cycle.queue,
@@ -140,32 +198,32 @@ class FastProtocol(HttpConnection):
         )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The caller hung up, or its link is dead. A lease that was answered stays granted: it may have been read."""
+        """Cancel the call of a caller that hung up. A lease that was answered stays granted: it may have been read."""
         cycle = self.cycle
         super().connection_lost(exc)
         if isinstance(cycle, FastCycle) and not cycle.response_complete:
-            self._let_go(cycle)
+            self._free(cycle)
             if cycle.call is not None:
-                self.hot.hang_up(cycle.call)
+                self.fast_verbs.cancel(cycle.call)
 
     def _refuse(self, cycle: FastCycle, error: Exception) -> None:
-        """Answer, and read the body only to drop it: a small one is over soon, and the connection can be used again."""
+        """Answer, and drop the body: if it is small, the connection can be used again."""
         is_short = (self.body_length or 0) <= MAX_UNREAD_BYTES and len(cycle.body) <= MAX_UNREAD_BYTES
         cycle.keep_alive = cycle.keep_alive and is_short
-        self._reply(cycle, cycle.door.refuse(error))
+        self._reply(cycle, cycle.endpoint.refuse(error))
         cycle.body.clear()
 
     def linger(self, *, seconds: int = LINGER_SECONDS) -> None:
-        """See `HttpConnection.linger`; no request is known by its head any more."""
+        """See `HttpConnection.linger`; no head is recognised any more."""
         self.known = None
         super().linger(seconds=seconds)
 
-    def _let_go(self, cycle: FastCycle) -> None:
-        if cycle.held_bytes:
-            cycle.door.let_go(cycle.held_bytes)
-            cycle.held_bytes = 0
+    def _free(self, cycle: FastCycle) -> None:
+        if cycle.reserved_bytes:
+            cycle.endpoint.free(cycle.reserved_bytes)
+            cycle.reserved_bytes = 0
 
-    def _hot_cycle(self) -> FastCycle | None:
+    def _fast_cycle(self) -> FastCycle | None:
         url = self.url
         is_rpc = url == RPC_PATH
         if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
@@ -180,23 +238,23 @@ class FastProtocol(HttpConnection):
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
         if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
             return None
-        return FastCycle(self.hot, verb, queue, self.headers, keep_alive=keep_alive)
+        return FastCycle(self.fast_verbs, verb, queue, self.headers, keep_alive=keep_alive)
 
-    def _reply(self, cycle: FastCycle, reply: ReplyCallback) -> None:
+    def _reply(self, cycle: FastCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
             return
         defaults = self.server_state.default_headers
-        if reply.status != 200 or reply.headers or reply.media_type is not JSON or not cycle.keep_alive:
+        if reply.status != 200 or reply.headers or reply.media_type is not JSON_TYPE or not cycle.keep_alive:
             head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
         else:
-            if self.usual_head[0] is not defaults:  # another date, once a second
+            if self.usual_head[0] is not defaults:  # a new date, once a second
                 type(self).usual_head = (defaults, head_of(reply, defaults, keep_alive=True))
             head = self.usual_head[1]
         self.transport.write(b"%b%d\r\n\r\n%b" % (head, len(reply.body), reply.body))
         cycle.response_complete = True
-        cycle.call = None  # which knows us: without a circle all of it goes at once, and the collector finds nothing
-        if cycle.held_bytes:
-            self._let_go(cycle)
+        cycle.call = None  # breaks a reference cycle, which the garbage collector would have to find
+        if cycle.reserved_bytes:
+            self._free(cycle)
         if not cycle.keep_alive:
             if cycle.more_body:
                 self.linger()
@@ -205,19 +263,20 @@ class FastProtocol(HttpConnection):
         self.on_response_complete()
 
     def _is_gone(self) -> bool:
-        """Ask the socket: the loop may not have got round to telling us. May be called in another thread."""
+        """Return whether the caller hung up, from the socket, as the loop may not have noticed. Any thread may call
+        this."""
         if self.transport.is_closing():
             return True
         poller = select.poll()
         try:
-            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), GONE)
+            poller.register(cast("int", self.transport.get_extra_info("socket").fileno()), HANG_UP_EVENTS)
         except ValueError:
-            return True  # closed this very moment
+            return True  # closed a moment ago
         return bool(poller.poll(0))
 
 
-def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
-    """The head of an answer, as far as the size of its body."""
+def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
+    """Return the head of an answer, up to the size of its body."""
     parts = [STATUS_LINE[reply.status]]
     for name, value in (*defaults, *reply.headers):
         parts += (name, b": ", value, b"\r\n")
@@ -228,12 +287,12 @@ def head_of(reply: ReplyCallback, defaults: list[tuple[bytes, bytes]], *, keep_a
     return b"".join(parts)
 
 
-def hot_protocol(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
-    """The protocol class of one server, as uvicorn wants it: a class."""
+def fast_protocol_class(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
+    """Return the protocol class of one server: uvicorn takes a class."""
 
     class ServerProtocol(FastProtocol):
         shared = connections
-        hot = core.hot
+        fast_verbs = core.fast_verbs
         appengine = core.appengine
         max_body_bytes = limit
 

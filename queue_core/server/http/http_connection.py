@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection: uvicorn's, with bounds on what a stranger can make it hold, and for how long.
+"""One HTTP/1.1 connection: uvicorn's, with bounds on the memory and time that a stranger can make it take.
 
 A request to change to another protocol is ignored. Time is counted in ticks of a second by the server's one sweep.
 """
@@ -16,45 +16,47 @@ from queue_core.server.http.connections import Connections
 from queue_core.server.problems import MEDIA_TYPE, Problem, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
-"""Of a head, and of whatever else is no body: the trailers and extensions of chunks."""
+"""Bytes of a head, and of trailers and the extensions of chunks."""
 MAX_UNREAD_BYTES: Final = 64 << 10
-"""So much of a body that nobody wants is read for the sake of the connection; one with more is closed."""
-_NOTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
-_OTHER_PROTOCOL: Final = frozenset({b"upgrade", b"http2-settings"})
+"""Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
+_RECORDED_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
+"""Headers whose values the bounds depend on."""
+_UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
+"""Headers that ask for another protocol."""
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol, bounded."""
+    """uvicorn's protocol with bounds."""
 
     shared: Connections
 
     is_between = True
-    """Whether the parser is between two requests, so that what arrives next is the beginning of one."""
+    """Whether the parser is between two requests, so that the next bytes start one."""
     is_in_head = False
     is_ending = False
-    """Whether the last answer was written: what arrives is dropped until the other end closes."""
+    """Whether the last answer was written: what arrives is dropped until the client closes."""
     asks_upgrade = False
     is_begun = False
-    """Whether the request that arrives was begun: `cycle` is its own then, not that of the one before."""
+    """Whether the arriving request was begun: then `cycle` is its own, not that of the request before."""
     body_length: int | None = 0
-    """What the head says of the body; None in chunks."""
+    """The length of the body as the head declares it; None in chunks."""
     ticks = 0
-    """Since the connection, its request or its silence began."""
+    """Seconds since the connection, its request or its silence began."""
     host_count = 0
     is_understood = False
-    """Whether what arrived last had the end of a head or a piece of a body in it."""
+    """Whether the last bytes had the end of a head or a part of a body in them."""
     window_bytes = 0
-    """Of a body, in the present window."""
+    """Bytes of a body in the present window."""
     loose_bytes = 0
-    """Since the last thing that was understood: a whole head, or a piece of a body."""
+    """Bytes since the last complete head or part of a body."""
     dropped_bytes = 0
     unsent_bytes = 0
     seconds_left = bounds.LINGER_SECONDS
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parse; what is not HTTP, or has a head without end, is refused."""
+        """Parse; refuse what is not HTTP, and a head that is too large."""
         if self.is_ending:
             self._drop(len(data))
             return
@@ -72,7 +74,7 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_head()
 
     def _feed_again(self, rest: memoryview) -> None:
-        """Parse the request that asked for another protocol as if it had not, and what is behind its head."""
+        """Parse the request that asked for another protocol as if it had not, and the bytes behind its head."""
         while not (self.is_ending or self.transport.is_closing()):
             head = self._head_without_upgrade()
             self.parser = httptools.HttpRequestParser(self)
@@ -87,23 +89,23 @@ class HttpConnection(HttpToolsProtocol):
                 self._refuse_broken(error)
 
     def _head_without_upgrade(self) -> bytes:
-        """The request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
+        """Return the request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
 
         The parser takes all that follows such a head for the other protocol, a body too.
         """
         parts = [b"%b %b HTTP/%b\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
         for name, value in self.headers:
-            told = value
-            if name in _OTHER_PROTOCOL:
+            kept = value
+            if name in _UPGRADE_HEADERS:
                 continue
             if name == b"connection":
                 tokens = [token.strip() for token in value.split(b",")]
-                told = b", ".join([token for token in tokens if token.lower() not in _OTHER_PROTOCOL])
-            parts.append(b"%b: %b\r\n" % (name, told))
+                kept = b", ".join([token for token in tokens if token.lower() not in _UPGRADE_HEADERS])
+            parts.append(b"%b: %b\r\n" % (name, kept))
         return b"".join([*parts, b"\r\n"])
 
     def on_message_begin(self) -> None:
-        """Count anew."""
+        """Reset the counts."""
         self.is_between = False
         self.is_in_head = True
         self.asks_upgrade = self.is_begun = False
@@ -111,15 +113,15 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """As uvicorn does, and note what bounds are about; a trailer is no header."""
+        """Record a header, and the values that the bounds need; a trailer is ignored."""
         if not self.is_in_head:
             return
         name = name.lower()
-        if name in _NOTED:
-            self._note(name, value)
+        if name in _RECORDED_HEADERS:
+            self._record_header(name, value)
         self.headers.append((name, value))
 
-    def _note(self, name: bytes, value: bytes) -> None:
+    def _record_header(self, name: bytes, value: bytes) -> None:
         if name == b"host":
             self.host_count += 1
         elif name == b"content-length":
@@ -130,7 +132,7 @@ class HttpConnection(HttpToolsProtocol):
             self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
-        """Look at the head, then begin; after a last answer nothing more is begun."""
+        """Check the head, then begin the request, unless the last answer was written."""
         self.is_in_head = False
         self.is_understood = True
         self.window_bytes = self.ticks = 0
@@ -157,7 +159,7 @@ class HttpConnection(HttpToolsProtocol):
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
-        """Count, and pass on unless nobody wants it any more."""
+        """Count a part of a body, and pass it on unless the request was answered."""
         self.is_understood = True
         self.window_bytes += len(body)
         if self.is_ending:
@@ -168,22 +170,22 @@ class HttpConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def pass_over(self, count: int) -> None:
-        """A part of a body that nobody wants any more: of a long one the connection ends."""
+        """Drop a part of a body after the answer; the connection of a long one ends."""
         self.dropped_bytes += count
         if self.dropped_bytes > MAX_UNREAD_BYTES:
             self.linger()
 
     def on_message_complete(self) -> None:
-        """The request is here."""
+        """Pass on that the request has arrived whole."""
         if self.asks_upgrade or self.is_ending:
             return
         self.is_between = True
         super().on_message_complete()
 
-    # -- what is answered ---------------------------------------------------------------------------------------------
+    # -- answering ---------------------------------------------------------------------------------------------------
 
     def on_response_complete(self) -> None:
-        """As uvicorn does, without a timer for each connection: see `tick`."""
+        """Wait for the next request. Unlike uvicorn's, this needs no timer per connection: see `tick`."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -193,7 +195,7 @@ class HttpConnection(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
 
     def end(self, problem: Problem) -> None:
-        """Refuse, and let the connection end; without a word where an answer before it is not out yet."""
+        """Refuse, and end the connection; without an answer where the one before is not written yet."""
         cycle = self.cycle
         if self.is_ending or self.transport.is_closing():
             return
@@ -212,12 +214,12 @@ class HttpConnection(HttpToolsProtocol):
         self.linger()
 
     def linger(self, *, seconds: int = bounds.LINGER_SECONDS) -> None:
-        """Write no more; drop what still arrives until the other end closes, for a while."""
+        """Write no more; drop what still arrives until the client closes, for `seconds` at most."""
         self.is_ending = True
         self.is_begun = False
         self.seconds_left = seconds
         self.ticks = 0
-        with contextlib.suppress(OSError):  # it closed meanwhile
+        with contextlib.suppress(OSError):  # the client closed meanwhile
             self.flow.resume_reading()
             self.transport.write_eof()
 
@@ -230,20 +232,20 @@ class HttpConnection(HttpToolsProtocol):
         self.end(refusal(431, "head-too-large", f"the head of a request must be at most {MAX_HEAD_BYTES} bytes"))
 
     def _refuse_broken(self, error: Exception) -> None:
-        told = str(error.__context__ or error)[:200]
-        self.shared.warn(events.REQUEST_MALFORMED, error=told)
-        self.end(refusal(400, "malformed-request", f"this is not HTTP/1.1: {told}"))
+        reason = str(error.__context__ or error)[:200]
+        self.shared.warn(events.REQUEST_MALFORMED, error=reason)
+        self.end(refusal(400, "malformed-request", f"this is not HTTP/1.1: {reason}"))
 
-    # -- time ---------------------------------------------------------------------------------------------------------
+    # -- time --------------------------------------------------------------------------------------------------------
 
     @property
     def _is_in_body(self) -> bool:
         return not self.is_between and not self.is_in_head
 
     def tick(self) -> None:
-        """A second has passed: end what has had its time."""
+        """Count a second, and end what has taken too long."""
         unsent = self.transport.get_write_buffer_size()
-        if unsent != self.unsent_bytes:  # an answer on its way
+        if unsent != self.unsent_bytes:  # an answer is being sent
             self.unsent_bytes = unsent
             self.ticks = 0
         self.ticks += 1
@@ -254,7 +256,7 @@ class HttpConnection(HttpToolsProtocol):
         elif self._is_in_body:
             self._tick_body()
         elif cycle is not None and not cycle.response_complete:
-            self.ticks = 0  # it is our turn
+            self.ticks = 0  # the server is at work
         elif self.is_in_head:
             if self.ticks > bounds.HEAD_SECONDS:
                 self._time_out("head", f"the head of a request must be here within {bounds.HEAD_SECONDS} s")
@@ -266,7 +268,7 @@ class HttpConnection(HttpToolsProtocol):
             if self.ticks > bounds.LINGER_SECONDS:
                 self.transport.abort()
         elif self.flow.read_paused:
-            self.ticks = self.window_bytes = 0  # it is our turn
+            self.ticks = self.window_bytes = 0  # the server is at work
         elif self.ticks >= bounds.BODY_WINDOW_SECONDS:
             if self.window_bytes < bounds.BODY_WINDOW_SECONDS * bounds.MIN_BODY_RATE:
                 rate = f"{bounds.MIN_BODY_RATE} bytes a second"
@@ -292,7 +294,7 @@ class HttpConnection(HttpToolsProtocol):
         self.linger(seconds=bounds.REFUSED_SECONDS)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Not used: see `tick`."""
+        """Do nothing: see `tick`."""
 
     def _unset_keepalive_if_required(self) -> None:
-        """There is no timer."""
+        """Do nothing: there is no timer."""

@@ -1,4 +1,4 @@
-"""Read the body of an ASGI request, within a limit that its head is held to before a byte of it is asked for."""
+"""Read the body of an ASGI request, within a limit that is checked against its head before any of it is read."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from queue_core.server.problems import body_too_large
 
 
 def body_length(headers: Headers) -> int | None:
-    """The length of a body as its head tells it; None in chunks."""
+    """Return the length of a body as its head declares it; None in chunks."""
     found: int | None = 0
     for name, value in headers:
         if name == b"content-length" and value.isdigit():
@@ -23,9 +23,9 @@ def body_length(headers: Headers) -> int | None:
 async def read_body(
     headers: Headers, receive: Receive, *, limit: int, too_large: Callable[[int], Exception] = body_too_large
 ) -> bytes:
-    """The whole body. Raises `too_large(limit)`, at once where the head tells it, and `ClientDisconnect`."""
+    """Return the whole body. Raises `too_large(limit)`, at once where the head declares it, and `ClientDisconnect`."""
     if (body_length(headers) or 0) > limit:
-        raise too_large(limit)  # before the first `receive`, which tells a client that asks to go on
+        raise too_large(limit)  # before `receive`, which answers `Expect: 100-continue`
     parts: list[bytes] = []
     size = 0
     while True:

@@ -1,1 +1,1 @@
-"""Callers that wait for tasks. `call`: the life of a lease call; `waiting`: the watch over the queues waited on."""
+"""Callers that wait for tasks: `call` is the life of one lease call, `waiting` the watch over the queues."""

@@ -1,9 +1,9 @@
-"""The life of one call of lease or exchange: it leases in a turn, waits if there was nothing, and is answered once.
+"""The life of one call of lease or exchange: lease in a transaction, wait if there was nothing, answer once.
 
-    start -> turn -> answered        with leases, or with none for a caller who does not wait
-              ^ |
-        retry | v
-              waits -> answered      with none: the time is up, the server stops, or its client called once more
+    start -> lease -> answered       with leases, or with none for a caller that does not wait
+              ^  |
+        retry |  v
+              waits -> answered      with none: the time is up, the server stops, or its client sent another call
 
 `cancel` ends it at any point: the caller hung up.
 """
@@ -15,30 +15,29 @@ from functools import partial
 from typing import Protocol
 
 from queue_core.errors import QueueError, StoreError
-from queue_core.fast_values import builder
-from queue_core.server.commit.committer import Committer
-from queue_core.server.leases.presence import Presence
-from queue_core.server.leases.waiters import Activity
-from queue_core.service import QueueService, Step
+from queue_core.fast_values import fast_constructor
+from queue_core.server.commit.group_commit import Committer
+from queue_core.server.leases.waiters import Activity, Presence
+from queue_core.service import Operation, QueueService
 from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
 OVERTIME_SECONDS = 1.0
-"""How long an answer of the store is awaited when the time is up meanwhile."""
+"""Seconds for which the store's answer is awaited after the time of a call is up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """What a call is answered with."""
+    """The answer to a call: what was granted, and the tokens that were not current (`lost`)."""
 
     granted: Granted
     lost: tuple[str, ...] = ()
 
 
-new_answer = builder(LeaseAnswer)
-NOTHING = Granted(())
-WAITED = ".w"
+new_answer = fast_constructor(LeaseAnswer)
+NO_LEASES = Granted(())
+WAITED_SUFFIX = ".w"
 """Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
 
 
@@ -47,7 +46,7 @@ class WaitingRoom(Protocol):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nobody may wait any more."""
+        """Whether no caller may wait any more."""
 
     def changes(self, queue: str) -> int:
         """Return the number of changes of a queue that this server knows of. Any thread may call this."""
@@ -56,18 +55,18 @@ class WaitingRoom(Protocol):
         """Wait: the call is retried when there may be a task for it, at once if the queue has changed meanwhile."""
 
     def leave(self, call: "LeaseCall") -> bool:
-        """Wait no more; False when the call did not wait."""
+        """Stop waiting; False when the call did not wait."""
 
 
 class Sessions:
-    """The latest lease call of each client. A client has one call under way: a later one means that its connection was
-    cut, and that nobody reads the answer of the one before."""
+    """The latest lease call of each client. A client has one call under way: a later one means that its connection
+    was cut and that it does not read the answer of the call before."""
 
     def __init__(self) -> None:
         self._latest: dict[str, LeaseCall] = {}
 
     def begin(self, call: "LeaseCall") -> "LeaseCall | None":
-        """Note a call that came, and return the one that it supersedes."""
+        """Record a call that came, and return the one that it supersedes."""
         if call.client_call is None:
             return None
         before = self._latest.get(call.client_call.session)
@@ -81,7 +80,7 @@ class Sessions:
         return before
 
     def is_superseded(self, call: "LeaseCall") -> bool:
-        """Return whether its client has sent a call once more, or a later one."""
+        """Return whether its client has sent the call again, or a later one."""
         return call.client_call is not None and self._latest.get(call.client_call.session, call) is not call
 
     def end(self, call: "LeaseCall") -> None:
@@ -92,25 +91,26 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What all lease calls of a server share."""
+    """The collaborators that all lease calls of a server share."""
 
     service: QueueService
-    turns: Committer
+    committer: Committer
     waiting: WaitingRoom
     presence: Presence = field(default_factory=Presence)
     activity: Activity = field(default_factory=Activity)
     sessions: Sessions = field(default_factory=Sessions)
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
-        """Release leases of which nobody knows, as if they had never been granted: not counted, and in their place."""
+        """Release leases that no caller knows of, as if they had never been granted: uncounted, and in their old
+        place."""
         if leases:
             releases = [Release(lease.token, None, "uncounted") for lease in leases]
-            self.turns.submit(lambda turn: turn.release(queue, releases), lambda _outcome: None)
+            self.committer.submit(lambda work: work.release(queue, releases), lambda _outcome: None)
 
 
 @dataclass(slots=True, eq=False)
 class LeaseCall:
-    """One call of lease or exchange. Lives in the server's loop; its steps may run in a thread.
+    """One call of lease or exchange. Lives in the server's loop; its operations may run in a thread.
 
     Args:
         caller: whose activity counts: the worker, or its connection when it gave no name.
@@ -142,7 +142,7 @@ class LeaseCall:
     changes_seen: int = field(default=0, init=False)
     """`WaitingRoom.changes` before it last leased."""
     _has_deleted: bool = field(default=False, init=False)
-    """Whether its deletions took effect: the caller must know, whatever becomes of the lease."""
+    """Whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
     _is_over: bool = field(default=False, init=False)
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -159,12 +159,12 @@ class LeaseCall:
         self._submit(self._exchange)
 
     def retry(self, *, then: Callable[[], None] | None = None) -> None:
-        """Lease, as there may be something by now; wait again if not. `then` is called once that is decided."""
+        """Lease again, as there may be a task now; wait again if not. `then` is called once that is decided."""
         self._submit(self.lease, then=then)
 
     def cancel(self) -> None:
-        """Forget a call whose caller hung up. Leases that it was granted and did not get are given back, but not those
-        of a client that may ask for the same leases again."""
+        """Forget a call whose caller hung up. Leases that it was granted meanwhile are given back, unless its client
+        may ask for the same leases again."""
         if not self._is_over:
             self._leave_presence(hung_up=True)
         self._is_over = True
@@ -174,28 +174,28 @@ class LeaseCall:
 
     def end_empty(self) -> None:
         """Answer that there was nothing to lease."""
-        self._end(LeaseAnswer(NOTHING, self.lost))
+        self._end(LeaseAnswer(NO_LEASES, self.lost))
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error; where the store failed after the deletions, with what became of those."""
+        """Answer with an error; where the store failed after the deletions, with the outcome of those."""
         if self._has_deleted and isinstance(error, StoreError):
             self.end_empty()
         else:
             self._end(error)
 
-    # -- in a turn ------------------------------------------------------------------------------------------------
+    # -- operations --------------------------------------------------------------------------------------------------
 
-    def _exchange(self, turn: UnitOfWork) -> LeaseAnswer:
-        """Delete what is done, and lease."""
+    def _exchange(self, work: UnitOfWork) -> LeaseAnswer:
+        """Delete finished tasks, and lease."""
         if self._is_over and not self.deletions:
-            return LeaseAnswer(NOTHING)  # its caller hung up before its turn
+            return LeaseAnswer(NO_LEASES)  # its caller hung up before this ran
         self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
-            return new_answer(self.grant(turn))
+            return new_answer(self.grant(work))
         call = self.client_call
         if call is not None:
-            self.client_call = replace(call, is_repeat=True)  # should this have to be run again
-        granted, lost = turn.exchange(
+            self.client_call = replace(call, is_repeat=True)  # in case this operation is run again
+        granted, lost = work.exchange(
             self.queue,
             self.deletions,
             count=self.count,
@@ -203,46 +203,46 @@ class LeaseCall:
             tags=self.tags,
             worker=self.worker,
             call=call,
-            room=self.room,
+            allowance=self.room,
         )
         self.lost = tuple(lost)
         if call is not None and call.is_repeat and not granted.leases:
-            granted = self._lease(turn)  # it may have been granted something after it had waited
+            granted = self._lease(work)  # it may have been granted something after it had waited
         return new_answer(granted, self.lost)
 
-    def lease(self, turn: UnitOfWork) -> LeaseAnswer:
+    def lease(self, work: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
-            return LeaseAnswer(NOTHING)
+            return LeaseAnswer(NO_LEASES)
         self.changes_seen = self._context.waiting.changes(self.queue)
-        return LeaseAnswer(self._lease(turn), self.lost)
+        return LeaseAnswer(self._lease(work), self.lost)
 
-    def _lease(self, turn: UnitOfWork) -> Granted:
+    def _lease(self, work: UnitOfWork) -> Granted:
         if self.grant is not None:
-            return self.grant(turn)
+            return self.grant(work)
         call = self.client_call
         if call is not None:
-            call = replace(call, session=call.session + WAITED)
-        return turn.lease(
+            call = replace(call, session=call.session + WAITED_SUFFIX)
+        return work.lease(
             self.queue,
             count=self.count,
             seconds=self.seconds,
             tags=self.tags,
             worker=self.worker,
-            room=self.room,
+            allowance=self.room,
             call=call,
         )
 
-    def _submit(self, step: Step[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
+    def _submit(self, operation: Operation[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         done = self.proceed if then is None else partial(self._proceed_then, then)
         is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
         unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
-        self._context.turns.submit(step, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+        self._context.committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
 
-    # -- after a turn ---------------------------------------------------------------------------------------------
+    # -- outcomes ----------------------------------------------------------------------------------------------------
 
     def proceed(self, outcome: object) -> None:
-        """Go on by the outcome of a turn: answer, lease again, or wait."""
+        """Act on the outcome of an operation: answer, lease again, or wait."""
         if not isinstance(outcome, LeaseAnswer):
             self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             return
@@ -261,7 +261,7 @@ class LeaseCall:
         elif granted.leases:
             self._end(outcome)
             context.activity.record(self.caller, now=context.service.clock.monotonic())
-        elif granted.unsettled:
+        elif granted.more_due:
             self.retry()
         else:
             self.wait()
@@ -273,11 +273,12 @@ class LeaseCall:
             then()
 
     def _renew_late(self, leases: Sequence[Lease]) -> None:
-        """Leases that are answered late are answered with their whole time ahead, as far as they are held still."""
+        """Renew leases that are answered late, so that they have their whole time ahead, and answer with those still
+        held."""
 
         def renewed(outcome: object) -> None:
             if not isinstance(outcome, list):
-                self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"no outcome: {outcome!r}"))
+                self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
                 return
             held = [
                 replace(lease, expires_at=one.expires_at)
@@ -290,10 +291,10 @@ class LeaseCall:
                 self.retry()
 
         tokens = [lease.token for lease in leases]
-        self._context.turns.submit(lambda turn: turn.renew(self.queue, tokens, seconds=self.seconds), renewed)
+        self._context.committer.submit(lambda work: work.renew(self.queue, tokens, seconds=self.seconds), renewed)
 
     def wait(self) -> None:
-        """Wait for a task until the time is up; answer at once where nobody waits for the answer."""
+        """Wait for a task until the time is up; answer at once if the caller can no longer wait."""
         context = self._context
         now = context.service.clock.monotonic()
         if context.sessions.is_superseded(self) or not self._may_wait(now):
@@ -313,11 +314,11 @@ class LeaseCall:
         return self._ends_at is None or self._ends_at > now
 
     def _time_up(self) -> None:
-        """What a turn that is under way grants after the overtime is given back."""
+        """Answer that there was nothing. A call whose operation is under way waits for it a little longer."""
         self._timer = None
         if self._context.waiting.leave(self):
             self.end_empty()
-        elif self._context.turns.is_beside:
+        elif self._context.committer.is_threaded:
             self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
 
     def _end(self, answer: LeaseAnswer | Exception) -> None:
@@ -326,7 +327,7 @@ class LeaseCall:
         if not self._is_over:
             self._is_over = True
             try:
-                self.answer(answer)  # before all else that is to be noted of it
+                self.answer(answer)  # before anything else is recorded
             finally:
                 self._leave_presence()
 

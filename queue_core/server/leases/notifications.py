@@ -1,5 +1,5 @@
-"""Notifications between the processes on one store: of changes to queues that somebody waits on here, and of tasks that
-others may lease. A notification is a hint: leases go on, a little later, without it."""
+"""Notifications between the processes on one store: of changes to queues that callers wait on here, and of tasks
+that others may lease. A notification is a hint: leases go on, a little later, without it."""
 
 import asyncio
 import math
@@ -10,22 +10,22 @@ import structlog
 
 from queue_core.errors import QueueError
 from queue_core.server import events
-from queue_core.server.commit.threads import ThreadPool
-from queue_core.store import Store, Subscription
+from queue_core.server.commit.thread_pool import ThreadPool
+from queue_core.store import Signals, Store, Subscription
 from queue_core.task import ANY
 
-PATIENCE_SECONDS = 5.0
-"""How long to listen on after the last caller left: a busy worker is back before that."""
+IDLE_SECONDS = 5.0
+"""Seconds to go on listening after the last caller left: a busy worker is back before that."""
 MAX_QUEUES = 64
-"""Queues listened to at once; a store with more of them in several servers relies on the next eta or add here."""
+"""Queues listened to at once; of further queues, new tasks are found at the next eta or add here."""
 MAX_REMOTE_QUEUES = 256
-"""The same for a store across a network; with more, the rest is checked every few seconds."""
+"""The same for a store across a network, where further queues are read every few seconds."""
 RETRY_SECONDS = 1.0
-"""How soon to subscribe again when that failed."""
+"""Seconds before subscribing again after a failure."""
 CLOSE_SECONDS = 1.0
-"""How long a stop waits for the threads: what they do across a network may never end."""
+"""Seconds that a stop waits for the threads, as a call across a network may never return."""
 MAX_UNSENT = 10_000
-"""Tags that wait to be sent. A notification that is dropped costs those who wait elsewhere a few seconds."""
+"""Tags that wait to be sent. A notification that is dropped costs the callers that wait elsewhere a few seconds."""
 
 log = structlog.get_logger()
 
@@ -36,13 +36,15 @@ class NotificationListener:
     def __init__(self, store: Store, notify: Callable[[str], None], is_wanted: Callable[[str], bool]) -> None:
         """Args:
         notify: called with the queue, in the loop in which `listen` was called.
-        is_wanted: whether anybody still waits on a queue; called in a thread of the listener.
+        is_wanted: whether any caller still waits on a queue; called in a thread of the listener.
         """
         self._store = store
         self._notify = notify
         self._is_wanted = is_wanted
         self._max_queues = MAX_REMOTE_QUEUES if store.is_remote else MAX_QUEUES
-        self._threads: dict[str, _ListeningThread] = {}
+        self._threads: dict[str, _ListenerThread] = {}
+        self.queues = self._threads.keys()
+        """The queues that are listened to: this server receives its own notifications on them."""
         self._lock = threading.Lock()
 
     def listen(self, queue: str) -> None:
@@ -53,15 +55,11 @@ class NotificationListener:
             if queue in self._threads or len(self._threads) >= self._max_queues:
                 return
             loop = asyncio.get_running_loop()
-            thread = _ListeningThread(
+            thread = _ListenerThread(
                 self._store, queue, lambda: self._notify_in(loop, queue), lambda: self._is_done(queue)
             )
             self._threads[queue] = thread
         thread.start()
-
-    def is_listening(self, queue: str) -> bool:
-        """Return whether our own notifications on this queue reach ourselves too."""
-        return queue in self._threads
 
     def close(self) -> None:
         """End the threads."""
@@ -79,10 +77,10 @@ class NotificationListener:
         try:
             loop.call_soon_threadsafe(self._notify, queue)
         except RuntimeError:
-            return  # the loop has ended: nobody waits any more
+            return  # the loop has ended
 
     def _is_done(self, queue: str) -> bool:
-        """Return whether a thread that had no notification for a while is done; it is forgotten in the same step."""
+        """Return whether an idle thread is to end; it is forgotten in the same moment."""
         with self._lock:
             if queue in self._threads and self._is_wanted(queue):
                 return False
@@ -90,7 +88,7 @@ class NotificationListener:
             return True
 
 
-class _ListeningThread:
+class _ListenerThread:
     """One thread on one queue."""
 
     def __init__(self, store: Store, queue: str, notify: Callable[[], None], is_done: Callable[[], bool]) -> None:
@@ -104,17 +102,17 @@ class _ListeningThread:
         self._thread = threading.Thread(target=self._run, name=f"towline-listener-{queue}", daemon=True)
 
     def start(self) -> None:
-        """Begin to listen; and notify once, for what happened before."""
+        """Begin to listen; notify once, for what happened before."""
         self._thread.start()
 
     def end(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._closed.set()
         if self._subscription is not None:
             self._subscription.wake()
 
     def join(self, *, seconds: float) -> None:
-        """Wait until the thread has ended, or so long."""
+        """Wait until the thread has ended, at most `seconds`."""
         self._thread.join(None if seconds == math.inf else max(0.0, seconds))
 
     def _run(self) -> None:
@@ -137,7 +135,7 @@ class _ListeningThread:
         try:
             self._notify()
             while not self._closed.is_set():
-                if subscription.wait(timeout_seconds=PATIENCE_SECONDS):
+                if subscription.wait(timeout_seconds=IDLE_SECONDS):
                     self._notify()
                 elif self._closed.is_set() or self._is_done():
                     return
@@ -146,34 +144,30 @@ class _ListeningThread:
 
 
 class NotificationSender:
-    """Notifies other processes of tasks they may lease: in the loop, or in a thread where that crosses a network.
+    """Notifies other processes over a network, in a thread; several notifications of a tag become one meanwhile.
 
-    Several notifications of a tag become one while another is on its way. Used in the loop.
+    Used in the loop.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._signals = store.signals
-        self._hands = ThreadPool(1, name="towline-signals") if store.is_remote else None
+    def __init__(self, signals: Signals) -> None:
+        self._signals = signals
+        self._thread = ThreadPool(1, name="towline-signals")
         self._unsent: dict[tuple[str, str | None], int] = {}
         self._is_failing = False
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Notify others of `count` leasable tasks of a tag, for which nobody waits here."""
-        if self._hands is None:
-            self._signals.publish(queue, tag, count)
-            return
+        """See `Signals.publish`."""
         key = (queue, tag)
         if key in self._unsent or len(self._unsent) < MAX_UNSENT:
             self._unsent[key] = self._unsent.get(key, 0) + count
-        self._send(self._hands)
+        self._send()
 
     def close(self) -> None:
-        """Send what is on its way."""
-        if self._hands is not None:
-            self._hands.close()
+        """Send the notifications that are on their way."""
+        self._thread.close()
 
-    def _send(self, hands: ThreadPool) -> None:
-        if not self._unsent or not hands.idle:
+    def _send(self) -> None:
+        if not self._unsent or not self._thread.idle:
             return
         unsent, self._unsent = self._unsent, {}
 
@@ -183,9 +177,9 @@ class NotificationSender:
 
         def sent(outcome: Exception | None) -> None:
             self._log_failure(outcome)
-            self._send(hands)
+            self._send()
 
-        hands.do(send, sent)
+        self._thread.submit(send, sent)
 
     def _log_failure(self, outcome: Exception | None) -> None:
         """Log the first of several failures in a row."""

@@ -1,9 +1,9 @@
-"""Lease rates that App Engine knew: leases granted in the last minute and hour, and a bound on lease calls a second.
+"""Lease rates of App Engine: leases granted in the last minute and hour, and a limit on lease calls a second.
 
 The store counts leases in a total that only grows, whichever server granted them. This server records those totals
-every few seconds while anything happens, so a count costs one subtraction whatever the traffic. The readings are lost
-when it ends: after a start, counts cover the time since then. The last minute has a reading every few seconds, the last
-hour one a minute.
+every few seconds while anything happens, so that a count costs one subtraction. The readings are lost when the server
+ends: after a start, counts cover the time since then. The last minute has a reading every few seconds, the last hour
+one a minute.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from threading import Lock
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreError
-from queue_core.server.commit.threads import ThreadPool
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
@@ -23,11 +23,11 @@ from queue_core.unit_of_work import UnitOfWork
 MINUTE = 60 * MICROSECONDS
 HOUR = 60 * MINUTE
 RECORD_SECONDS = 5.0
-"""Between two readings; the leases of so long a time may be missed or counted too much where a window begins."""
+"""Seconds between two readings; a count may be wrong by the leases of so long a time."""
 MAX_QUEUES = 1000
-"""Queues whose totals are recorded, the first by name; the counts of others are 0."""
+"""Queues whose totals are recorded, the first by name; the counts of other queues are 0."""
 MAX_LIMITED_QUEUES = 1000
-"""Queues remembered before those that were quiet for a second are forgotten."""
+"""Queues remembered before those without a lease call in the last second are forgotten."""
 
 _Reading = tuple[Instant, int]
 
@@ -41,14 +41,14 @@ class RecentCounts:
 
 
 class LeaseCounts:
-    """Readings of totals, per queue, and the counts that follow from them. One thread records, any may read."""
+    """Readings of totals per queue, and the counts derived from them. One thread records, any thread reads."""
 
     def __init__(self) -> None:
         self._readings: Mapping[str, tuple[_Reading, ...]] = {}
         self._recorded_at: Instant | None = None
 
     def record(self, totals: Mapping[str, int], *, now: Instant) -> None:
-        """Remember the totals of all queues at `now`. A new queue was made, empty, since the last reading."""
+        """Remember the totals at `now`; a queue that is new here was created, empty, since the last reading."""
         born: tuple[_Reading, ...] = () if self._recorded_at is None else ((self._recorded_at, 0),)
         self._readings = {
             queue: thinned((*self._readings.get(queue, born), (now, totals[queue])), now=now)
@@ -57,7 +57,7 @@ class LeaseCounts:
         self._recorded_at = now
 
     def counts(self, stats: QueueStats, *, now: Instant) -> RecentCounts:
-        """Leases of a queue up to the total in `stats`, which was read at `now`."""
+        """Return the leases of a queue up to the total in `stats`, which was read at `now`."""
         if self._recorded_at is None:
             return RecentCounts()
         born: tuple[_Reading, ...] = ((self._recorded_at, 0),) if len(self._readings) < MAX_QUEUES else ()
@@ -69,7 +69,7 @@ class LeaseCounts:
 
 
 def _since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
-    """Return what came on top of the last reading at or before `start`, or of the first one when none is so old."""
+    """Return the leases since the last reading at or before `start`, or since the first reading when none is so old."""
     if not readings:
         return 0
     base = readings[0][1]
@@ -81,9 +81,9 @@ def _since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
 
 
 def thinned(readings: tuple[_Reading, ...], *, now: Instant) -> tuple[_Reading, ...]:
-    """Return the readings that a window needs: one that is older than an hour, then one a minute, then all.
+    """Return the readings that a window needs: one older than an hour, then one a minute, then all.
 
-    The first one stays until an hour has passed: what was leased in its own minute counts from it.
+    The first reading stays until an hour has passed: leases of its own minute count from it.
     """
     kept: list[_Reading] = []
     for at, total in readings:
@@ -99,32 +99,33 @@ def thinned(readings: tuple[_Reading, ...], *, now: Instant) -> tuple[_Reading, 
     return tuple(kept)
 
 
-# -- taking the readings ----------------------------------------------------------------------------------------------
+# -- recording the totals -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseTotals:
-    """Leases that each queue has granted since its birth, at an instant."""
+    """The leases that each queue has granted since its creation, at an instant."""
 
     at: Instant
     totals: Mapping[str, int]
 
 
-def lease_totals(turn: UnitOfWork) -> LeaseTotals:
-    """Read the totals of all queues; a step that changes nothing."""
-    queues = [spec.name for spec in turn.transaction.queues()[:MAX_QUEUES]]
-    return LeaseTotals(turn.now, {queue: turn.stats(queue, ANY).leased_total for queue in queues})
+def lease_totals(work: UnitOfWork) -> LeaseTotals:
+    """Read the totals of all queues; changes nothing."""
+    queues = [spec.name for spec in work.transaction.queues()[:MAX_QUEUES]]
+    return LeaseTotals(work.now, {queue: work.stats(queue, ANY).leased_total for queue in queues})
 
 
 class LeaseCountRecorder:
-    """Records the totals at the start, and then a few seconds after any change; an idle server does nothing."""
+    """Records the totals at the start, and then a few seconds after any change; an idle server reads nothing."""
 
-    def __init__(self, counts: LeaseCounts, service: QueueService, hands: ThreadPool) -> None:
+    def __init__(self, counts: LeaseCounts, service: QueueService, threads: ThreadPool) -> None:
         self._counts = counts
         self._service = service
-        self._hands = hands
+        self._threads = threads
         self._timer: asyncio.TimerHandle | None = None
-        self._is_reading = False
+        self.is_scheduled = False
+        """Whether a reading is due or under way, or the recorder has stopped: `schedule` is not to be called."""
 
     def start(self) -> None:
         """Record the totals before the first call."""
@@ -132,37 +133,38 @@ class LeaseCountRecorder:
             self._read()
             return
         try:
-            self._record(self._service.look(lease_totals))
+            self._record(self._service.read(lease_totals))
         except StoreError as error:
             self._record(error)
 
-    def after_turn(self) -> None:
-        """Something may have been leased."""
-        if self._timer is None and not self._is_reading:
-            self._timer = asyncio.get_running_loop().call_later(RECORD_SECONDS, self._read)
+    def schedule(self) -> None:
+        """Record the totals in `RECORD_SECONDS`."""
+        self.is_scheduled = True
+        self._timer = asyncio.get_running_loop().call_later(RECORD_SECONDS, self._read)
 
     def stop(self) -> None:
         """Record no more."""
-        self._is_reading = True
+        self.is_scheduled = True
         if self._timer is not None:
             self._timer.cancel()
 
     def _read(self) -> None:
         self._timer = None
-        self._is_reading = True
-        self._hands.do(lambda: self._service.look(lease_totals), self._record)
+        self.is_scheduled = True
+        self._threads.submit(lambda: self._service.read(lease_totals), self._record)
 
     def _record(self, outcome: LeaseTotals | Exception) -> None:
-        self._is_reading = False
-        if isinstance(outcome, LeaseTotals):  # else the store is away: the next reading has it all
+        self.is_scheduled = False
+        if isinstance(outcome, LeaseTotals):  # after a failure the next reading covers the gap
             self._counts.record(outcome.totals, now=outcome.at)
 
 
-# -- a bound on lease calls -------------------------------------------------------------------------------------------
+# -- a limit on lease calls -----------------------------------------------------------------------------------------
 
 
 class LeaseRate:
-    """Bounds the lease calls of a queue in any second. Any thread may call it: a remote store's turns have theirs.
+    """Limits the lease calls of a queue in any second. Any thread may call it, as a remote store's commits run in
+    threads.
 
     Source: App Engine, "10 LeaseTasks requests per queue per second".
     """
@@ -175,7 +177,7 @@ class LeaseRate:
         """Return whether a call at `now` is within the limit; only a call within it counts.
 
         Args:
-            spec_limit: calls in any second; None: no bound, and nothing is counted.
+            spec_limit: calls in any second; None: no limit, and nothing is counted.
         """
         if spec_limit is None:
             return True
@@ -183,7 +185,7 @@ class LeaseRate:
             if queue not in self._granted and len(self._granted) >= MAX_LIMITED_QUEUES:
                 self._forget(now)
             granted = self._granted.setdefault(queue, deque())
-            # Later than now: the clock was stepped back, and those calls say nothing of this second.
+            # A call later than now: the clock was set back, so it is not of this second.
             while granted and not now - MICROSECONDS < granted[0] <= now:
                 granted.popleft()
             while granted and granted[-1] > now:

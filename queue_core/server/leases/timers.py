@@ -1,7 +1,7 @@
-"""When time alone next makes a task leasable that somebody waits for: read after turns, one timer for all queues.
+"""The timer for the next eta that a waiting call needs: read after commits, one timer for all queues.
 
-A store that other servers change is read now and then as well: nobody notifies us of their etas, and a notification may
-be lost.
+A store that other servers change is also read now and then: their etas cause no notification, and a notification may be
+lost.
 """
 
 import asyncio
@@ -11,24 +11,26 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
-"""After a turn, how soon the next eta is read again: bounds what a busy server spends on one idle waiter."""
+"""Seconds from a commit to reading the next eta: bounds what a busy server spends on one idle waiter."""
 REMOTE_PAUSE_SECONDS = 0.02
+"""The same for a store across a network."""
 RECHECK_SECONDS = 1.0
-"""How often the etas of a remote store are read when nothing happens here; also after a read that failed."""
+"""Seconds between reads of a remote store's etas when nothing happens here; also after a failed read."""
 READY_SECONDS = 5.0
-"""How often that read is for ready tasks too, of which no notification came."""
-PART_SECONDS = 0.005
-"""Servers that wait for the same eta check up to so much after it, each at its own time: the first one settles it."""
+"""Seconds between those reads that also look for ready tasks, whose notification may have been lost."""
+ETA_SPREAD_SECONDS = 0.005
+"""Servers that wait for the same eta check up to so much after it, at random: the first one expires it for all."""
 MAX_QUEUES_PER_READ = 200
+"""Queues read at once; of more, a random section is read."""
 READ_SECONDS = 3.0
-"""A read that takes longer has failed."""
+"""Seconds after which a read has failed."""
 MAX_FAILURES = 2
-"""Failures in a row after which those who wait get the error: another server may reach the store."""
+"""Failures in a row after which waiting calls get the error: another server may reach the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class DueTimer:
 
     def __init__(
         self,
-        turns: Committer,
+        committer: Committer,
         clock: Clock,
         *,
         queues: Callable[[], set[str]],
@@ -56,12 +58,12 @@ class DueTimer:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """Args:
-        queues: returns those that anybody waits on or watches.
+        queues: returns the queues that are waited on or watched.
         due: called with a queue in which a task is due.
-        gone: called with a queue that is there no more.
+        gone: called with a queue that no longer exists.
         failed: called with the error when the store can't be read.
         """
-        self._turns = turns
+        self._committer = committer
         self._clock = clock
         self._queues = queues
         self._due = due
@@ -73,16 +75,16 @@ class DueTimer:
         self._read_timer: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self._reading: asyncio.TimerHandle | None = None
-        """Runs while a read is under way, for as long as that may take."""
+        """The deadline of the read that is under way."""
         self._is_outdated = False
         self._ready_at = 0.0
         self._is_stopped = False
 
-    def after_turn(self) -> None:
-        """Etas may have changed: read the next one soon, if anybody waits."""
+    def after_commit(self) -> None:
+        """Read the next eta soon, as it may have changed."""
         if self._reading is not None:
             self._is_outdated = True
-        elif self._turns.is_beside:
+        elif self._committer.is_threaded:
             self._read_in(REMOTE_PAUSE_SECONDS)
         elif self._read_timer is None:
             self._read_in(PAUSE_SECONDS)
@@ -109,15 +111,15 @@ class DueTimer:
         if not queues:
             return
         now = self._clock.monotonic()
-        wants_ready = self._turns.is_beside and now >= self._ready_at
+        wants_ready = self._committer.is_threaded and now >= self._ready_at
         if wants_ready:
             self._ready_at = now + READY_SECONDS * (0.75 + self._jitter() / 2)
         if len(queues) > MAX_QUEUES_PER_READ:
             begin = int(self._jitter() * len(queues))
             queues = (queues + queues)[begin : begin + MAX_QUEUES_PER_READ]
         self._is_outdated = False
-        if not self._turns.is_beside:
-            self._turns.look(lambda turn: [_state(turn, queue) for queue in queues], self._finish_read)
+        if not self._committer.is_threaded:
+            self._committer.read(lambda work: [_state(work, queue) for queue in queues], self._finish_read)
             return
         reading = asyncio.get_running_loop().call_later(READ_SECONDS, self._too_slow)
         self._reading = reading
@@ -128,7 +130,7 @@ class DueTimer:
                 self._reading = None
                 self._finish_read(outcome)
 
-        self._turns.look(lambda turn: [_state(turn, queue, wants_ready=wants_ready) for queue in queues], finish)
+        self._committer.read(lambda work: [_state(work, queue, wants_ready=wants_ready) for queue in queues], finish)
 
     def _too_slow(self) -> None:
         self._reading = None
@@ -142,11 +144,11 @@ class DueTimer:
             self._apply(outcome)
         elif isinstance(outcome, QueueError):
             self._failures += 1
-            if self._failures >= MAX_FAILURES or not self._turns.is_beside:
+            if self._failures >= MAX_FAILURES or not self._committer.is_threaded:
                 self._failed(outcome)
         if self._is_outdated and not self._failures:
-            self.after_turn()
-        elif self._turns.is_beside:
+            self.after_commit()
+        elif self._committer.is_threaded:
             self._read_in(RECHECK_SECONDS * (0.75 + self._jitter() / 2))
 
     def _apply(self, states: list[_QueueState]) -> None:
@@ -162,8 +164,8 @@ class DueTimer:
         if etas:
             eta, queue = min(etas)
             seconds = max(0.0, (eta - self._clock.now()) / MICROSECONDS)
-            if self._turns.is_beside:
-                seconds += self._jitter() * PART_SECONDS
+            if self._committer.is_threaded:
+                seconds += self._jitter() * ETA_SPREAD_SECONDS
             self._eta_timer = asyncio.get_running_loop().call_later(seconds, self._reached, queue)
 
     def _reached(self, queue: str) -> None:
@@ -171,10 +173,10 @@ class DueTimer:
         self._due(queue)
 
 
-def _state(turn: UnitOfWork, queue: str, *, wants_ready: bool = False) -> _QueueState:
+def _state(work: UnitOfWork, queue: str, *, wants_ready: bool = False) -> _QueueState:
     try:
-        eta = turn.transaction.next_eta(queue, now=turn.now)
-        has_ready = wants_ready and turn.stats(queue, ANY).ready > 0
+        eta = work.transaction.next_eta(queue, now=work.now)
+        has_ready = wants_ready and work.stats(queue, ANY).ready > 0
     except UnknownQueueError:
         return _QueueState(queue, is_gone=True)
     return _QueueState(queue, eta, has_ready=has_ready)

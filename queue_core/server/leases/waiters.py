@@ -1,4 +1,4 @@
-"""Who waits at a server, and in which order they are woken. Pure.
+"""Callers known to a server: the waiting ones, in the order in which they are woken, and present workers. Pure.
 
 The most recently active worker is woken first: the workers of a pool that has too many become visibly idle.
 """
@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
+from queue_core.stats import WorkerActivity
 from queue_core.task import TagFilter
 
 MAX_CALLERS_REMEMBERED = 20_000
+"""Callers whose activity is remembered; the one that was silent for longest is forgotten first."""
+MAX_PRESENT_WORKERS = 20_000
+"""Workers remembered at most; the one that was silent for longest is forgotten first."""
 
 
 class Waiter(Protocol):
-    """One waiting caller: what it would take, and how recently it worked. Compared by identity."""
+    """A waiting caller: its queue, its filter, and when it last worked. Compared by identity."""
 
     @property
     def queue(self) -> str: ...
@@ -33,7 +37,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Waiters(Generic[W]):
-    """All who wait, by queue and by what they wait for. Adding and leaving cost O(1); waking one costs O(filters of its
+    """All waiting callers, by queue and filter. Adding and removing cost O(1); waking one costs O(filters of its
     queue, and waiters of those that fit)."""
 
     def __init__(self) -> None:
@@ -67,19 +71,19 @@ class Waiters(Generic[W]):
         return self.take_all(islice((waiter for waiter in fitting if not waiter.is_gone()), count))
 
     def take_all(self, waiters: Iterable[W]) -> list[W]:
-        """Remove these, and return those of them that were still waiting."""
+        """Remove these waiters, and return those of them that were still waiting."""
         return [waiter for waiter in list(waiters) if self.discard(waiter)]
 
     def queues(self) -> list[str]:
-        """Return the queues that somebody waits on; any thread may call this."""
+        """Return the queues that have waiters; any thread may call this."""
         return list(self._by_queue)
 
     def filters(self, queue: str) -> set[TagFilter]:
-        """Return what is waited for in a queue."""
+        """Return the filters of a queue's waiters."""
         return set(self._by_queue.get(queue, ()))
 
     def of(self, queue: str) -> Iterator[W]:
-        """Return those who wait on a queue."""
+        """Return the waiters of a queue."""
         return chain.from_iterable(self._by_queue.get(queue, {}).values())
 
     def __len__(self) -> int:
@@ -90,12 +94,12 @@ class Waiters(Generic[W]):
 
 
 def taking(tag: str | None) -> Callable[[TagFilter], bool]:
-    """Return the condition that a filter lets a task of this tag pass."""
+    """Return a predicate: whether a filter accepts a task of this tag."""
     return lambda tags: tags.accepts(tag)
 
 
 class Activity:
-    """When each caller last worked. Those that were silent for longest are forgotten first."""
+    """When each caller last worked."""
 
     def __init__(self) -> None:
         self._active_at: dict[Hashable, float] = {}
@@ -119,7 +123,7 @@ class Activity:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Watcher:
-    """One who is notified of work without taking any: a supervisor of pools that are asleep.
+    """A caller that is notified of work without taking any, such as a supervisor of pools that are asleep.
 
     Args:
         wanted: queues, and tags in them.
@@ -131,7 +135,7 @@ class Watcher:
 
 
 class Watchers:
-    """All who watch. There are few of them (a supervisor each), so every method goes through all."""
+    """All watchers. There are few of them (one for each supervisor), so every method goes through all."""
 
     def __init__(self) -> None:
         self._watchers: dict[Watcher, None] = {}
@@ -145,15 +149,15 @@ class Watchers:
         self._watchers.pop(watcher, None)
 
     def queues(self) -> set[str]:
-        """Return the queues that somebody watches; any thread may call this."""
+        """Return the queues that are watched; any thread may call this."""
         return {queue for watcher in list(self._watchers) for queue, _ in watcher.wanted}
 
     def filters(self, queue: str) -> set[TagFilter]:
-        """Return what is watched for in a queue."""
+        """Return the filters of a queue's watchers."""
         return {tags for watcher in self._watchers for wanted, tags in watcher.wanted if wanted == queue}
 
     def notify(self, queue: str, *, fits: Callable[[TagFilter], bool] = lambda _tags: True) -> None:
-        """Notify those who watch a queue with a filter that fits, and forget them."""
+        """Notify the watchers of a queue whose filter fits, and forget them."""
         fitting = [
             watcher
             for watcher in self._watchers
@@ -165,3 +169,59 @@ class Watchers:
 
     def __len__(self) -> int:
         return len(self._watchers)
+
+
+@dataclass(slots=True)
+class WorkerPresence:
+    """One worker on one queue. `at` is when its last call came or ended; `calls` is the number of calls under way."""
+
+    worker: str
+    queue: str
+    at: float
+    calls: int = 0
+    waits: bool = False
+    hung_up: bool = False
+
+    def describe(self, *, now: float) -> WorkerActivity:
+        """Return what clients are shown of it."""
+        silent_seconds = 0.0 if self.calls else max(0.0, now - self.at)
+        return WorkerActivity(self.worker, round(silent_seconds, 3), self.waits, self.hung_up)
+
+
+class Presence:
+    """Workers that this server knows by their lease calls. Nothing of it is stored: a server starts with none."""
+
+    def __init__(self) -> None:
+        self._workers: dict[tuple[str, str], WorkerPresence] = {}
+
+    def call_began(self, queue: str, worker: str, *, waits: bool, now: float) -> None:
+        """Record a call that came; a call without a worker name is ignored."""
+        if not worker:
+            return
+        key = (queue, worker)
+        found = self._workers.pop(key, None)
+        if found is None:
+            found = WorkerPresence(worker, queue, now)
+            if len(self._workers) >= MAX_PRESENT_WORKERS:
+                del self._workers[next(iter(self._workers))]
+        self._workers[key] = found
+        found.at = now
+        found.calls += 1
+        found.waits = found.waits or waits
+        found.hung_up = False
+
+    def call_ended(self, queue: str, worker: str, *, now: float, hung_up: bool = False) -> None:
+        """Record that a call was answered, or that its caller hung up."""
+        found = self._workers.get((queue, worker))
+        if found is not None:
+            found.at = now
+            found.calls = max(0, found.calls - 1)
+            found.hung_up = hung_up
+
+    def find(self, queue: str, workers: Iterable[str]) -> Iterator[WorkerPresence]:
+        """Return those of these workers that called for leases of the queue."""
+        return (found for worker in workers if (found := self._workers.get((queue, worker))) is not None)
+
+    def with_prefix(self, queue: str, prefix: str) -> Iterator[WorkerPresence]:
+        """Return the workers of a queue whose names start with `prefix`."""
+        return (one for one in self._workers.values() if one.queue == queue and one.worker.startswith(prefix))

@@ -1,4 +1,4 @@
-"""The lease calls that wait at a server: which of them are woken for which task, and by whom.
+"""The lease calls that wait at a server: which of them are woken for which task.
 
 They cost nothing while they wait, and the most recently active worker is served first.
 """
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from queue_core.errors import QueueError
 from queue_core.outbox import WakeUp
-from queue_core.server.commit.committer import Committer
+from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
 from queue_core.server.leases.notifications import NotificationListener, NotificationSender
 from queue_core.server.leases.ready_checks import ReadyChecks
@@ -18,44 +18,47 @@ from queue_core.task import Lease
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_FOLLOWERS = 8
-"""Calls that lease in the turn that made something leasable; that turn is to be answered soon, and more of them are
-woken after it."""
+"""Waiting calls that lease in the transaction that made tasks leasable, at most, as its callers wait for their
+answers; further calls are woken after it (ADR 20)."""
 
 
 class WaitingLeases:
-    """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in its loop."""
+    """The watch over all queues of a server, and the `WaitingRoom` of its lease calls. Lives in the server's loop."""
 
-    def __init__(self, service: QueueService, turns: Committer, *, max_waiting: int) -> None:
+    def __init__(self, service: QueueService, committer: Committer, *, max_waiting: int) -> None:
         self._max_waiting = max_waiting
+        self._is_threaded = committer.is_threaded
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
-        self._context = CallContext(service, turns, self)
+        self._context = CallContext(service, committer, self)
         self.presence = self._context.presence
-        self._checks = ReadyChecks(turns, self._waiters, self.watchers, failed=self.retry_queue)
+        self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
-        self._sender = NotificationSender(service.store)
+        signals = service.store.signals
+        self._sender = NotificationSender(signals) if service.store.is_remote else None
+        self._publish = signals.publish if self._sender is None else self._sender.publish
         self._timer = DueTimer(
-            turns,
+            committer,
             service.clock,
             queues=self._queues,
             due=self._checks.check,
             gone=self.retry_queue,
             failed=self._fail_all,
         )
-        turns.follow_with(self._followers)
+        committer.follow_with(self._followers)
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether nobody may wait any more."""
+        """Whether no caller may wait any more."""
         return self._is_stopping
 
     @property
     def is_full(self) -> bool:
-        """Whether one more caller may not wait."""
+        """Whether the limit on waiting calls is reached."""
         return len(self._waiters) >= self._max_waiting
 
     def start(self, call: LeaseCall) -> None:
@@ -67,7 +70,7 @@ class WaitingLeases:
         self._context.give_back(queue, leases)
 
     def stop(self) -> None:
-        """Answer all who wait, empty, at once; nobody waits from now on."""
+        """Answer all waiting calls, empty, at once; no call waits from now on."""
         self._is_stopping = True
         self._timer.stop()
         self._checks.stop()
@@ -78,13 +81,14 @@ class WaitingLeases:
     def close(self) -> None:
         """End the threads."""
         self._listener.close()
-        self._sender.close()
+        if self._sender is not None:
+            self._sender.close()
 
-    # -- who waits ------------------------------------------------------------------------------------------------
+    # -- waiting -----------------------------------------------------------------------------------------------------
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
-        return self._checks.changes(queue)
+        return self._checks.changes(queue) if self._is_threaded else 0
 
     def enter(self, call: LeaseCall) -> None:
         """See `WaitingRoom.enter`."""
@@ -98,46 +102,47 @@ class WaitingLeases:
         return self._waiters.discard(call)
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify it of ready tasks without leasing them, once."""
+        """Notify the watcher of ready tasks once, without leasing them."""
         self.watchers.add(watcher)
         for queue, _ in watcher.wanted:
             self._listener.listen(queue)
-        self.after_turn()
+        self.after_commit()
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Notify it no more."""
+        """Stop notifying the watcher."""
         self.watchers.discard(watcher)
 
     def _queues(self) -> set[str]:
-        """Return the queues that anybody waits on or watches; any thread may call this."""
+        """Return the queues that are waited on or watched; any thread may call this."""
         return {*self._waiters.queues(), *self.watchers.queues()}
 
-    # -- who is woken ---------------------------------------------------------------------------------------------
+    # -- waking ------------------------------------------------------------------------------------------------------
 
     def wake(self, wakes: Iterable[WakeUp]) -> None:
-        """Let as many fitting callers as there are new tasks retry; other processes are notified of the rest."""
+        """Let as many fitting calls as there are new tasks retry, and notify other processes of the rest."""
         for wake in wakes:
-            self._checks.count_change(wake.queue)
+            if self._is_threaded:
+                self._checks.count_change(wake.queue)
             self.watchers.notify(wake.queue, fits=taking(wake.tag))
             woken = self._take(wake, wake.count - wake.served)
             for call in woken:
                 call.retry()
             left = wake.count - wake.served - len(woken)
             if left:
-                ourselves = self._listener.is_listening(wake.queue)  # our own listener may be notified first
-                self._sender.publish(wake.queue, wake.tag, left + ourselves)
+                to_ourselves = wake.queue in self._listener.queues  # our own listener may be notified first
+                self._publish(wake.queue, wake.tag, left + to_ourselves)
 
-    def after_turn(self) -> None:
-        """Etas may have changed, if that matters to anybody."""
+    def after_commit(self) -> None:
+        """Read the next eta again if any caller waits, as the commit may have changed it."""
         if self._waiters or self.watchers:
-            self._timer.after_turn()
+            self._timer.after_commit()
 
     def retry_worker(self, worker: str) -> None:
-        """Let the waiting calls of a worker that was retired retry: they are answered that it was."""
+        """Let the waiting calls of a retired worker retry: they are answered that it was retired."""
         self._retry(call for call in self._waiters if call.worker == worker)
 
     def retry_queue(self, queue: str) -> None:
-        """Let all who wait on a queue that is gone retry: they are answered that it is."""
+        """Let all calls that wait on a deleted queue retry: they are answered that it is unknown."""
         self.watchers.notify(queue)
         self._retry(self._waiters.of(queue))
 
@@ -146,7 +151,7 @@ class WaitingLeases:
             call.retry()
 
     def _fail_all(self, error: QueueError) -> None:
-        """The store can't be reached from here: those who wait may have better luck at another server."""
+        """Answer all waiting calls with the error of an unreachable store: another server may still reach it."""
         self._notify_all_watchers()
         for call in self._waiters.take_all(self._waiters):
             call.fail(error)
@@ -158,15 +163,15 @@ class WaitingLeases:
     def _take(self, wake: WakeUp, count: int) -> list[LeaseCall]:
         return self._waiters.take(wake.queue, count, fits=taking(wake.tag))
 
-    def _followers(self, turn: UnitOfWork) -> "Iterator[LeaseFollower]":
-        """Yield a few calls that wait for what the turn has made leasable: they lease in its transaction, see ADR 20.
+    def _followers(self, work: UnitOfWork) -> "Iterator[LeaseFollower]":
+        """Yield a few calls that wait for what the transaction has made leasable: they lease in it too (ADR 20).
 
-        Each has leased before the next is chosen; no more are once all tasks are gone, or one call has found nothing.
+        Each call has leased before the next is chosen; the last one is that which takes the last task or finds nothing.
         """
         if not self._waiters:
             return
         followers = 0
-        for wake in turn.all_wakes():
+        for wake in work.all_wakes():
             left = wake.count
             while left > 0 and followers < MAX_FOLLOWERS and (taken := self._take(wake, 1)):
                 followers += 1
@@ -175,19 +180,19 @@ class WaitingLeases:
                 left -= follower.found
                 if not follower.found:
                     break
-            turn.note_served(wake, wake.count - max(0, left))
+            work.record_served(wake, wake.count - max(0, left))
 
 
 class LeaseFollower:
-    """A `Follower`: a call that waited; `found` is how much it leased."""
+    """A `Follower`: a call that waited. `found` is the number of tasks that it leased."""
 
     def __init__(self, call: LeaseCall) -> None:
         self.found = 0
         self._call = call
 
-    def step(self, turn: UnitOfWork) -> LeaseAnswer:
+    def operation(self, work: UnitOfWork) -> LeaseAnswer:
         """See `Follower`."""
-        answer = self._call.lease(turn)
+        answer = self._call.lease(work)
         self.found = len(answer.granted.leases)
         return answer
 
@@ -195,6 +200,6 @@ class LeaseFollower:
         """See `Follower`."""
         self._call.proceed(outcome)
 
-    def back(self) -> None:
+    def rolled_back(self) -> None:
         """See `Follower`."""
         self._call.wait()

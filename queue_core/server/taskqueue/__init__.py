@@ -1,1 +1,1 @@
-"""The front door that speaks Google's Task Queue REST API v1beta2; its foreign words stay in here."""
+"""Google's Task Queue REST API v1beta2 over the queues of a server. Its words stay in this folder."""

@@ -1,6 +1,6 @@
-"""The discovery document, from which Google's clients build themselves; a table of our own making. Pure.
+"""The discovery document, from which Google's client libraries generate their methods. Pure.
 
-Nothing in it asks for OAuth: a client sends credentials when it is given some, and looks for none of its own otherwise.
+It requires no OAuth: a client sends credentials when it has some, and does not search for others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,16 +47,16 @@ _TASK_QUEUE: Mapping[str, Json] = {
     "stats": {"type": "object", "description": "Given when getStats is true.", "properties": dict(_COUNTS)},
     "acl": {
         "type": "object",
-        "description": "Whom the queue names, if it names anybody.",
+        "description": "Access list of the queue, if it has one.",
         "properties": {"consumerEmails": _EMAILS, "producerEmails": _EMAILS, "adminEmails": _EMAILS},
     },
 }
 _COMMON: Mapping[str, Json] = {
     "alt": {"type": "string", "location": "query", "default": "json", "enum": ["json"], "enumDescriptions": ["JSON."]},
-    "fields": {"type": "string", "location": "query", "description": "What the answer is to be cut down to."},
-    "key": {"type": "string", "location": "query", "description": "Not looked at."},
-    "prettyPrint": {"type": "boolean", "location": "query", "default": "true", "description": "Not looked at."},
-    "quotaUser": {"type": "string", "location": "query", "description": "Not looked at."},
+    "fields": {"type": "string", "location": "query", "description": "Fields to return."},
+    "key": {"type": "string", "location": "query", "description": "Ignored."},
+    "prettyPrint": {"type": "boolean", "location": "query", "default": "true", "description": "Ignored."},
+    "quotaUser": {"type": "string", "location": "query", "description": "Ignored."},
 }
 _SECONDS: Json = {
     "type": "integer",
@@ -68,7 +68,7 @@ _SECONDS: Json = {
 
 
 def document(root_url: str) -> Json:
-    """The document of a server that its caller reached at `root_url`, which ends in a slash."""
+    """Return the discovery document of a server reached at `root_url`, which ends in a slash."""
     return {
         "kind": "discovery#restDescription",
         "discoveryVersion": "v1",
@@ -96,7 +96,7 @@ def document(root_url: str) -> Json:
 
 
 def directory(root_url: str) -> Json:
-    """What can be discovered here."""
+    """Return the directory of discovery documents."""
     return {
         "kind": "discovery#directoryList",
         "discoveryVersion": "v1",
@@ -117,7 +117,7 @@ def directory(root_url: str) -> Json:
 
 
 def _queue_methods() -> Json:
-    with_stats: Json = {"type": "boolean", "location": "query", "description": "Whether to tell the counts."}
+    with_stats: Json = {"type": "boolean", "location": "query", "description": "Whether to return the counts."}
     return {
         "get": _method(
             "taskqueues.get", "GET", _QUEUE, "A queue's settings and counts.", ["project", "taskqueue"],
@@ -132,12 +132,16 @@ def _task_methods() -> Json:
     renewal = {"newLeaseSeconds": _SECONDS}
     leasing: Mapping[str, Json] = {
         "leaseSecs": _SECONDS,
-        "numTasks": {**_SECONDS, "description": "Tasks to lease at most, in [1, 1000]; fewer may fit an answer."},
-        "groupByTag": {"type": "boolean", "location": "query", "description": "Whether all are to have one tag."},
+        "numTasks": {**_SECONDS, "description": "Most tasks to lease, in [1, 1000]; a response may fit fewer."},
+        "groupByTag": {
+            "type": "boolean",
+            "location": "query",
+            "description": "Whether to lease tasks of one tag only.",
+        },
         "tag": {
             "type": "string",
             "location": "query",
-            "description": "That tag, only with groupByTag; that of the oldest task when it is not given.",
+            "description": "The tag, only with groupByTag; default: the tag of the oldest task.",
         },
     }
     return {

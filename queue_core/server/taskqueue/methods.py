@@ -1,4 +1,4 @@
-"""What the methods of the Task Queue REST API do: each takes a call that was let in and returns the answer's JSON."""
+"""The methods of the Task Queue REST API: each takes an authenticated call and returns the response's JSON."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,8 +13,8 @@ from queue_core.server.auth import Access, check_access
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import Role
 from queue_core.server.state import ServerState
-from queue_core.server.taskqueue.answer import TaskqueueError, invalid, not_found
-from queue_core.server.taskqueue.call import Place, TaskqueueCall
+from queue_core.server.taskqueue.call import ResourceKind, TaskqueueCall
+from queue_core.server.taskqueue.responses import TaskqueueError, invalid, not_found
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.server.taskqueue.task_json import (
     QUEUE_SHAPE,
@@ -34,18 +34,20 @@ from queue_core.store import PayloadAllowance
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
-MAX_ANSWER_BYTES = 1 << 20
-"""Of a lease's tasks as JSON. The first task is in the answer whatever its size."""
-FRAME_BYTES = 300
-"""What a task takes in an answer besides its payload, its tag, its name, and the project and queue in its long name."""
-_DOOR = "taskqueue-v1beta2"
+MAX_RESPONSE_BYTES = 1 << 20
+"""Bytes of a lease's tasks as JSON. The first task is returned whatever its size."""
+TASK_OVERHEAD_BYTES = 300
+"""Bytes of a task's JSON besides its payload, tag, name, project and queue."""
+_CALLER = "taskqueue-v1beta2"
 
 
-async def lease_items(
+async def lease_tasks_json(
     core: ServerState, queue: str, *, count: int, seconds: int, tags: TagFilter, worker: str, project: str
 ) -> list[Json]:
-    """Lease up to `count` tasks that fit into one answer: by one call of the store, as the tasks of a lease of no time
-    are ready again at once, and a second call would lease them a second time."""
+    """Lease up to `count` tasks that fit into one response.
+
+    The store is called once: tasks leased for 0 seconds are ready at once, and a second call would lease them again.
+    """
     leases = await _lease(
         core, queue, count=count, seconds=seconds, tags=tags, worker=worker, room=_room(queue, project)
     )
@@ -53,9 +55,9 @@ async def lease_items(
 
 
 def _room(queue: str, project: str) -> PayloadAllowance:
-    """Three bytes of a payload are four characters of an answer: so there is room for three quarters of its bytes."""
-    frame = FRAME_BYTES + len(project.encode()) + len(queue)
-    return PayloadAllowance(MAX_ANSWER_BYTES * 3 // 4, each_bytes=frame * 3 // 4)
+    """Return the payload bytes of one response: three quarters of it, because base64 makes four bytes of three."""
+    frame = TASK_OVERHEAD_BYTES + len(project.encode()) + len(queue)
+    return PayloadAllowance(MAX_RESPONSE_BYTES * 3 // 4, each_bytes=frame * 3 // 4)
 
 
 async def _lease(
@@ -67,7 +69,7 @@ async def _lease(
         if not answered.done():
             answered.set_result(outcome)
 
-    call = LeaseCall(queue, count, seconds, tags, worker, 0.0, worker or _DOOR, (), answer, lambda: False, room=room)
+    call = LeaseCall(queue, count, seconds, tags, worker, 0.0, worker or _CALLER, (), answer, lambda: False, room=room)
     core.waiting.start(call)
     try:
         outcome = await answered
@@ -85,7 +87,7 @@ _EXPIRED = "The task lease has expired"
 
 @dataclass(frozen=True, slots=True)
 class TaskqueueMethod:
-    """One method: what it needs, what its answer may be cut down to, and what it does (None: an empty answer)."""
+    """A method: the access it needs, the fields of its response, and its function (None: an empty response)."""
 
     access: Access
     shape: Shape
@@ -93,83 +95,83 @@ class TaskqueueMethod:
 
 
 async def get_queue(core: ServerState, call: TaskqueueCall) -> Json:
-    """The queue's settings, with `getStats` its counts as well."""
+    """Return the queue's settings, and its counts with `getStats`."""
     with_stats = call.parameters.flag("getStats")
 
-    def step(turn: UnitOfWork) -> Json:
-        shown = queue_json(_entered(turn, call, "look"))
+    def operation(unit: UnitOfWork) -> Json:
+        shown = queue_json(_authorized_queue(unit, call, "look"))
         if with_stats:
-            shown["stats"] = _stats(core, turn, call.queue)
+            shown["stats"] = _stats(core, unit, call.queue)
         return shown
 
-    return await core.look(step)
+    return await core.read(operation)
 
 
 async def list_tasks(core: ServerState, call: TaskqueueCall) -> Json:
-    """The first hundred tasks, leased ones too, without payloads."""
+    """Return the first 100 tasks, leased ones included, without payloads."""
 
-    def step(turn: UnitOfWork) -> Json:
-        _entered(turn, call, "list")
-        page = turn.peek(
+    def operation(unit: UnitOfWork) -> Json:
+        _authorized_queue(unit, call, "list")
+        page = unit.peek(
             call.queue, tags=ANY, states=ALL_STATES, names=None, after=0, limit=MAX_LISTED, payload_bytes=0
         )
-        return _tasks("taskqueues#tasks", [listed_json(task, now=turn.now) for task in page.tasks])
+        return _tasks("taskqueues#tasks", [listed_json(task, now=unit.now) for task in page.tasks])
 
-    return await core.look(step)
+    return await core.read(operation)
 
 
 async def get_task(core: ServerState, call: TaskqueueCall) -> Json:
-    """One task with its payload; nothing is leased."""
+    """Return one task with its payload, without leasing it."""
 
-    def step(turn: UnitOfWork) -> Json:
-        _entered(turn, call, "get")
-        return task_json(_found(turn, call.queue, call.address.task), now=turn.now)
+    def operation(unit: UnitOfWork) -> Json:
+        _authorized_queue(unit, call, "get")
+        return task_json(_find_task(unit, call.queue, call.resource.task), now=unit.now)
 
-    return await core.look(step)
+    return await core.read(operation)
 
 
 async def insert(core: ServerState, call: TaskqueueCall) -> Json:
-    """Add a task. A name that is taken, or was not long ago, is an error here."""
+    """Add a task. Raises `TaskqueueError` for a name that is taken or still kept after its task was deleted."""
     body = parse_task(call.body)
     new = new_task(body)
     _check_same_queue(body, call.queue)
 
-    def step(turn: UnitOfWork) -> Json:
-        _entered(turn, call, "insert")
-        (added,) = turn.add(call.queue, [new])
+    def operation(unit: UnitOfWork) -> Json:
+        _authorized_queue(unit, call, "insert")
+        (added,) = unit.add(call.queue, [new])
         if added.status == "exists":
             raise TaskqueueError(400, "duplicate", f"Task name already taken: {added.name}")
         if added.status == "tombstoned":
             raise TaskqueueError(400, "duplicate", f"Task name was taken by a task that is deleted: {added.name}")
-        eta = Instant(max(new.eta or turn.now, turn.now))
+        eta = Instant(max(new.eta or unit.now, unit.now))
         return task_json(
-            StoredTask(0, call.queue, new.payload, eta, added_at=turn.now, name=added.name, tag=new.tag), now=turn.now
+            StoredTask(0, call.queue, new.payload, eta, added_at=unit.now, name=added.name, tag=new.tag), now=unit.now
         )
 
-    return await core.turns.run(step)
+    return await core.committer.run(operation)
 
 
 async def lease(core: ServerState, call: TaskqueueCall) -> Json:
-    """Lease tasks that are ready, oldest first, as many as fit into an answer."""
+    """Lease ready tasks, oldest first, as many as fit into a response."""
     seconds = call.parameters.integer("leaseSecs", least=0, most=int(limits.MAX_LEASE_SECONDS))
     count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
     tags = _tags(call)
     if not call.caller.role & Role.ADMIN:
-        await core.look(lambda turn: _entered(turn, call, "lease"))
-    items = await lease_items(
+        await core.read(lambda unit: _authorized_queue(unit, call, "lease"))
+    items = await lease_tasks_json(
         core,
         call.queue,
         count=count,
         seconds=seconds,
         tags=tags,
         worker=(call.caller.email or "")[: limits.MAX_WORKER_CHARACTERS],
-        project=call.address.project,
+        project=call.resource.project,
     )
     return _tasks("taskqueue#tasks", items)
 
 
 async def update(core: ServerState, call: TaskqueueCall) -> Json:
-    """Move a lease's end; the task is the one in the body, whatever the URL says."""
+    """Move the end of a lease; the body names the task, the name in the URL is ignored."""
     body = parse_task(call.body)
     if body.leased_until is None:
         raise TaskqueueError(400, "required", "leaseTimestamp is required.", "leaseTimestamp")
@@ -180,28 +182,28 @@ async def update(core: ServerState, call: TaskqueueCall) -> Json:
 
 
 async def patch(core: ServerState, call: TaskqueueCall) -> Json:
-    """The same for the task in the URL; without a `leaseTimestamp` whoever holds the lease may be another."""
+    """Move the end of a lease; the URL names the task. Without `leaseTimestamp` it may be another worker's lease."""
     body = parse_task(call.body)
     if body.queue is None:
         raise TaskqueueError(400, "required", "queueName is required.", "queueName")
     _check_same_queue(body, call.queue)
-    if body.name not in (None, call.address.task):
+    if body.name not in (None, call.resource.task):
         raise invalid("Task ID cannot be updated.")
-    return await _move_end(core, call, call.address.task, expected=body.leased_until)
+    return await _move_end(core, call, call.resource.task, expected=body.leased_until)
 
 
 async def delete(core: ServerState, call: TaskqueueCall) -> None:
-    """Delete a task by its name, whoever holds its lease. That it is gone already is no error."""
+    """Delete a task by its name, even when another worker leases it. A task that does not exist is no error."""
 
-    def step(turn: UnitOfWork) -> None:
-        _entered(turn, call, "delete")
-        if is_task_name(call.address.task):
-            turn.delete_by_name(call.queue, [call.address.task])
+    def operation(unit: UnitOfWork) -> None:
+        _authorized_queue(unit, call, "delete")
+        if is_task_name(call.resource.task):
+            unit.delete_by_name(call.queue, [call.resource.task])
 
-    await core.turns.run(step)
+    await core.committer.run(operation)
 
 
-METHODS: Mapping[tuple[str, Place], TaskqueueMethod] = MappingProxyType(
+METHODS: Mapping[tuple[str, ResourceKind], TaskqueueMethod] = MappingProxyType(
     {
         ("GET", "queue"): TaskqueueMethod("look", QUEUE_SHAPE, get_queue),
         ("GET", "tasks"): TaskqueueMethod("list", TASKS_SHAPE, list_tasks),
@@ -218,42 +220,42 @@ METHODS: Mapping[tuple[str, Place], TaskqueueMethod] = MappingProxyType(
 async def _move_end(core: ServerState, call: TaskqueueCall, name: str, *, expected: Instant | None) -> Json:
     seconds = call.parameters.integer("newLeaseSeconds", least=0, most=int(limits.MAX_LEASE_SECONDS))
 
-    def step(turn: UnitOfWork) -> Json:
-        spec = _entered(turn, call, "update")
+    def operation(unit: UnitOfWork) -> Json:
+        spec = _authorized_queue(unit, call, "update")
         if spec.paused:
             raise invalid(f"queue {spec.name} is paused: its leases can't be changed")
-        task = _found(turn, call.queue, name)
+        task = _find_task(unit, call.queue, name)
         if expected is not None and task.eta != expected:
             raise invalid(_EXPIRED)
-        end = _moved(turn, task, seconds=seconds, is_fenced=expected is not None)
-        return task_json(replace(task, eta=end), now=turn.now)
+        end = _renew_or_postpone(unit, task, seconds=seconds, is_fenced=expected is not None)
+        return task_json(replace(task, eta=end), now=unit.now)
 
-    return await core.turns.run(step)
+    return await core.committer.run(operation)
 
 
-def _moved(turn: UnitOfWork, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
-    """Renew a lease; or move the eta of a delayed task, where the client said which eta it has."""
+def _renew_or_postpone(unit: UnitOfWork, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
+    """Renew a lease, or move the eta of a delayed task if the client sent its current eta."""
     if task.state is TaskState.LEASED:
-        (renewed,) = turn.renew(task.queue, [task.token], seconds=float(seconds))
+        (renewed,) = unit.renew(task.queue, [task.token], seconds=float(seconds))
         if renewed is not None:
             return renewed.expires_at
     elif task.state is TaskState.DELAYED and is_fenced:
-        eta = after(turn.now, seconds)
-        if turn.postpone(task.queue, task.shown_name, expected=task.eta, eta=eta):
+        eta = after(unit.now, seconds)
+        if unit.postpone(task.queue, task.shown_name, expected=task.eta, eta=eta):
             return eta
     raise invalid(_EXPIRED)
 
 
-def _entered(turn: UnitOfWork, call: TaskqueueCall, access: Access) -> QueueSpec:
-    """The queue, when it exists and the caller may."""
-    spec = turn.transaction.queue(call.queue)
+def _authorized_queue(unit: UnitOfWork, call: TaskqueueCall, access: Access) -> QueueSpec:
+    """Return the queue's settings if it exists and its acl permits the access."""
+    spec = unit.transaction.queue(call.queue)
     check_access(call.caller, spec, access)
     return spec
 
 
-def _found(turn: UnitOfWork, queue: str, name: str) -> StoredTask:
+def _find_task(unit: UnitOfWork, queue: str, name: str) -> StoredTask:
     if is_task_name(name):
-        page = turn.peek(
+        page = unit.peek(
             queue,
             tags=ANY,
             states=ALL_STATES,
@@ -267,10 +269,10 @@ def _found(turn: UnitOfWork, queue: str, name: str) -> StoredTask:
     raise not_found(f"Task not found: {name[:100]} in queue {queue}")
 
 
-def _stats(core: ServerState, turn: UnitOfWork, queue: str) -> Json:
-    stats = turn.stats(queue, ANY)
-    etas = (stats.oldest_ready_at, turn.transaction.next_eta(queue, now=turn.now))
-    granted = core.lease_counts.counts(stats, now=turn.now)
+def _stats(core: ServerState, unit: UnitOfWork, queue: str) -> Json:
+    stats = unit.stats(queue, ANY)
+    etas = (stats.oldest_ready_at, unit.transaction.next_eta(queue, now=unit.now))
+    granted = core.lease_counts.counts(stats, now=unit.now)
     return stats_json(
         stats,
         oldest=min((eta for eta in etas if eta is not None), default=None),

@@ -1,4 +1,4 @@
-"""The routes of the Task Queue REST API, its discovery document and its batches: from HTTP to `methods`, and back."""
+"""Routes of the Task Queue REST API, its discovery document and its batches: convert HTTP to calls of `methods`."""
 
 import asyncio
 import re
@@ -17,40 +17,46 @@ from starlette.routing import BaseRoute, Route
 from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.server import events
-from queue_core.server.auth import VERBS, check_role
+from queue_core.server.auth import VERB_OF_ACCESS, check_role
 from queue_core.server.http.request_body import read_body
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery
-from queue_core.server.taskqueue.answer import (
+from queue_core.server.taskqueue.call import (
+    PREFIX,
+    TaskqueueCall,
+    TaskqueueRequest,
+    method_of,
+    parameters_of,
+    parse_path,
+)
+from queue_core.server.taskqueue.methods import METHODS
+from queue_core.server.taskqueue.multipart import MAX_HEAD_BYTES, MimePart, MultipartError, parts_of, split_head
+from queue_core.server.taskqueue.responses import (
     TaskqueueError,
     TaskqueueResponse,
-    error_answer,
+    error_response,
     invalid,
-    is_ours,
-    json_answer,
+    is_expected,
+    json_response,
     not_found,
 )
-from queue_core.server.taskqueue.call import PREFIX, TaskqueueCall, TaskqueueRequest, address_of, method_of
-from queue_core.server.taskqueue.methods import METHODS
-from queue_core.server.taskqueue.parameters import parameters_of
-from queue_core.server.taskqueue.parts import MAX_HEAD_BYTES, MimePart, PartsError, head_and_rest, parts_of
 from queue_core.server.taskqueue.selection import parse_selection, select
 
 MAX_CALLS = 1000
-"""What Google's client puts into one batch at most."""
+"""Calls in one batch. Source: Google's client library sends no more."""
 _LINE = re.compile(r"([A-Z]{1,10}) (\S{1,4000}) HTTP/1\.[01]")
 _OUTER = (b"host", b"origin")
 _AUTHORIZATION = b"authorization"
 
 
 def split(batch: TaskqueueRequest) -> list[tuple[str, TaskqueueRequest]]:
-    """The calls of a batch with their `Content-ID`s, in order. Raises `TaskqueueError`.
+    """Return the calls of a batch with their `Content-ID`s, in order. Raises `TaskqueueError`.
 
-    A call's own `Authorization` counts before that of the batch; where it came from is always that of the batch.
+    A call's own `Authorization` overrides that of the batch; host and origin are always those of the batch.
     """
     try:
         parts = parts_of(batch.header(b"content-type"), batch.body, most=MAX_CALLS)
-    except PartsError as error:
+    except MultipartError as error:
         raise invalid(str(error)) from None
     if not parts:
         raise invalid("a batch must have an application/http part for every call")
@@ -58,10 +64,10 @@ def split(batch: TaskqueueRequest) -> list[tuple[str, TaskqueueRequest]]:
 
 
 def join(answers: Iterable[tuple[str, TaskqueueResponse]], *, boundary: str) -> TaskqueueResponse:
-    """The answers of a batch, each under the `Content-ID` of its call. No body may have the boundary in it."""
-    line = f"--{boundary}".encode()
-    parts = [b"\r\n".join([line, _part(content_id, answer)]) for content_id, answer in answers]
-    body = b"\r\n".join([*parts, line + b"--", b""])
+    """Join the responses of a batch, each under the `Content-ID` of its call. No body may contain the boundary."""
+    delimiter = f"--{boundary}".encode()
+    parts = [b"\r\n".join([delimiter, _part(content_id, answer)]) for content_id, answer in answers]
+    body = b"\r\n".join([*parts, delimiter + b"--", b""])
     return TaskqueueResponse(200, body, media_type=f"multipart/mixed; boundary={boundary}")
 
 
@@ -69,7 +75,7 @@ def _request_of(part: MimePart, batch: TaskqueueRequest, number: int) -> Taskque
     kind = part.head.get_content_type()
     if kind != "application/http":
         raise invalid(f"call {number} of the batch must be application/http: {kind[:60]}")
-    cut = head_and_rest(part.content.lstrip(b"\r\n"))
+    cut = split_head(part.content.lstrip(b"\r\n"))
     if cut is None:
         raise invalid(f"the head of call {number} of the batch must be at most {MAX_HEAD_BYTES} bytes")
     head, body = cut
@@ -90,7 +96,7 @@ def _request_of(part: MimePart, batch: TaskqueueRequest, number: int) -> Taskque
 
 
 def _id_of(part: Message) -> str:
-    """`<response-...>` to what the call was named; a name with a line end in it is none."""
+    """Return the response's `Content-ID`, `<response-ID>`; "" for an id that is not printable ASCII."""
     name = " ".join(str(part.get("Content-ID", "")).split()).strip("<>")
     return f"<response-{name}>" if name.isprintable() and name.isascii() else ""
 
@@ -105,27 +111,28 @@ def _part(content_id: str, answer: TaskqueueResponse) -> bytes:
     return "\r\n".join(head).encode("latin-1") + answer.body
 
 
-def too_much(limit: int) -> TaskqueueError:
-    """For a call that was not made, as the answers before it are large enough."""
+def response_too_large(limit: int) -> TaskqueueError:
+    """Return the error for a call that was not run, because the responses before it fill the batch."""
     return TaskqueueError(
         413,
         "responseTooLarge",
-        f"not run: the answers before it in this batch have {limit} bytes or more; send it again in another",
+        f"not run: the responses before it in this batch have {limit} bytes or more; send it in another batch",
     )
 
 
-CALLS_AT_ONCE = 50
+CONCURRENT_CALLS = 50
+"""Calls of a batch that run at a time."""
 SHORT_BATCH_BYTES = 64 << 10
-"""A longer one is taken apart beside the loop."""
-MAX_BATCH_ANSWER_BYTES = 32 << 20
-"""Of a batch's answers; calls after that are not made."""
+"""Larger batches are parsed in a thread, outside the event loop."""
+MAX_BATCH_RESPONSE_BYTES = 32 << 20
+"""Bytes of a batch's responses after which no further call is run."""
 _ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 log = structlog.get_logger()
 
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:
-    """What this door answers; everything below its paths, mistakes included."""
+    """Return the routes of the API; unknown paths below them get errors of the API."""
 
     async def one(request: TaskqueueRequest) -> TaskqueueResponse:
         return await answer(core, request)
@@ -136,67 +143,69 @@ def routes(core: ServerState) -> Sequence[BaseRoute]:
     return [
         Route(PREFIX + "{path:path}", _view(core, one), methods=_ALL),
         Route(f"/{discovery.BATCH_PATH}", _view(core, many), methods=_ALL),
-        Route(discovery.DIRECTORY_PATH, _page(core, discovery.directory), methods=_ALL),
-        Route(discovery.DOCUMENT_PATH, _page(core, discovery.document), methods=_ALL),
+        Route(discovery.DIRECTORY_PATH, _document_view(core, discovery.directory), methods=_ALL),
+        Route(discovery.DOCUMENT_PATH, _document_view(core, discovery.document), methods=_ALL),
     ]
 
 
 async def answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
-    """Answer one call, come what may."""
+    """Run one call and return its response, an error's included."""
     try:
         return await _answer(core, request)
     except Exception as error:  # noqa: BLE001 - the top of a request
-        return _failed(error)
+        return _error_response(error)
 
 
 async def answer_batch(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
-    """Answer every call of a batch, some of them at a time; the order in which they take effect is not promised."""
+    """Run the calls of a batch, several at a time; the order in which they take effect is undefined."""
     if request.method != "POST":
         raise _wrong_method(request.method, ["POST"])
     if len(request.body) <= SHORT_BATCH_BYTES:
         calls = split(request)
     else:
-        calls = await core.beside(lambda: split(request))
+        calls = await core.in_thread(lambda: split(request))
     answers: list[tuple[str, TaskqueueResponse]] = []
     size = 0
-    for begin in range(0, len(calls), CALLS_AT_ONCE):
-        some = calls[begin : begin + CALLS_AT_ONCE]
-        if size < MAX_BATCH_ANSWER_BYTES:
+    for begin in range(0, len(calls), CONCURRENT_CALLS):
+        some = calls[begin : begin + CONCURRENT_CALLS]
+        if size < MAX_BATCH_RESPONSE_BYTES:
             made = await asyncio.gather(*(answer(core, one) for _, one in some))
         else:
-            made = [error_answer(too_much(MAX_BATCH_ANSWER_BYTES)) for _ in some]
+            made = [error_response(response_too_large(MAX_BATCH_RESPONSE_BYTES)) for _ in some]
         size += sum(len(one.body) for one in made)
         answers += zip((name for name, _ in some), made, strict=True)
     return join(answers, boundary=f"batch_{secrets.token_hex(16)}")
 
 
 async def _answer(core: ServerState, request: TaskqueueRequest) -> TaskqueueResponse:
-    caller = core.gate.caller(request.headers)
-    address = address_of(request.path)
-    if address is None:
-        raise not_found(f"no such path: {request.path[:200]}; see {discovery.DOCUMENT_PATH} for what there is")
-    asked = method_of(request)
-    place = next((place for place in address.places if (asked, place) in METHODS), None)
-    if place is None:
-        raise _wrong_method(asked, [one for one, where in METHODS if where in address.places])
-    method = METHODS[asked, place]
-    check_role(caller, VERBS[method.access])
-    check_queue_name(address.queue)
-    takes_form = place == "lease" or asked == "GET"
+    caller = core.authorizer.caller(request.headers)
+    resource = parse_path(request.path)
+    if resource is None:
+        raise not_found(f"no such path: {request.path[:200]}; see {discovery.DOCUMENT_PATH}")
+    method_name = method_of(request)
+    kind = next((kind for kind in resource.kinds if (method_name, kind) in METHODS), None)
+    if kind is None:
+        raise _wrong_method(method_name, [one for one, where in METHODS if where in resource.kinds])
+    method = METHODS[method_name, kind]
+    check_role(caller, VERB_OF_ACCESS[method.access])
+    check_queue_name(resource.queue)
+    takes_form = kind == "lease" or method_name == "GET"
     parameters = parameters_of(request.query, request.body if takes_form else b"", request.header(b"content-type"))
     selection = parse_selection(parameters.text("fields"), method.shape)
-    shown = await method.run(core, TaskqueueCall(caller, address, parameters, request.body))
-    return TaskqueueResponse(200) if shown is None else json_answer(select(shown, selection))
+    shown = await method.run(core, TaskqueueCall(caller, resource, parameters, request.body))
+    return TaskqueueResponse(200) if shown is None else json_response(select(shown, selection))
 
 
-def _wrong_method(asked: str, allowed: Sequence[str]) -> TaskqueueError:
-    return TaskqueueError(405, "httpMethodNotAllowed", f"{asked} does not fit this path: use {', '.join(allowed)}")
+def _wrong_method(method_name: str, allowed: Sequence[str]) -> TaskqueueError:
+    return TaskqueueError(
+        405, "httpMethodNotAllowed", f"{method_name} does not fit this path: use {', '.join(allowed)}"
+    )
 
 
-def _failed(error: Exception) -> TaskqueueResponse:
-    if not is_ours(error):
+def _error_response(error: Exception) -> TaskqueueResponse:
+    if not is_expected(error):
         log.error(events.REQUEST_FAILED, exc_info=error)
-    return error_answer(error)
+    return error_response(error)
 
 
 def _view(
@@ -204,16 +213,18 @@ def _view(
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.caller(request.headers.raw)  # before any of the body is read
+            core.authorizer.caller(request.headers.raw)  # before any of the body is read
             limit = core.options.max_body_bytes
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
-            told = await run(TaskqueueRequest(request.method, request.scope["path"], query, request.headers.raw, body))
+            response = await run(
+                TaskqueueRequest(request.method, request.scope["path"], query, request.headers.raw, body)
+            )
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request
-            told = _failed(error)
-        return _response(told)
+            response = _error_response(error)
+        return _response(response)
 
     return view
 
@@ -222,23 +233,23 @@ def _too_large(limit: int) -> TaskqueueError:
     return TaskqueueError(413, "uploadTooLarge", f"a request must be at most {limit} bytes")
 
 
-def _page(core: ServerState, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:
-    """A document that needs no token, as clients fetch it before they have one; it is told where it was found."""
+def _document_view(core: ServerState, made: Callable[[str], Json]) -> Callable[[HttpRequest], Awaitable[Response]]:
+    """Return the view of a discovery document; it needs no token, because clients fetch it before they have one."""
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.gate.check_place(request.headers.raw)
+            core.authorizer.check_host_and_origin(request.headers.raw)
             if request.method in ("GET", "HEAD"):
-                told = json_answer(made(f"{request.url.scheme}://{request.url.netloc}/"))
+                response = json_response(made(f"{request.url.scheme}://{request.url.netloc}/"))
             else:
-                told = error_answer(_wrong_method(request.method, ["GET"]))
+                response = error_response(_wrong_method(request.method, ["GET"]))
         except Exception as error:  # noqa: BLE001 - the top of a request
-            told = _failed(error)
-        return _response(told)
+            response = _error_response(error)
+        return _response(response)
 
     return view
 
 
-def _response(told: TaskqueueResponse) -> Response:
-    headers = {"cache-control": "no-store", **dict(told.headers)}
-    return Response(told.body, told.status, headers, media_type=told.media_type if told.body else None)
+def _response(response: TaskqueueResponse) -> Response:
+    headers = {"cache-control": "no-store", **dict(response.headers)}
+    return Response(response.body, response.status, headers, media_type=response.media_type if response.body else None)

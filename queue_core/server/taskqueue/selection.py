@@ -1,18 +1,18 @@
-"""Partial responses: what `fields=kind,items(id,tag)` leaves of an answer. Pure.
+"""Partial responses: keep the fields that a parameter such as `fields=kind,items(id,tag)` selects. Pure.
 
-Source: Google's JSON APIs. `a,b` takes several, `a/b` and `a(b,c)` go down, `*` is all there is at that place.
+Source: Google's JSON APIs. `a,b` selects several fields, `a/b` and `a(b,c)` nested ones, `*` all fields of a level.
 """
 
 import re
 from collections.abc import Mapping
 from typing import TypeAlias
 
-from queue_core.server.taskqueue.answer import TaskqueueError, invalid
+from queue_core.server.taskqueue.responses import TaskqueueError, invalid
 
 Selection: TypeAlias = Mapping[str, "Selection"]
-"""What is wanted at a place, by name. An empty one wants all of it."""
+"""Selected fields by name, each with the selection below it. An empty selection selects everything."""
 Shape: TypeAlias = Mapping[str, "Shape"]
-"""What may be asked for at a place, by name."""
+"""Fields that may be selected, by name, each with the shape below it."""
 
 EVERYTHING: Selection = {}
 MAX_CHARACTERS = 2000
@@ -20,7 +20,7 @@ _WORDS = re.compile(r"[A-Za-z0-9_]+|[*,/()]|.", re.DOTALL)
 
 
 def parse_selection(text: str | None, shape: Shape) -> Selection:
-    """The selection that a `fields` parameter means; without one, everything. Raises `TaskqueueError`."""
+    """Parse a `fields` parameter; without one, select everything. Raises `TaskqueueError`."""
     if not text:
         return EVERYTHING
     if len(text) > MAX_CHARACTERS:
@@ -33,7 +33,7 @@ def parse_selection(text: str | None, shape: Shape) -> Selection:
 
 
 def select(value: object, selection: Selection) -> object:
-    """What is left of a JSON value; a list is selected from item by item."""
+    """Return the selected fields of a JSON value; of a list, those of each item."""
     if not selection:
         return value
     if isinstance(value, dict):
@@ -44,14 +44,14 @@ def select(value: object, selection: Selection) -> object:
 
 
 class _Reader:
-    """Reads the words of a selection from left to right; it goes as deep as the shape does, and no deeper."""
+    """A parser of selections that goes at most as deep as the shape."""
 
     def __init__(self, text: str) -> None:
         self._words = iter(_WORDS.findall(text))
         self.word = next(self._words, "")
 
     def paths(self, shape: Shape) -> Selection:
-        """`path,path,...`"""
+        """Parse `path,path,...`."""
         found = self._path(shape)
         while self.word == ",":
             self._next()
@@ -59,7 +59,7 @@ class _Reader:
         return found
 
     def error(self) -> TaskqueueError:
-        """The word that is at hand can't stand there."""
+        """Return the error for an unexpected word."""
         return invalid(f"Invalid field selection {self.word[:60]}".rstrip(), location="fields")
 
     def _path(self, shape: Shape) -> Selection:

@@ -1,7 +1,7 @@
-"""Tasks as the Task Queue REST API writes them, and as its clients do. Pure: JSON in, values out, and back.
+"""Convert tasks and queues between values and the JSON of the Task Queue REST API. Pure.
 
-Oddities of the original that are kept: instants are microseconds as decimal strings, payloads are URL-safe base64 whose
-padding may be missing, a lease tells the long name of the queue and everything else the short one.
+Oddities of the original are kept: instants are microseconds as decimal strings, payloads are URL-safe base64 whose
+padding may be missing, and a lease has the long name of the queue where all other methods have the short one.
 """
 
 import binascii
@@ -13,7 +13,7 @@ from pydantic_core import from_json
 
 from queue_core.clock import NEVER, Instant
 from queue_core.http_api.values import Json
-from queue_core.server.taskqueue.answer import TaskqueueError, invalid
+from queue_core.server.taskqueue.responses import TaskqueueError, invalid
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TaskState
@@ -48,7 +48,7 @@ _MICROSECONDS = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class TaskBody:
-    """What a client sent of a task; None: not given. `queue` is the short name, `leased_until` its `leaseTimestamp`."""
+    """A task from a request; None: absent. `queue` is the short name, `leased_until` the `leaseTimestamp`."""
 
     name: str | None = None
     queue: str | None = None
@@ -58,7 +58,7 @@ class TaskBody:
 
 
 def parse_task(body: bytes) -> TaskBody:
-    """A task from a request's body; what servers alone write (`kind`, `retry_count`, ...) is passed over.
+    """Parse a task from a request's body; output-only fields (`kind`, `retry_count`, ...) are ignored.
 
     Raises `TaskqueueError`.
     """
@@ -80,7 +80,7 @@ def parse_task(body: bytes) -> TaskBody:
 
 
 def new_task(body: TaskBody) -> NewTask:
-    """The task that an insert adds: `leaseTimestamp` is its eta, where 0 means now. Raises `TaskqueueError`."""
+    """Return the task that an insert adds: `leaseTimestamp` is its eta, 0 means now. Raises `TaskqueueError`."""
     if body.payload is None:
         raise TaskqueueError(400, "required", "payloadBase64 must be specified.", "payloadBase64")
     return NewTask(body.payload, body.name, body.tag or None, body.leased_until or None)
@@ -98,18 +98,18 @@ def decode_payload(text: str) -> bytes:
 
 
 def short_queue_name(name: str) -> str:
-    """A queue's own name, of itself or of `projects/P/taskqueues/NAME`; what has neither form is left as it is."""
+    """Return NAME of `projects/P/taskqueues/NAME`; any other text is returned as it is."""
     match = _QUEUE_NAME.fullmatch(name)
     return match[1] if match else name
 
 
 def is_task_name(name: str) -> bool:
-    """Whether any task could have the name."""
+    """Return whether the text is a valid task name."""
     return _TASK_NAME.fullmatch(name) is not None
 
 
 def task_json(task: StoredTask, *, now: Instant) -> Json:
-    """A task as every method but lease shows it."""
+    """Return a task as JSON for all methods but lease."""
     return _task_json(
         task.shown_name,
         task.queue,
@@ -122,14 +122,14 @@ def task_json(task: StoredTask, *, now: Instant) -> Json:
 
 
 def listed_json(task: StoredTask, *, now: Instant) -> Json:
-    """A task as a list shows it: without its payload."""
+    """Return a task as JSON for a list: without its payload."""
     shown = task_json(task, now=now)
     del shown["payloadBase64"]
     return shown
 
 
 def lease_json(lease: Lease, *, project: str) -> Json:
-    """A task that was just leased."""
+    """Return a leased task as JSON."""
     return _task_json(
         lease.name,
         f"projects/{project}/taskqueues/{lease.queue}",
@@ -142,17 +142,17 @@ def lease_json(lease: Lease, *, project: str) -> Json:
 
 
 def lease_timestamp(task: StoredTask, *, now: Instant) -> Instant:
-    """Until when the task can't be leased, or could not last time; 0 for one that could be and never was.
+    """Return the end of the task's lease, or its eta; 0 for a leasable task that was never leased.
 
-    Source: the reference, "if this task has never been leased, it will be zero". A task that is still delayed shows its
-    eta all the same, as that is what `update` wants to be told.
+    Source: the reference, "if this task has never been leased, it will be zero". A delayed task shows its eta all the
+    same, because `update` requires it.
     """
     never_leased = task.leased_at == NEVER and task.state in (TaskState.READY, TaskState.DELAYED)
     return NEVER if never_leased and task.eta <= now else task.eta
 
 
 def queue_json(spec: QueueSpec) -> Json:
-    """A queue without its counts; 0 leases at most means no bound."""
+    """Return a queue as JSON without its counts; `maxLeases` 0 means no limit."""
     value: Json = {"kind": "taskqueues#taskqueue", "id": spec.name, "maxLeases": spec.max_leases or 0}
     acl = {"consumerEmails": list(spec.user_emails), "producerEmails": list(spec.writer_emails)}
     if any(acl.values()):
@@ -161,7 +161,7 @@ def queue_json(spec: QueueSpec) -> Json:
 
 
 def stats_json(stats: QueueStats, *, oldest: Instant | None, last_minute: int, last_hour: int) -> Json:
-    """A queue's counts: tasks that are still to be done, and leases granted lately. `oldest` is the lowest eta."""
+    """Return a queue's counts as JSON: tasks left, and recent leases. `oldest` is the lowest eta."""
     return {
         "totalTasks": stats.ready + stats.delayed + stats.in_flight,
         "oldestTask": str((oldest or 0) // 1_000_000),

@@ -1,4 +1,4 @@
-"""Wakes waiting lease calls of the same process; for stores that no other process can open."""
+"""Wake waiting lease calls of the same process; for stores that no other process can open."""
 
 from bisect import insort
 from collections.abc import Callable
@@ -8,10 +8,11 @@ from threading import Condition
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
+"""Waits that ended in vain, remembered of each queue."""
 
 
 class LocalSignals:
-    """`Signals` over one condition. Waiters are served most recently active first."""
+    """`Signals` over one condition. The most recently active waiters are woken first."""
 
     def __init__(self) -> None:
         self._changed = Condition()
@@ -21,11 +22,11 @@ class LocalSignals:
 
     @property
     def trouble(self) -> str:
-        """None: nothing lies between the waiters."""
+        """See `Signals.trouble`: there is none."""
         return ""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Wake up to `count` fitting waiters that are not awake yet."""
+        """Wake up to `count` matching waiters that are not awake yet."""
         if not self._waiters:
             return
         with self._changed:
@@ -38,7 +39,7 @@ class LocalSignals:
                 self._changed.notify_all()
 
     def subscribe(self, queue: str, tags: TagFilter) -> "LocalSubscription":
-        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began."""
+        """Subscribe a waiter. After a wait in vain, the next one counts as active since that wait began."""
         with self._changed:
             idle = self._idle.get(queue)
             order = idle.pop() if idle else next(self._order)
@@ -60,7 +61,7 @@ class LocalSignals:
 
 
 class LocalSubscription:
-    """One waiter's ear."""
+    """The subscription of one waiter."""
 
     def __init__(
         self,
@@ -99,5 +100,5 @@ class LocalSubscription:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """End the subscription; an unused wake-up is passed on to the next matching waiter."""
         self._forget(self)

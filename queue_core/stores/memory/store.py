@@ -1,4 +1,4 @@
-"""The reference store: the semantics over a dict. For tests and small programs: it looks at every task, keeps none."""
+"""The reference store: the semantics over dicts, for tests and small programs. Tasks are lost when the process ends."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -14,7 +14,7 @@ from queue_core.stores.memory.transaction import MemoryTransaction
 
 
 class MemoryStore(MemoryTransaction):
-    """A `Store` and its own `Transaction`: one lock, nothing kept when the process ends."""
+    """A `Store` that is its own `Transaction`, under one lock."""
 
     url = "memory:"
     durability: Literal["strict", "relaxed"] = "relaxed"
@@ -30,7 +30,7 @@ class MemoryStore(MemoryTransaction):
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork this is a copy that nobody else would ever see the changes of."""
+        """In the child of a fork: refuse all calls, as changes of this copy would be invisible to all others."""
         self._lock = RLock()
         self.signals = LocalSignals()
         self._is_copy = True
@@ -38,13 +38,13 @@ class MemoryStore(MemoryTransaction):
     def _check_shared(self) -> None:
         if self._is_copy:
             raise StoreUnavailableError(
-                "a memory: store lives in the process that opened it, and this one was forked from that: its copy "
-                "would reach nobody; use sqlite:, or a server over the memory: store"
+                "a memory: store lives in the process that opened it, and this process was forked from that one: use "
+                "an sqlite: store, or a server over the memory: store"
             )
 
     @contextmanager
     def begin(self, unit: Unit = "transaction") -> Iterator["MemoryStore"]:  # noqa: ARG002 - the protocol's
-        """See `Store.begin`. Verbs raise before they write, so there is nothing to roll back."""
+        """See `Store.begin`. A verb that raises has written nothing, so there is nothing to roll back."""
         self._check_shared()
         with self._lock:
             yield self
@@ -65,7 +65,7 @@ class MemoryStore(MemoryTransaction):
         return Ticket(0)
 
     def sync(self, ticket: Ticket) -> None:
-        """Memory is as durable as it will ever be."""
+        """See `Store.sync`: there is nothing to sync."""
 
     def check_room(self) -> None:
         """See `Store.check_room`: there is no disk."""
@@ -75,7 +75,7 @@ class MemoryStore(MemoryTransaction):
         return False
 
     def check(self) -> Check:
-        """See `Store.check`; there are no counters apart from the tasks that could disagree."""
+        """See `Store.check`: there are no counters that could disagree with the tasks."""
         return Check((), sum(len(queue.tasks) for queue in self._queues.values()))
 
     def close(self) -> None:

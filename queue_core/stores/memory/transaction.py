@@ -1,4 +1,4 @@
-"""The verbs of the reference store: the semantics over dicts. It looks at every task, so that nothing is kept twice."""
+"""The verbs of the reference store: the semantics over dicts, without indexes or counters: a verb scans all tasks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -24,18 +24,29 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.memory import queue as queue_verbs
 from queue_core.stores.memory.queue import MemoryQueue
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
 from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
 
+NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
-class MemoryQueues:
-    """The verbs over queues themselves: see `Transaction`."""
+MAX_SESSIONS = 20_000
+"""Client sessions whose last answer is kept."""
+
+
+class MemoryTransaction:
+    """See `Transaction`. A verb that raises has written nothing."""
 
     def __init__(self) -> None:
         self._queues: dict[str, MemoryQueue] = {}
         self._storage_limit: int | None = None
+        self._last_id = 0
+        self._seen: dict[str, Instant] = {}
+        self._retired: set[str] = set()
+        self._leads: dict[str, tuple[str, Instant]] = {}
+        self._answers: dict[str, tuple[int, bytes]] = {}
+
+    # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
         known = self._queues.get(spec.name)
@@ -57,9 +68,9 @@ class MemoryQueues:
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        held = self._of(queue)
-        changed = held.spec.paused != (paused == "paused")
-        held.spec = replace(held.spec, paused=paused == "paused")
+        contents = self._of(queue)
+        changed = contents.spec.paused != (paused == "paused")
+        contents.spec = replace(contents.spec, paused=paused == "paused")
         return changed
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
@@ -68,41 +79,23 @@ class MemoryQueues:
     def storage(self) -> Storage:
         if self._storage_limit is None:
             return Storage()
-        payloads = (task.payload for held in self._queues.values() for task in held.tasks.values())
+        payloads = (task.payload for contents in self._queues.values() for task in contents.tasks.values())
         return Storage(self._storage_limit, sum(map(len, payloads)))
 
     def set_moved(self, queue: str, to: str) -> None:
-        held = self._of(queue)
-        held.spec = replace(held.spec, moved_to=to)
+        contents = self._of(queue)
+        contents.spec = replace(contents.spec, moved_to=to)
 
     def _of(self, name: str) -> MemoryQueue:
-        held = self._queues.get(name)
-        if held is None:
+        contents = self._queues.get(name)
+        if contents is None:
             raise UnknownQueueError.among(name, sorted(self._queues)[:5])
-        return held
+        return contents
 
     def _open(self, name: str) -> MemoryQueue:
-        held = self._of(name)
-        check_not_moved(held.spec)
-        return held
-
-
-NameOutcome = Literal["deleted", "unknown", "tombstoned"]
-
-MAX_SESSIONS = 20_000
-"""Clients' sessions whose last answer is kept."""
-
-
-class MemoryTransaction(MemoryQueues):
-    """See `Transaction`. Every verb raises before it writes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last_id = 0
-        self._seen: dict[str, Instant] = {}
-        self._retired: set[str] = set()
-        self._leads: dict[str, tuple[str, Instant]] = {}
-        self._answers: dict[str, tuple[int, bytes]] = {}
+        contents = self._of(name)
+        check_not_moved(contents.spec)
+        return contents
 
     # -- producers ------------------------------------------------------------------------------------------------
 
@@ -116,93 +109,93 @@ class MemoryTransaction(MemoryQueues):
             self._open(new.queue or queue)
             semantics.effective_eta(new, now=now)
 
-    def _add_one(self, held: MemoryQueue, new: NewTask, *, now: Instant) -> Added:
-        added = held.add(new, task_id=self._last_id + 1, now=now)
+    def _add_one(self, contents: MemoryQueue, new: NewTask, *, now: Instant) -> Added:
+        added = contents.add(new, task_id=self._last_id + 1, now=now)
         self._last_id += added.status == "added"
         return added
 
     # -- workers --------------------------------------------------------------------------------------------------
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        held = self._open(queue)
-        seconds = self._admit(held, request.worker, request.seconds, now=now)
-        expired = held.settle(now=now)
-        if held.spec.paused:
+        contents = self._open(queue)
+        seconds = self._admit(contents, request.worker, request.seconds, now=now)
+        expired = contents.expire(now=now)
+        if contents.spec.paused:
             return Granted((), tuple(expired))
         granted = []
-        ready = held.ready(request.tags)[: request.count]
-        if request.room is not None:
+        ready = contents.ready(request.tags)[: request.count]
+        if request.allowance is not None:
             sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
-            ready = ready[: request.room.fitting(sizes)]
+            ready = ready[: request.allowance.fitting(sizes)]
         for task in ready:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
-            held.tasks[task.id] = leased
-            held.count(task.tag, "leased")
+            contents.tasks[task.id] = leased
+            contents.count(task.tag, "leased")
             granted.append(lease_of(leased))
         return Granted(tuple(granted), tuple(expired))
 
-    def _admit(self, held: MemoryQueue, worker: str, asked_seconds: float | None, *, now: Instant) -> float:
-        """Remember a worker that asks for a lease; how long that is to be."""
+    def _admit(self, contents: MemoryQueue, worker: str, requested_seconds: float | None, *, now: Instant) -> float:
+        """Record a worker's first lease call, and return the length of its lease."""
         if worker in self._retired:
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
-        seconds = held.spec.lease_seconds if asked_seconds is None else asked_seconds
-        check_lease_time(held.spec, seconds)
+        seconds = contents.spec.lease_seconds if requested_seconds is None else requested_seconds
+        check_lease_time(contents.spec, seconds)
         if worker:
             self._seen.setdefault(worker, now)
         return seconds
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        held = self._open(queue)
-        tasks = [held.current(renewal.token, now=now) for renewal in renewals]
-        asked = [held.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
-        for task, seconds in zip(tasks, asked, strict=True):
+        contents = self._open(queue)
+        tasks = [contents.current(renewal.token, now=now) for renewal in renewals]
+        lengths = [contents.spec.lease_seconds if renewal.seconds is None else renewal.seconds for renewal in renewals]
+        for task, seconds in zip(tasks, lengths, strict=True):
             if task is not None:
-                check_renewed_time(held.spec, seconds_between(task.leased_at, after(now, seconds)))
+                check_renewed_time(contents.spec, seconds_between(task.leased_at, after(now, seconds)))
         outcomes: list[Renewed | None] = []
-        for task, renewal, seconds in zip(tasks, renewals, asked, strict=True):
+        for task, renewal, seconds in zip(tasks, renewals, lengths, strict=True):
             if task is None:
                 outcomes.append(None)
                 continue
-            renewed = semantics.renew(held.tasks[task.id], seconds=seconds, now=now)
-            held.tasks[task.id] = renewed
+            renewed = semantics.renew(contents.tasks[task.id], seconds=seconds, now=now)
+            contents.tasks[task.id] = renewed
             outcomes.append(
                 Renewed(renewal.token, renewed.shown_name, renewed.tag, renewed.worker, renewed.leases, renewed.eta)
             )
         return outcomes
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        held = self._open(queue)
+        contents = self._open(queue)
         for release in releases:
             parse_token(release.token)
-        return [self._release_one(held, release, now=now) for release in releases]
+        return [self._release_one(contents, release, now=now) for release in releases]
 
-    def _release_one(self, held: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
-        task = held.current(release.token, now=now)
+    def _release_one(self, contents: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
+        task = contents.current(release.token, now=now)
         if task is None:
             return None
-        ending = semantics.release_as_asked(
+        ending = semantics.release_as_requested(
             task,
-            held.spec,
-            asked_seconds=release.delay_seconds,
+            contents.spec,
+            requested_seconds=release.delay_seconds,
             charge=release.charge,
             dead_reason=release.dead_reason,
             jitter=release.jitter,
             now=now,
         )
-        return held.end(task, ending)
+        return contents.end(task, ending)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
-        held = self._open(queue)
+        contents = self._open(queue)
         for deletion in deletions:
             parse_token(deletion.token)
             self._check_adds(queue, deletion.then, now=now)
         outcomes: list[Deleted | None] = []
         for deletion in deletions:
-            task = held.current(deletion.token, now=now)
+            task = contents.current(deletion.token, now=now)
             if task is None:
                 outcomes.append(None)
                 continue
-            finished = held.end(task, semantics.delete(task, now=now))
+            finished = contents.end(task, semantics.delete(task, now=now))
             then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
             outcomes.append(Deleted(finished, tuple(then)))
         return outcomes
@@ -219,19 +212,19 @@ class MemoryTransaction(MemoryQueues):
             return outcomes, Granted((), refused=True)
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        held = self._open(queue)
-        held.settle(now=now)
-        return [self._delete_named(held, name, now=now) for name in names]
+        contents = self._open(queue)
+        contents.expire(now=now)
+        return [self._delete_named(contents, name, now=now) for name in names]
 
-    def _delete_named(self, held: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
-        task = held.named(name)
+    def _delete_named(self, contents: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
+        task = contents.named(name)
         if task is None:
-            return "tombstoned" if held.tombstones.get(name, now) > now else "unknown"
+            return "tombstoned" if contents.tombstones.get(name, now) > now else "unknown"
         if task.state is TaskState.LEASED:
-            held.end(task, semantics.delete(task, now=now))
+            contents.end(task, semantics.delete(task, now=now))
         else:
-            held.drop(task, at=now)
-            held.count(task.tag, "deleted")
+            contents.drop(task, at=now)
+            contents.count(task.tag, "deleted")
         return "deleted"
 
     # -- administrators -------------------------------------------------------------------------------------------
@@ -243,25 +236,25 @@ class MemoryTransaction(MemoryQueues):
         return self._purge(queue, tags, frozenset({TaskState.DEAD}), limit=limit, now=now)
 
     def _purge(self, queue: str, tags: TagFilter, states: frozenset[TaskState], *, limit: int, now: Instant) -> int:
-        held = self._open(queue)
-        held.settle(now=now)
-        doomed = [task for task in held.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
-        for task in doomed:
-            held.drop(task, at=now)
-        return len(doomed)
+        contents = self._open(queue)
+        contents.expire(now=now)
+        chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
+        for task in chosen:
+            contents.drop(task, at=now)
+        return len(chosen)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        held = self._open(queue)
-        held.settle(now=now)
+        contents = self._open(queue)
+        contents.expire(now=now)
         if names is None:
-            chosen: Iterable[StoredTask | None] = [task for task in held.tasks.values() if tags.accepts(task.tag)]
+            chosen: Iterable[StoredTask | None] = [task for task in contents.tasks.values() if tags.accepts(task.tag)]
         else:
-            chosen = [held.named(name) for name in dict.fromkeys(names)]
+            chosen = [contents.named(name) for name in dict.fromkeys(names)]
         dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
         redriven = [semantics.redrive(task, now=now) for task in dead]
-        held.tasks.update({task.id: task for task in redriven})
+        contents.tasks.update({task.id: task for task in redriven})
         return redriven
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -270,19 +263,19 @@ class MemoryTransaction(MemoryQueues):
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        held = self._open(queue)
-        lease_seconds = self._admit(held, worker, seconds, now=now)
-        task = held.tasks.get(task_id)
+        contents = self._open(queue)
+        lease_seconds = self._admit(contents, worker, seconds, now=now)
+        task = contents.tasks.get(task_id)
         if task is None or not semantics.is_delayed_until(task, expected, now=now):
             return None
-        leased = held.tasks[task_id] = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
-        held.count(task.tag, "leased")
+        leased = contents.tasks[task_id] = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
+        contents.count(task.tag, "leased")
         return lease_of(leased)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
-        return self._open(queue).settle(now=now), False
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
+        return self._open(queue).expire(now=now), False
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ------------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -296,31 +289,30 @@ class MemoryTransaction(MemoryQueues):
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        held = self._of(queue)
-        return queue_verbs.peek(
-            held, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
+        return self._of(queue).peek(
+            tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
         )
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return self._of(queue).stats(tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return queue_verbs.tag_stats(self._of(queue), after=after, limit=limit, now=now)
+        return self._of(queue).tag_stats(after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return queue_verbs.waiting(self._of(queue), tags, now=now)
+        return self._of(queue).waiting(tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return queue_verbs.upcoming(self._of(queue), tags, until=until, limit=limit, now=now)
+        return self._of(queue).upcoming(tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return self._of(queue).samples_after(after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return queue_verbs.live_leases(self._of(queue), limit=limit, now=now)
+        return self._of(queue).live_leases(limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return queue_verbs.next_eta(self._of(queue))
+        return self._of(queue).next_eta()
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -328,7 +320,7 @@ class MemoryTransaction(MemoryQueues):
         return {worker: self._seen[worker] for worker in workers if worker in self._seen}
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        is_busy = any(task.eta > now for held in self._queues.values() for task in held.leased_by(worker))
+        is_busy = any(task.eta > now for contents in self._queues.values() for task in contents.leased_by(worker))
         if not is_busy or busy == "finish":
             self._retired.add(worker)
         return not is_busy
@@ -336,13 +328,13 @@ class MemoryTransaction(MemoryQueues):
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         self._retired.add(worker)
         released = []
-        for held in self._queues.values():
-            if held.spec.moved_to:
+        for contents in self._queues.values():
+            if contents.spec.moved_to:
                 continue
-            held.settle(now=now)
-            for task in held.leased_by(worker):
-                ending = semantics.release(task, held.spec, delay_seconds=None, now=now)
-                released.append(held.end(task, ending))
+            contents.expire(now=now)
+            for task in contents.leased_by(worker):
+                ending = semantics.release(task, contents.spec, delay_seconds=None, now=now)
+                released.append(contents.end(task, ending))
         return released
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
@@ -352,34 +344,34 @@ class MemoryTransaction(MemoryQueues):
         self._leads[name] = (holder, after(now, seconds))
         return True
 
-    # -- moving a queue to another store --------------------------------------------------------------------------
+    # -- transfer ---------------------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        held = self._of(queue)
+        contents = self._of(queue)
         outcomes = []
         for task in tasks:
-            added = held.restore(task, task_id=self._last_id + 1, now=now)
+            added = contents.restore(task, task_id=self._last_id + 1, now=now)
             self._last_id += added.status == "added"
             outcomes.append(added)
         return outcomes
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return queue_verbs.held_names(self._of(queue), after=after, limit=limit, now=now)
+        return self._of(queue).held_names(after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        held = self._of(queue)
+        contents = self._of(queue)
         for name in names:
-            held.hold_name(name, now=now)
+            contents.hold_name(name, now=now)
 
-    # -- repeats --------------------------------------------------------------------------------------------------
+    # -- idempotency ------------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self._answers.get(call.session))
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

@@ -1,1 +1,1 @@
-"""The PostgreSQL store: several hosts, one database."""
+"""The PostgreSQL store: several hosts share one database."""

@@ -1,39 +1,39 @@
-"""The add verb, and what a deletion adds in the same step."""
+"""The add verb; also the parts of it that a deletion which adds tasks needs."""
 
 from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
-from queue_core.stores.postgres.commit_markers import MARK, VerbAnswerLostError
+from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import NewTask
 
 _ADD_ONE = Statement(
     "towline_add_one",
     "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7)",
-    (pack.text, pack.int8, pack.raw, pack.text, pack.int8, *MARK),
+    (pack.text, pack.int8, pack.raw, pack.text, pack.int8, *MARKER_PACKS),
 )
 _ADD = Statement(
     "towline_add",
     "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8)",
-    (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARK),
+    (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARKER_PACKS),
 )
 _ADD_BOUNDED = Statement(
     "towline_add_bounded",
     "SELECT * FROM towline.add_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-    (*_ADD.packs[:-2], pack.int4s, *MARK),
+    (*_ADD.packs[:-2], pack.int4s, *MARKER_PACKS),
 )
 EXISTS, TOMBSTONED = 1, 2
 
-new_added = builder(Added)
+new_added = fast_constructor(Added)
 
 
 def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
-    """When each may first be leased; None: at once. Raises `InvalidEtaError`."""
+    """Return the eta of each task, None for at once. Raises `InvalidEtaError`."""
     return [
         None if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
         for new in tasks
@@ -41,18 +41,18 @@ def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
 
 
 def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | None, *, now: Instant) -> Added:
-    """What became of one add."""
+    """Return the outcome of one add from the columns of its row."""
     if refusal:
         assert new.name is not None, "only a name refuses a task"
         return Added(new.name, "exists" if refusal == EXISTS else "tombstoned")
     return new_added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
 
 
-def add(step: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """See `Transaction.add`."""
     etas = etas_of(tasks, now=now)
     if len(tasks) == 1:
-        added = _add_one(step, tasks[0].queue or queue, tasks[0], etas[0], now=now)
+        added = _add_one(session, tasks[0].queue or queue, tasks[0], etas[0], now=now)
         if added is not None:
             return [added]
     queues = [new.queue or queue for new in tasks]
@@ -60,7 +60,7 @@ def add(step: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Ins
         queues = queues[:1] or [queue]
     bounds = given([new.max_leases for new in tasks])
     try:
-        ((refusal, note, xid, ids, refusals),) = step.verb(
+        ((refusal, detail, xid, ids, refusals),) = session.verb(
             _ADD_BOUNDED if bounds else _ADD,
             queues,
             now,
@@ -71,17 +71,17 @@ def add(step: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Ins
             *([bounds] if bounds else []),
         )
     except VerbAnswerLostError as lost:
-        refusal, note, xid = 0, "", None if lost.is_repeat else lost.xid
+        refusal, detail, xid = 0, "", None if lost.is_repeat else lost.xid
         ids, refusals = lost.ids, [max(0, -task_id) for task_id in lost.ids]
     if refusal:
-        refuse(refusal, note)
-    step.note_number(xid)
+        refuse(refusal, detail)
+    session.note_xid(xid)
     if not tasks:
         return []
     for named in dict.fromkeys(queues):
         tagged = sum(new.tag is not None and (new.queue or queue) == named for new in tasks)
         if tagged:
-            step.note_tagged(named, tagged, now=now)
+            session.note_tagged(named, tagged, now=now)
     refusals = refusals or [0] * len(tasks)
     return [
         outcome_of(new, task_id, refusal, eta, now=now)
@@ -89,22 +89,22 @@ def add(step: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Ins
     ]
 
 
-def _add_one(step: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
-    """The short way for one task alone; None: nothing is done, and `add` of the schema is to do it."""
+def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
+    """Add one plain task on the fast path (ADR 11); None: nothing was done, so `towline.add` must be called."""
     if new.name is not None or new.max_leases is not None:
         return None
     try:
-        ((xid, task_id),) = step.verb(_ADD_ONE, queue, now, new.payload, new.tag, eta)
+        ((xid, task_id),) = session.verb(_ADD_ONE, queue, now, new.payload, new.tag, eta)
     except VerbAnswerLostError as lost:
         xid, (task_id,) = None if lost.is_repeat else lost.xid, lost.ids
     if task_id is None:
         return None
-    step.note_number(xid)
+    session.note_xid(xid)
     if new.tag is not None:
-        step.note_tagged(queue, 1, now=now)
+        session.note_tagged(queue, 1, now=now)
     return outcome_of(new, task_id, 0, eta, now=now)
 
 
 def given(values: Sequence[object]) -> Sequence[object]:
-    """The values, or none at all when every one is None: the server then fills them up."""
+    """Return the values, or an empty sequence when all are None, which the server fills up."""
     return () if values.count(None) == len(values) else values

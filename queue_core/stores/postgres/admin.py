@@ -1,4 +1,4 @@
-"""The verbs of people and supervisors: delete by name, purge, redrive; workers, leads, repeats."""
+"""The verbs of administrators and supervisors: delete by name, purge, redrive; workers, leads, idempotency."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,8 +11,8 @@ from queue_core.store import Busy
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
-from queue_core.stores.postgres.queues import hold_open
-from queue_core.stores.postgres.reads import asked
+from queue_core.stores.postgres.queues import lock_open
+from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import StoredTask, TagFilter
@@ -65,76 +65,76 @@ _KEEP_ANSWER = Statement(
 )
 
 
-def delete_by_name(step: PostgresSession, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(session: PostgresSession, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
-    ((refusal, note, xid, outcomes),) = step.rows(_DELETE_NAMED, queue, now, names)
+    ((refusal, detail, xid, outcomes),) = session.rows(_DELETE_NAMED, queue, now, names)
     if refusal:
-        refuse(refusal, note)
-    step.note_number(xid)
+        refuse(refusal, detail)
+    session.note_xid(xid)
     return [_NAME_OUTCOMES[outcome] for outcome in outcomes or ()]
 
 
-def postpone(step: PostgresSession, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+def postpone(session: PostgresSession, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
     check_eta(eta, now=now)
-    ((refusal, note, xid, moved),) = step.rows(_POSTPONE, queue, now, name, expected, eta)
+    ((refusal, detail, xid, moved),) = session.rows(_POSTPONE, queue, now, name, expected, eta)
     if refusal:
-        refuse(refusal, note)
-    step.note_number(xid)
+        refuse(refusal, detail)
+    session.note_xid(xid)
     return bool(moved)
 
 
 def purge(
-    step: PostgresSession, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant
+    session: PostgresSession, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
-    ((refusal, note, xid, total),) = step.rows(_PURGE, queue, now, states, asked(tags), limit)
+    ((refusal, detail, xid, total),) = session.rows(_PURGE, queue, now, states, tag_values(tags), limit)
     if refusal:
-        refuse(refusal, note)
-    step.note_number(xid)
+        refuse(refusal, detail)
+    session.note_xid(xid)
     return int(total)
 
 
 def redrive(
-    step: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    session: PostgresSession, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
-    hold_open(step, queue)
-    return [task_of(queue, row) for row in step.write(_REDRIVE, queue, now, names, asked(tags), limit)]
+    lock_open(session, queue)
+    return [task_of(queue, row) for row in session.write(_REDRIVE, queue, now, names, tag_values(tags), limit)]
 
 
-def workers_seen(step: PostgresSession, workers: Sequence[str]) -> dict[str, Instant]:
+def workers_seen(session: PostgresSession, workers: Sequence[str]) -> dict[str, Instant]:
     """See `Transaction.workers_seen`."""
-    found = {row[0]: row[1] for row in step.rows(_SEEN, workers)}
+    found = {row[0]: row[1] for row in session.rows(_SEEN, workers)}
     return {worker: found[worker] for worker in workers if worker in found}
 
 
-def retire_worker(step: PostgresSession, worker: str, *, busy: Busy, now: Instant) -> bool:
+def retire_worker(session: PostgresSession, worker: str, *, busy: Busy, now: Instant) -> bool:
     """See `Transaction.retire_worker`."""
-    is_free = bool(step.write(_RETIRE, worker, now)[0][0])
+    is_free = bool(session.write(_RETIRE, worker, now)[0][0])
     if not is_free and busy == "finish":
-        step.write(_FENCE, worker, now)  # under the lock that the retirement has taken
+        session.write(_FENCE, worker, now)  # under the lock that the retirement took
     return is_free
 
 
-def release_worker(step: PostgresSession, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release_worker(session: PostgresSession, worker: str, *, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
-    _, rows = results.ask(step, _RELEASE_WORKER, worker, now)
+    _, rows = results.call(session, _RELEASE_WORKER, worker, now)
     return [results.finished_from(row[results.PAYLOAD].decode(), row, "released", now) for row in rows]
 
 
-def lead(step: PostgresSession, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
+def lead(session: PostgresSession, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
-    return bool(step.write(_LEAD, name, holder, after(now, seconds), now)[0][0])
+    return bool(session.write(_LEAD, name, holder, after(now, seconds), now)[0][0])
 
 
-def last_answer(step: PostgresSession, session: str) -> tuple[int, bytes] | None:
+def last_answer(session: PostgresSession, client_session: str) -> tuple[int, bytes] | None:
     """See `Transaction.last_answer`."""
-    rows = step.rows(_LAST_ANSWER, session)
+    rows = session.rows(_LAST_ANSWER, client_session)
     return (rows[0][0], bytes(rows[0][1])) if rows else None
 
 
-def keep_answer(step: PostgresSession, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+def keep_answer(session: PostgresSession, client_session: str, number: int, answer: bytes, *, now: Instant) -> None:
     """See `Transaction.keep_answer`."""
-    if not step.write(_KEEP_ANSWER, session, number, answer, now)[0][0]:
-        raise StoreUnavailableError(f"call {number} of session {session!r} came late: a later one was answered")
+    if not session.write(_KEEP_ANSWER, client_session, number, answer, now)[0][0]:
+        raise StoreUnavailableError(f"call {number} of session {client_session!r} came late: a later call was answered")

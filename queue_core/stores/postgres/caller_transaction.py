@@ -1,4 +1,4 @@
-"""Verbs in a transaction of the caller's own: its commit wakes waiters for what they made leasable."""
+"""Verbs in the caller's own transaction, whose commit wakes waiters for the tasks that became leasable."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,100 +14,101 @@ from queue_core.task import NewTask, StoredTask, TagFilter
 
 _NOTIFY = Statement(
     "towline_notify_on_commit",
-    "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS news (queue, tag, tasks),"
-    " towline.notify_on_commit(news.queue, news.tag, news.tasks)",
+    "SELECT count(*) FROM unnest($1::text[], $2::text[], $3::int4[]) AS made (queue, tag, tasks),"
+    " towline.notify_on_commit(made.queue, made.tag, made.tasks)",
     (pack.texts, pack.texts, pack.int4s),
 )
 
 MAX_TAGS = 1000
+"""The most tags of a resumed queue whose waiters are woken."""
 
-News = tuple[str, str | None]
+QueueTag = tuple[str, str | None]
 
 
 class CallerTransaction(PostgresTransaction):
-    """Each verb tells at once: who opened the transaction may commit it any time after."""
+    """Each verb sends its notifications at once, as the caller may commit any time after it."""
 
     __slots__ = ()
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         added = super().add(queue, tasks, now=now)
-        self._tell(_added(queue, tasks, added))
+        self._notify(_added(queue, tasks, added))
         return added
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         granted = super().lease(queue, request, now=now)
-        self._tell(_finished(granted.expired))
+        self._notify(_finished(granted.expired))
         return granted
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
         finished = super().release(queue, releases, now=now)
-        self._tell(_finished(finished))
+        self._notify(_finished(finished))
         return finished
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         outcomes = super().delete(queue, deletions, now=now)
-        self._tell(_handed_on(queue, deletions, outcomes))
+        self._notify(_then_added(queue, deletions, outcomes))
         return outcomes
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
         outcomes, granted = super().exchange(queue, deletions, request, now=now)
-        self._tell([*_handed_on(queue, deletions, outcomes), *_finished(granted.expired)])
+        self._notify([*_then_added(queue, deletions, outcomes), *_finished(granted.expired)])
         return outcomes, granted
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        expired, more = super().settle(queue, limit=limit, now=now)
-        self._tell(_finished(expired))
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        expired, more = super().expire(queue, limit=limit, now=now)
+        self._notify(_finished(expired))
         return expired, more
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
         redriven = super().redrive(queue, names, tags, limit=limit, now=now)
-        self._tell((queue, task.tag) for task in redriven)
+        self._notify((queue, task.tag) for task in redriven)
         return redriven
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         has_changed = super().set_paused(queue, paused)
         if has_changed and paused == "running":
             pages = self.tag_stats(queue, after=None, limit=MAX_TAGS, now=NEVER)
-            self._tell(Counter({(queue, page.tag): page.stats.ready for page in pages if page.stats.ready}))
+            self._notify(Counter({(queue, page.tag): page.stats.ready for page in pages if page.stats.ready}))
         return has_changed
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         finished = super().release_worker(worker, now=now)
-        self._tell(_finished(finished))
+        self._notify(_finished(finished))
         return finished
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         added = super().restore(queue, tasks, now=now)
-        self._tell((queue, task.tag) for task, outcome in zip(tasks, added, strict=True) if outcome.ready)
+        self._notify((queue, task.tag) for task, outcome in zip(tasks, added, strict=True) if outcome.ready)
         return added
 
-    def _tell(self, news: Iterable[News] | Counter[News]) -> None:
-        counted = Counter(news)
-        counted.update(self._step.take_ripe())
+    def _notify(self, ready: Iterable[QueueTag] | Counter[QueueTag]) -> None:
+        counted = Counter(ready)
+        counted.update(self._session.take_ready())
         if counted:
             queues, tags = [queue for queue, _ in counted], [tag for _, tag in counted]
-            self._step.rows(_NOTIFY, queues, tags, list(counted.values()))
+            self._session.rows(_NOTIFY, queues, tags, list(counted.values()))
 
 
-def _added(queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> Iterable[News]:
+def _added(queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> Iterable[QueueTag]:
     for task, outcome in zip(tasks, added, strict=True):
         if outcome.ready and outcome.status == "added":
             yield task.queue or queue, task.tag
 
 
-def _handed_on(queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]) -> list[News]:
+def _then_added(queue: str, deletions: Sequence[Deletion], outcomes: Sequence[Deleted | None]) -> list[QueueTag]:
     return [
-        news
+        ready
         for deletion, outcome in zip(deletions, outcomes, strict=True)
         if outcome is not None
-        for news in _added(queue, deletion.then, outcome.then)
+        for ready in _added(queue, deletion.then, outcome.then)
     ]
 
 
-def _finished(finished: Iterable[FinishedLease | None]) -> list[News]:
-    """Of leases that ended without a deletion."""
+def _finished(finished: Iterable[FinishedLease | None]) -> list[QueueTag]:
+    """Return queue and tag of the tasks whose leases ended, but for those that died."""
     return [(lease.queue, lease.tag) for lease in finished if lease is not None and not lease.died]

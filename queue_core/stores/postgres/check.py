@@ -1,11 +1,11 @@
-"""Recounts everything the counters and names promise."""
+"""Recount everything that counters and names claim."""
 
 import psycopg
 from psycopg import sql
 
 from queue_core.store import Check
 from queue_core.stores.postgres.client.connection import Connection
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 
 MAX_PROBLEMS = 50
 
@@ -25,8 +25,8 @@ _RECOUNT = """
     ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
     WHERE coalesce(k.counted, '(0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0)')
 """
-# Each finds rows that break a promise; the first column is shown.
-_PROMISES = (
+# Each query finds rows that violate an invariant; the first column is shown.
+_INVARIANTS = (
     ("{}", _RECOUNT),
     ("task {} is of no queue", "SELECT id FROM towline.tasks WHERE queue NOT IN (SELECT id FROM towline.queues)"),
     ("task {} is in no known state", "SELECT id FROM towline.tasks WHERE state NOT IN (0, 1, 2, 3)"),
@@ -35,14 +35,14 @@ _PROMISES = (
         "SELECT id FROM towline.tasks WHERE id > (SELECT last_value FROM towline.task_ids)",
     ),
     (
-        "task {} does not hold its name",
+        "task {} does not have its name",
         """
         SELECT t.id FROM towline.tasks AS t LEFT JOIN towline.names AS n ON n.queue = t.queue AND n.name = t.name
         WHERE t.name IS NOT NULL AND n.task IS DISTINCT FROM t.id
         """,
     ),
     (
-        "name {} stands for a task that is not there",
+        "name {} is that of a task that does not exist",
         """
         SELECT n.name FROM towline.names AS n LEFT JOIN towline.tasks AS t ON t.id = n.task
         WHERE n.task IS NOT NULL AND (t.queue, t.name) IS DISTINCT FROM (n.queue, n.name)
@@ -77,14 +77,14 @@ _INDEXES = """
 
 
 def check(connection: Connection, schema: str) -> Check:
-    """What is wrong with the store; reads all of it. Indexes are looked into where `amcheck` is installed."""
+    """Find what is wrong with the store by reading all of it; indexes are checked where `amcheck` is installed."""
     problems: list[str] = []
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        for text, query in _PROMISES:
-            found = connection.execute(f"{spelled(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
+        for text, query in _INVARIANTS:
+            found = connection.execute(f"{qualified(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
             problems += [text.format(row[0]) for row in found]
-        row = connection.execute(spelled("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
+        row = connection.execute(qualified("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
     problems += _broken_indexes(connection, schema)
     return Check(tuple(problems), int(str(row[0])) if row else 0)
 
@@ -93,11 +93,11 @@ def _broken_indexes(connection: Connection, schema: str) -> list[str]:
     row = connection.execute(_HAS_AMCHECK).fetchone()
     if row is None:
         return []
-    look = sql.SQL("SELECT {}.bt_index_check(%s::oid, true)").format(sql.Identifier(str(row[0])))
+    check_index = sql.SQL("SELECT {}.bt_index_check(%s::oid, true)").format(sql.Identifier(str(row[0])))
     problems = []
     for index, oid in connection.execute(_INDEXES, (schema,)).fetchall():
         try:
-            connection.execute(look, (oid,))
+            connection.execute(check_index, (oid,))
         except psycopg.errors.InternalError_ as error:
             problems.append(f"index {index}: {error}")
     return problems

@@ -1,4 +1,4 @@
-"""The verbs of workers: lease, exchange, renew, release, delete; each one round trip."""
+"""The verbs of workers: lease, exchange, renew, release, delete; one round trip each."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from operator import itemgetter, lt
 
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, builder, missing
+from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Deleted,
@@ -24,7 +24,7 @@ from queue_core.stores.postgres import queues, results
 from queue_core.stores.postgres.adds import etas_of, given, outcome_of
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
-from queue_core.stores.postgres.commit_markers import MARK, VerbAnswerLostError
+from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import Lease, TagFilter, parse_token
 from queue_core.validation import check_lease_time
@@ -45,13 +45,13 @@ _EXCHANGE = Statement(
         pack.int8,
         pack.int4,
         pack.int4,
-        *MARK,
+        *MARKER_PACKS,
     ),
 )
 _EXCHANGE_ONE = Statement(
     "towline_exchange_one",
     "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARK),
+    (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARKER_PACKS),
 )
 _EXCHANGE_RESULT = "SELECT * FROM towline.exchange_result(%s, %s, %s::text::xid8)"
 _DELETED = (
@@ -103,7 +103,7 @@ _LEASE_DELAYED = Statement(
     "SELECT * FROM towline.lease_delayed($1, $2, $3, $4, $5, $6)",
     (pack.text, pack.int8, pack.int8, pack.int8, pack.text, pack.float8),
 )
-_SETTLE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
+_EXPIRE = Statement("towline_settle", "SELECT * FROM towline.settle($1, $2, $3)", (pack.text, pack.int8, pack.int4))
 _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
@@ -113,16 +113,16 @@ _UNSETTLED, _REFUSED = 1, 2
 _order = itemgetter(2, 0)
 _task_id, _grant = itemgetter(0), itemgetter(3)
 
-new_deleted = builder(Deleted)
-new_lease = builder(Lease)
-new_granted = builder(Granted)
+new_deleted = fast_constructor(Deleted)
+new_lease = fast_constructor(Lease)
+new_granted = fast_constructor(Granted)
 
 Fences = tuple[list[int], list[int]]
 """Ids of tasks, and the instants at which each was leased."""
 
 
 def fences_of(tokens: Sequence[str]) -> Fences:
-    """What each token is made of: `parse_token` for all of them at once. Raises as it does."""
+    """Parse tokens: `parse_token` for all of them at once. Raises `InvalidTokenError`."""
     joined = " ".join(tokens)
     if _TOKENS.fullmatch(joined):
         numbers = list(map(int, joined.replace(".", " ").split(" ")))
@@ -132,29 +132,29 @@ def fences_of(tokens: Sequence[str]) -> Fences:
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def lease(step: PostgresSession, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
+def lease(session: PostgresSession, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
-    return _exchange(step, queue, None, request, now=now)[1]
+    return _exchange(session, queue, None, request, now=now)[1]
 
 
 def exchange(
-    step: PostgresSession, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
+    session: PostgresSession, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
     fences = fences_of([deletion.token for deletion in deletions])
     if not handed_over(deletions):
-        return _exchange(step, queue, fences, request, now=now)
+        return _exchange(session, queue, fences, request, now=now)
     if request.seconds is not None:
-        check_lease_time(queues.find(step, queue), request.seconds)
-    outcomes = _hand_over(step, queue, fences, deletions, now=now)
+        check_lease_time(queues.find(session, queue), request.seconds)
+    outcomes = _hand_over(session, queue, fences, deletions, now=now)
     try:
-        return outcomes, lease(step, queue, request, now=now)
+        return outcomes, lease(session, queue, request, now=now)
     except WorkerRetiredError:
         return outcomes, Granted((), refused=True)
 
 
 def lease_delayed(
-    step: PostgresSession,
+    session: PostgresSession,
     queue: str,
     task_id: int,
     *,
@@ -164,39 +164,39 @@ def lease_delayed(
     now: Instant,
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
-    rows = step.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
-    refusal, note, _, xid = rows.pop()[9:13]
-    step.note_number(xid)
+    rows = session.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
+    refusal, detail, _, xid = rows.pop()[9:13]
+    session.note_xid(xid)
     if refusal:
-        refuse(refusal, note)
+        refuse(refusal, detail)
     leases = _leases(queue, rows, worker)
     return leases[0] if leases else None
 
 
 def delete(
-    step: PostgresSession, queue: str, deletions: Sequence[Deletion], *, now: Instant
+    session: PostgresSession, queue: str, deletions: Sequence[Deletion], *, now: Instant
 ) -> Sequence[Deleted | None]:
     """See `Transaction.delete`."""
     fences = fences_of([deletion.token for deletion in deletions])
     if handed_over(deletions):
-        return _hand_over(step, queue, fences, deletions, now=now)
-    return _exchange(step, queue, fences, LeaseRequest(0, None, TagFilter(), ""), now=now)[0]
+        return _hand_over(session, queue, fences, deletions, now=now)
+    return _exchange(session, queue, fences, LeaseRequest(0, None, TagFilter(), ""), now=now)[0]
 
 
 def _exchange(
-    step: PostgresSession, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
+    session: PostgresSession, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
-            swapped = _exchange_one(step, queue, fence, request, wanted, now=now)
+            swapped = _exchange_one(session, queue, fence, request, wanted, now=now)
             if swapped is not None:
                 return [] if fences is None else [swapped[0]], swapped[1]
         if ids and grants and grants.count(grants[0]) == len(grants) and all(map(lt, ids, ids[1:])):
-            grants = grants[:1]  # leased together, named in order: the server finds them with less work
-        rows = step.verb(
+            grants = grants[:1]  # leased together and in order, which is less work for the server
+        rows = session.verb(
             _EXCHANGE,
             queue,
             now,
@@ -207,19 +207,19 @@ def _exchange(
             _FILTERS[request.tags.kind],
             request.tags.tags,
             request.worker,
-            *_bounds(request.room),
+            *_bounds(request.allowance),
         )
     except VerbAnswerLostError as lost:
-        rows = _told_again(step, lost, queue, now=now)
-    refusal, note, flags, xid, numbers, texts, settled = rows.pop()[9:]
-    step.note_number(xid)
+        rows = _rows_of_lost_call(session, lost, queue, now=now)
+    refusal, detail, flags, xid, numbers, texts, settled = rows.pop()[9:]
+    session.note_xid(xid)
     if refusal:
-        refuse(refusal, note)
-    outcomes = [] if fences is None else _deleted(step, queue, fences, numbers, texts, now=now)
-    expired = _expired(step, queue, settled) if settled else ()
-    if note:
-        for tag, number in json.loads(note):
-            step.note_ripe(queue, tag, number)
+        refuse(refusal, detail)
+    outcomes = [] if fences is None else _deleted(session, queue, fences, numbers, texts, now=now)
+    expired = _expired(session, queue, settled) if settled else ()
+    if detail:
+        for tag, number in json.loads(detail):
+            session.note_ready(queue, tag, number)
     if not rows:
         return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
     if len(rows) > 1:
@@ -235,7 +235,7 @@ def _filter_of(request: LeaseRequest) -> int | None:
 
 
 def _exchange_one(
-    step: PostgresSession,
+    session: PostgresSession,
     queue: str,
     fence: tuple[int | None, int | None],
     request: LeaseRequest,
@@ -243,16 +243,16 @@ def _exchange_one(
     *,
     now: Instant,
 ) -> tuple[Deleted | None, Granted] | None:
-    """Exchange one finished lease for one new one, by the fast path; None: nothing is done, and `exchange` is to do it.
+    """Exchange one finished lease for a new one on the fast path (ADR 11); None: nothing was done, call `exchange`.
 
     Args:
-        fence: id and instant of the grant of what is done; Nones: nothing is.
-        wanted: of `_filter_of`.
+        fence: id and instant of the grant of the finished lease; Nones: there is none.
+        wanted: the filter, of `_filter_of`.
 
     Raises `VerbAnswerLostError`.
     """
     done_id, done_grant = fence
-    ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = step.verb(
+    ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = session.verb(
         _EXCHANGE_ONE,
         queue,
         now,
@@ -265,11 +265,11 @@ def _exchange_one(
     )
     if xid is None:
         return None
-    step.note_number(xid or None)
+    session.note_xid(xid or None)
     deleted = None
     if done_leases is not None:
-        assert done_id is not None and done_grant is not None, "something was done"
-        step.note_finished(queue, 1)
+        assert done_id is not None and done_grant is not None, "a lease was finished"
+        session.note_finished(queue, 1)
         sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
         deleted = new_deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
     if task_id is None:
@@ -295,14 +295,14 @@ def _bounds(room: PayloadAllowance | None) -> tuple[int | None, int, int]:
     return (None, 0, 1) if room is None else (room.total_bytes, room.each_bytes, room.least)
 
 
-def _told_again(step: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
-    """The rows of a call that took effect; of leases that were granted a while ago, those that are held still."""
+def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
+    """Return the rows of a call that took effect; of a repeated call, only leases that are still held."""
     if not lost.is_repeat:
-        step.note_number(lost.xid)
-        return lost.retold(_EXCHANGE_RESULT, queue, now)
-    *leases, last = lost.retold(_EXCHANGE_RESULT, queue, 0)
+        session.note_xid(lost.xid)
+        return lost.read_answer(_EXCHANGE_RESULT, queue, now)
+    *leases, last = lost.read_answer(_EXCHANGE_RESULT, queue, 0)
     own = lost.leased
-    deleted = lost.retold(_DELETED, queue)  # of all calls in that transaction: its own are found by their tokens
+    deleted = lost.read_answer(_DELETED, queue)  # those of all calls in the transaction, of which tokens pick the own
     numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))
     return [
         *(row for row in leases if row[1] > now and (own is None or row[0] in own)),
@@ -332,7 +332,7 @@ def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
 
 
 def _deleted(
-    step: PostgresSession,
+    session: PostgresSession,
     queue: str,
     fences: Fences,
     numbers: Sequence[Sequence[int]] | None,
@@ -340,10 +340,10 @@ def _deleted(
     *,
     now: Instant,
 ) -> Sequence[Deleted | None]:
-    """What became of each deletion, by the samples of those that took effect."""
+    """Return the outcome of each deletion, from the samples of those that took effect."""
     if not numbers or not texts:
         return [None] * len(fences[0])
-    step.note_finished(queue, len(numbers))
+    session.note_finished(queue, len(numbers))
     ids, grants = list(map(_task_id, numbers)), list(map(_grant, numbers))
     if ids == fences[0] and grants == fences[1]:
         return LazyList(len(ids), lambda: _ended(queue, numbers, texts, now=now))
@@ -354,7 +354,7 @@ def _deleted(
         ended = _ended(queue, numbers, texts, now=now)
         return [None if place is None else ended[place] for place in found]
 
-    return LazyList(len(found), outcomes, missing=missing(found))
+    return LazyList(len(found), outcomes, none_indexes=none_indexes(found))
 
 
 def _ended(
@@ -366,23 +366,23 @@ def _ended(
     ]
 
 
-def _expired(step: PostgresSession, queue: str, settled: str) -> tuple[FinishedLease, ...]:
-    """The leases found expired."""
-    expired, ripe = json.loads(settled)
-    for tag, number in ripe:
-        step.note_ripe(queue, tag, number)
+def _expired(session: PostgresSession, queue: str, settled: str) -> tuple[FinishedLease, ...]:
+    """Return the expired leases of a `settled` column, and note the tasks that became ready."""
+    expired, became_ready = json.loads(settled)
+    for tag, number in became_ready:
+        session.note_ready(queue, tag, number)
     if expired:
-        step.note_finished(queue, len(expired))
+        session.note_finished(queue, len(expired))
     return tuple([results.finished_of(queue, one[:4], one[4:7], "expired", one[7], one[8]) for one in expired])
 
 
 def _hand_over(
-    step: PostgresSession, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
+    session: PostgresSession, queue: str, fences: Fences, deletions: Sequence[Deletion], *, now: Instant
 ) -> list[Deleted | None]:
     tasks = [new for deletion in deletions for new in deletion.then]
     etas = etas_of(tasks, now=now)
     bounds = given([new.max_leases for new in tasks])
-    rows = step.rows(
+    rows = session.rows(
         _HAND_OVER_BOUNDED if bounds else _HAND_OVER,
         queue,
         now,
@@ -395,20 +395,20 @@ def _hand_over(
         [new.name for new in tasks],
         *([bounds] if bounds else []),
     )
-    refusal, note, xid, *_ = rows[-1]
-    step.note_number(xid)
+    refusal, detail, xid, *_ = rows[-1]
+    session.note_xid(xid)
     if refusal:
-        refuse(refusal, note)
-    told_of = {row[3]: row[4:] for row in rows[:-1]}
+        refuse(refusal, detail)
+    rows_by_place = {row[3]: row[4:] for row in rows[:-1]}
     outcomes: list[Deleted | None] = []
     first = 0
     for place, deletion in enumerate(deletions, start=1):
         last = first + len(deletion.then)
-        if place not in told_of:
+        if place not in rows_by_place:
             outcomes.append(None)
         else:
-            numbers, texts, ids, refusals = told_of[place]
-            step.note_finished(queue, 1)
+            numbers, texts, ids, refusals = rows_by_place[place]
+            session.note_finished(queue, 1)
             then = [
                 outcome_of(new, task_id, refusal, eta, now=now)
                 for new, task_id, refusal, eta in zip(deletion.then, ids, refusals, etas[first:last], strict=True)
@@ -418,10 +418,10 @@ def _hand_over(
     return outcomes
 
 
-def renew(step: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
+def renew(session: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     fences = fences_of([renewal.token for renewal in renewals])
-    _, rows = results.ask(step, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
+    _, rows = results.call(session, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
     outcomes: list[Renewed | None] = [None] * len(renewals)
     for row in rows:
         place = row[results.ID] - 1
@@ -437,12 +437,12 @@ def renew(step: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now
 
 
 def release(
-    step: PostgresSession, queue: str, releases: Sequence[Release], *, now: Instant
+    session: PostgresSession, queue: str, releases: Sequence[Release], *, now: Instant
 ) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
     fences = fences_of([release.token for release in releases])
-    _, rows = results.ask(
-        step,
+    _, rows = results.call(
+        session,
         _RELEASE,
         queue,
         now,
@@ -456,14 +456,14 @@ def release(
     for row in rows:
         outcomes[row[results.ID] - 1] = results.finished_from(queue, row, "released", now)
     if rows:
-        step.note_finished(queue, len(rows))
+        session.note_finished(queue, len(rows))
     return outcomes
 
 
-def settle(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-    """See `Transaction.settle`."""
-    ((*_, refusal, note, flags, xid, _numbers, _texts, settled),) = step.rows(_SETTLE, queue, now, limit)
+def expire(session: PostgresSession, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    """See `Transaction.expire`."""
+    ((*_, refusal, detail, flags, xid, _numbers, _texts, settled),) = session.rows(_EXPIRE, queue, now, limit)
     if refusal:
-        refuse(refusal, note)
-    step.note_number(xid)
-    return list(_expired(step, queue, settled)), bool(flags & _UNSETTLED)
+        refuse(refusal, detail)
+    session.note_xid(xid)
+    return list(_expired(session, queue, settled)), bool(flags & _UNSETTLED)

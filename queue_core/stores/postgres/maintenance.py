@@ -1,13 +1,11 @@
-"""Forgets what is kept for a while only, and clears away what leased and deleted tasks leave in their table.
+"""Trim rows that are kept for a while only, and vacuum the table of tasks.
 
-Forgetting (`MaintenanceDue`) is done now and then, a bounded amount at a time, in the transactions of others. Each
-process counts what it adds to what is kept, and is due once that is enough; the first time comes at random, so that
-processes
-which live for a few tasks take their part too.
+`Trimmer` trims a bounded number of rows at a time, in the transactions of verbs. Each process counts the rows it adds,
+and trims once there are enough; its first count begins at random, so that short-lived processes take part too.
 
-Clearing (`Maintenance`) is done before leases have to step over dead rows. The server's own autovacuum comes by once a
-minute: at 5,000 tasks a second a lease steps over 1,500 index pages of dead entries by then, which costs it 1 ms. So
-a process that finishes many leases looks now and then whether it is time.
+`Vacuum` keeps leases from stepping over dead rows. The server's autovacuum comes once a minute: at 5,000 tasks a second
+a lease steps over 1,500 index pages of dead entries by then, which takes 1 ms. So a process that finishes many leases
+checks now and then whether a vacuum is due.
 """
 
 import random
@@ -18,23 +16,27 @@ from threading import Lock, Thread
 import structlog
 
 from queue_core.errors import StoreError
-from queue_core.stores.postgres import events
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.session import PostgresSession
 
+TRIM_FAILED = "trim.failed"
+VACUUM_FAILED = "vacuum.failed"
+
 KEPT_SAMPLES = 10_000
+"""The samples (finished leases) that are kept of each queue."""
 SAMPLES_BETWEEN = 2000
-"""Leases that finish between two cuts; whoever cuts looks for dead rows too."""
+"""Finished leases between two trims of a queue's samples, each with a check for dead rows."""
 TAGGED_BETWEEN = 1000
+"""Tagged tasks that are added between two passes over a queue's tags."""
 TAGS_EXAMINED = 2000
-"""More than tags can have come since the last time."""
+"""Tags examined in a pass; more than can have been added since the last one."""
 SECONDS_BETWEEN = 2.0
-"""From the end of one pass, whoever made it, to the beginning of the next."""
+"""The least time between two vacuums, of any process."""
 DEAD_ROWS = 20_000
 DEAD_SHARE = 0.05
-"""Cleared are this many dead rows, and this share of the live: a pass reads the whole of the indexes."""
+"""A vacuum is due with more dead rows than `DEAD_ROWS` and this share of the live ones, as it reads whole indexes."""
 
 _TRIM = Statement(
     "towline_trim",
@@ -47,26 +49,26 @@ _FORGET = Statement(
     (pack.text, pack.int8, pack.text, pack.int4),
 )
 _FORGET_MARKERS = Statement("towline_forget_commit_markers", "SELECT towline.forget_commit_markers()")
-_LOOK = Statement(
+_VACUUM_DUE = Statement(
     "towline_look",
     "SELECT pg_stat_get_dead_tuples(t.id) > $1::int8 + $2::float8 * pg_stat_get_live_tuples(t.id)"
     " AND coalesce(clock_timestamp() - pg_stat_get_last_vacuum_time(t.id) > $3::float8 * interval '1 second', true)"
     " FROM (SELECT 'towline.tasks'::regclass::oid) AS t (id)",
     (pack.int8, pack.float8, pack.float8),
 )
-"""By the functions under `pg_stat_user_tables`: 0.1 ms, where the view takes 0.45 ms."""
+"""Uses the functions under `pg_stat_user_tables`, which take 0.1 ms; the view takes 0.45 ms."""
 
 log = structlog.get_logger()
 
 
-def is_due(step: PostgresSession) -> bool:
-    """Whether enough is dead, and nobody cleared it a moment ago."""
-    ((found,),) = step.rows(_LOOK, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
+def is_due(session: PostgresSession) -> bool:
+    """Return whether there are enough dead rows and the last vacuum was not a moment ago."""
+    ((found,),) = session.rows(_VACUUM_DUE, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
     return bool(found)
 
 
-class MaintenanceDue:
-    """Forgets what is due, as one process counts it; for several threads."""
+class Trimmer:
+    """Trims samples, tags and commit markers when they are due by this process's count; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -74,16 +76,16 @@ class MaintenanceDue:
         self._tagged: dict[str, int] = {}
         self._examined: dict[str, str] = {}
 
-    def tidy(self, step: PostgresSession) -> None:
-        """Forget what is due, as the last act of a transaction before its commit."""
-        finished = self._due(self._finished, step.finished, SAMPLES_BETWEEN)
+    def trim_if_due(self, session: PostgresSession) -> None:
+        """Trim what is due, as the last statements of a transaction before its commit."""
+        finished = self._due(self._finished, session.finished, SAMPLES_BETWEEN)
         for queue in finished:
-            step.rows(_TRIM, queue, KEPT_SAMPLES)
+            session.rows(_TRIM, queue, KEPT_SAMPLES)
         if finished:
-            step.rows(_FORGET_MARKERS)
-            step.is_littered = is_due(step)
-        for queue in self._due(self._tagged, step.tagged, TAGGED_BETWEEN):
-            rows = step.rows(_FORGET, queue, step.now, self._examined.get(queue, ""), TAGS_EXAMINED)
+            session.rows(_FORGET_MARKERS)
+            session.needs_vacuum = is_due(session)
+        for queue in self._due(self._tagged, session.tagged, TAGGED_BETWEEN):
+            rows = session.rows(_FORGET, queue, session.now, self._examined.get(queue, ""), TAGS_EXAMINED)
             if rows:
                 self._examined[queue] = rows[0][0]
 
@@ -100,49 +102,49 @@ class MaintenanceDue:
         return due
 
 
-class Maintenance:
-    """One thread, while there is something to do."""
+class Vacuum:
+    """Vacuums the table of tasks in a thread that ends when it is done."""
 
-    def __init__(self, link: ConnectionPool, monotonic: Callable[[], float]) -> None:
-        self._link = link
-        self._table = f"{link.address.schema}.tasks"
+    def __init__(self, pool: ConnectionPool, monotonic: Callable[[], float]) -> None:
+        self._pool = pool
+        self._table = f"{pool.address.schema}.tasks"
         self._monotonic = monotonic
         self._lock = Lock()
-        self._began_at = -inf
+        self._started_at = -inf
         self._is_running = False
         self._is_closed = False
 
-    def begin(self) -> None:
-        """Clear the table in a thread, unless that is being done, or was a moment ago."""
+    def start(self) -> None:
+        """Start a vacuum in a thread, unless one is running or was started a moment ago."""
         with self._lock:
             now = self._monotonic()
-            if self._is_running or self._is_closed or now - self._began_at < SECONDS_BETWEEN:
+            if self._is_running or self._is_closed or now - self._started_at < SECONDS_BETWEEN:
                 return
-            self._began_at, self._is_running = now, True
-        Thread(target=self._clear, name="towline-upkeep", daemon=True).start()
+            self._started_at, self._is_running = now, True
+        Thread(target=self._run, name="towline-vacuum", daemon=True).start()
 
     def close(self) -> None:
-        """Begin no more; what is under way goes on at the server."""
+        """Start no more vacuums; a running one goes on at the server."""
         with self._lock:
             self._is_closed = True
 
-    def _clear(self) -> None:
+    def _run(self) -> None:
         try:
-            self.clear_if_due()
-        except StoreError as error:  # autovacuum still comes
-            log.debug(events.UPKEEP_FAILED, store=self._link.url, error=str(error))
+            self.run_if_due()
+        except StoreError as error:  # autovacuum will do it
+            log.debug(VACUUM_FAILED, store=self._pool.url, error=str(error))
         except Exception:
-            log.exception(events.UPKEEP_FAILED)
+            log.exception(VACUUM_FAILED)
         finally:
             self._is_running = False
 
-    def clear_if_due(self) -> bool:
-        """Clear the table if enough is dead; whether it was."""
-        with self._link.lend(seconds=inf) as wire:
-            if not is_due(PostgresSession(wire.caller, ())):
+    def run_if_due(self) -> bool:
+        """Vacuum the table if it is due; return whether it was."""
+        with self._pool.lend(seconds=inf) as connection:
+            if not is_due(PostgresSession(connection.runner, ())):
                 return False
-            # Whoever may not, or comes while another clears, is told so in a notice and does nothing.
-            wire.connection.execute(
+            # Without the right, or beside another vacuum, the server sends a notice and does nothing.
+            connection.driver.execute(
                 f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE, INDEX_CLEANUP ON, PARALLEL 0) {self._table}".encode()
             )
             return True

@@ -1,9 +1,9 @@
-"""The verbs over queues themselves: create, set, list, pause, fence, drop; and the bound on all their payloads."""
+"""The verbs on queues themselves: create, set, list, pause, fence, drop; and the storage limit."""
 
 from typing import Literal
 
 from queue_core.store import Storage
-from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
@@ -51,22 +51,22 @@ _STORAGE = Statement(
 """Triggers count the payloads while there is a limit: see `schema/storage.sql`."""
 
 
-def find(step: PostgresSession, name: str) -> QueueSpec:
-    """The queue of that name. Raises `UnknownQueueError`."""
-    rows = step.rows(_ONE, name)
+def find(session: PostgresSession, name: str) -> QueueSpec:
+    """Return the queue of that name. Raises `UnknownQueueError`."""
+    rows = session.rows(_ONE, name)
     if not rows:
-        refuse(UNKNOWN, f"{name} {step.rows(_SOME)[0][0] or ''}")
+        refuse(UNKNOWN, f"{name} {session.rows(_SOME)[0][0] or ''}")
     return _spec_of(rows[0])
 
 
-def hold_open(step: PostgresSession, name: str) -> None:
-    """Hold a queue, to change what is in it. Raises `UnknownQueueError`, `QueueMovedError`."""
-    results.ask(step, _OPEN, name)
+def lock_open(session: PostgresSession, name: str) -> None:
+    """Lock a queue before its tasks are changed. Raises `UnknownQueueError`, `QueueMovedError`."""
+    results.call(session, _OPEN, name)
 
 
-def all_queues(step: PostgresSession) -> list[QueueSpec]:
+def all_queues(session: PostgresSession) -> list[QueueSpec]:
     """See `Transaction.queues`."""
-    return [_spec_of(row) for row in step.rows(_ALL)]
+    return [_spec_of(row) for row in session.rows(_ALL)]
 
 
 def _spec_of(row: Row) -> QueueSpec:
@@ -83,16 +83,16 @@ def _spec_of(row: Row) -> QueueSpec:
         retention,
         paused=paused,
         moved_to=moved_to,
-        **kept_settings(kept),
+        **parse_extra_settings(kept),
     )
 
 
-def put_queue(step: PostgresSession, spec: QueueSpec) -> bool:
-    """See `Transaction.put_queue`. Nothing is written where nothing changes."""
-    known = step.rows(_ONE, spec.name)
+def put_queue(session: PostgresSession, spec: QueueSpec) -> bool:
+    """See `Transaction.put_queue`. An unchanged queue is not written."""
+    known = session.rows(_ONE, spec.name)
     if known and _spec_of(known[0]) == spec:
         return False
-    ((created,),) = step.write(
+    ((created,),) = session.write(
         _PUT,
         spec.name,
         spec.lease_seconds,
@@ -102,39 +102,39 @@ def put_queue(step: PostgresSession, spec: QueueSpec) -> bool:
         spec.retry_max_seconds,
         spec.on_exhausted == "delete",
         spec.name_retention_seconds,
-        kept_text(spec),
+        extra_settings_text(spec),
     )
     return bool(created)
 
 
-def set_paused(step: PostgresSession, name: str, paused: Literal["paused", "running"]) -> bool:
+def set_paused(session: PostgresSession, name: str, paused: Literal["paused", "running"]) -> bool:
     """See `Transaction.set_paused`."""
-    find(step, name)
-    return bool(step.write(_SET_PAUSED, name, paused == "paused"))
+    find(session, name)
+    return bool(session.write(_SET_PAUSED, name, paused == "paused"))
 
 
-def set_moved(step: PostgresSession, name: str, to: str) -> None:
+def set_moved(session: PostgresSession, name: str, to: str) -> None:
     """See `Transaction.set_moved`. Waits for the transactions that are changing the queue's tasks."""
-    find(step, name)
-    step.rows(_SEIZE, name)
-    step.write(_SET_MOVED, name, to)
+    find(session, name)
+    session.rows(_SEIZE, name)
+    session.write(_SET_MOVED, name, to)
 
 
-def delete_queue(step: PostgresSession, name: str) -> int:
+def delete_queue(session: PostgresSession, name: str) -> int:
     """See `Transaction.delete_queue`. Waits as `set_moved` does."""
-    find(step, name)
-    step.rows(_SEIZE, name)
-    rows = step.write(_DROP, name)
+    find(session, name)
+    session.rows(_SEIZE, name)
+    rows = session.write(_DROP, name)
     return int(rows[0][0]) if rows else 0
 
 
-def set_storage_limit(step: PostgresSession, limit_bytes: int | None) -> None:
+def set_storage_limit(session: PostgresSession, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`."""
-    if storage(step).limit_bytes != limit_bytes:
-        step.write(_SET_STORAGE_LIMIT, limit_bytes)
+    if storage(session).limit_bytes != limit_bytes:
+        session.write(_SET_STORAGE_LIMIT, limit_bytes)
 
 
-def storage(step: PostgresSession) -> Storage:
-    """See `Transaction.storage`. What other transactions under way add is not in it."""
-    rows = step.rows(_STORAGE)
+def storage(session: PostgresSession) -> Storage:
+    """See `Transaction.storage`. It leaves out other transactions in progress."""
+    rows = session.rows(_STORAGE)
     return Storage(*rows[0]) if rows else Storage()

@@ -1,6 +1,6 @@
-"""The verbs that only look: tasks, statistics, waiting times, samples, live leases.
+"""The verbs that only read: tasks, statistics, waiting times, samples, live leases.
 
-They are exact as of `now`, though nothing is settled.
+They are exact as of `now`, although they write no expiry.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -22,9 +22,10 @@ from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
-HEAD = 1000  # etas of the ready queue that are read for `waiting`
+HEAD = 1000
+"""Etas of ready tasks that are read for `waiting`."""
 POSITION_BITS = 16
-"""A cursor over samples is the number of a transaction and how many of its samples were read, in so many bits."""
+"""Bits of a samples cursor that count the samples read of a transaction; the bits above are its number."""
 
 _PEEK = Statement(
     "towline_peek",
@@ -56,7 +57,7 @@ _NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.t
 
 @dataclass(frozen=True, slots=True)
 class PostgresPeek:
-    """The request of a peek."""
+    """The parameters of a peek."""
 
     tags: TagFilter
     states: frozenset[TaskState]
@@ -67,45 +68,45 @@ class PostgresPeek:
     now: Instant
 
 
-def asked(tags: TagFilter) -> tuple[str, ...] | None:
-    """The tags that a filter is about: None: any; none: the untagged."""
+def tag_values(tags: TagFilter) -> tuple[str, ...] | None:
+    """Return a filter's tags as the schema's functions take them: None for any, empty for untagged tasks."""
     if tags.kind == "untagged":
         return ()
     return tags.tags or None
 
 
-def peek(step: PostgresSession, queue: str, look: PostgresPeek) -> Page:
-    """See `Transaction.peek`. The function reads along whichever path has the fewest rows."""
-    spec = find(step, queue)
-    rows = step.rows(
+def peek(session: PostgresSession, queue: str, request: PostgresPeek) -> Page:
+    """See `Transaction.peek`. The function reads along the path that has the fewest rows."""
+    spec = find(session, queue)
+    rows = session.rows(
         _PEEK,
         queue,
-        asked(look.tags),
-        sorted(look.states),
-        look.names,
-        look.after,
-        look.limit + 1,
-        look.now,
-        look.payload_bytes,
+        tag_values(request.tags),
+        sorted(request.states),
+        request.names,
+        request.after,
+        request.limit + 1,
+        request.now,
+        request.payload_bytes,
     )
-    shown = [_settled(task_of(queue, row), spec, now=look.now) for row in rows]
-    if len(shown) > look.limit:
-        return Page(tuple(shown[: look.limit]), shown[look.limit - 1].id)
+    shown = [_as_of_now(task_of(queue, row), spec, now=request.now) for row in rows]
+    if len(shown) > request.limit:
+        return Page(tuple(shown[: request.limit]), shown[request.limit - 1].id)
     return Page(tuple(shown))
 
 
-def _settled(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
-    settled = semantics.settle(task, spec, now=now)
+def _as_of_now(task: StoredTask, spec: QueueSpec, *, now: Instant) -> StoredTask:
+    settled = semantics.expire(task, spec, now=now)
     shown = settled.task if isinstance(settled, LeaseEnd) else settled
-    assert shown is not None, "the statement leaves out what time has deleted"
+    assert shown is not None, "the statement leaves out tasks whose expiry deletes them"
     return shown
 
 
-def stats(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
+def stats(session: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
     """See `Transaction.stats`."""
-    rows = step.rows(_STATS, queue, asked(tags), now)
+    rows = session.rows(_STATS, queue, tag_values(tags), now)
     if not rows:
-        find(step, queue)
+        find(session, queue)
     return _stats_of(queue, rows[0])
 
 
@@ -116,41 +117,41 @@ def _stats_of(queue: str, row: Row) -> QueueStats:
     )
 
 
-def tag_stats(step: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
+def tag_stats(session: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
     """See `Transaction.tag_stats`."""
-    rows = step.rows(_TAG_STATS, queue, after, limit, now)
+    rows = session.rows(_TAG_STATS, queue, after, limit, now)
     if not rows:
-        find(step, queue)
+        find(session, queue)
     return [TagStats(tag, _stats_of(queue, tuple(row))) for tag, *row in rows]
 
 
-def waiting(step: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
+def waiting(session: PostgresSession, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
     """See `Transaction.waiting`."""
-    ((ready, stored, due, newest),) = step.rows(_WAITING, queue, asked(tags), tags.kind == "oldest", HEAD, now)
+    ((ready, stored, due, newest),) = session.rows(_WAITING, queue, tag_values(tags), tags.kind == "oldest", HEAD, now)
     if not ready:
-        find(step, queue)
+        find(session, queue)
         return ()
     etas = list(islice(merge(stored, due), HEAD))
     last = max([now if newest is None else newest, *due[-1:]]) if newest is None else max([newest, *due[-1:]])
-    return spread(etas, ready=ready, newest=Instant(last)) if etas else ()
+    return sample_waiting(etas, ready=ready, newest=Instant(last)) if etas else ()
 
 
 def upcoming(
-    step: PostgresSession, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant
+    session: PostgresSession, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant
 ) -> list[Instant]:
     """See `Transaction.upcoming`."""
-    ((etas,),) = step.rows(_UPCOMING, queue, asked(tags), now, until, limit)
+    ((etas,),) = session.rows(_UPCOMING, queue, tag_values(tags), now, until, limit)
     if etas is None:
-        find(step, queue)
+        find(session, queue)
         return []
     return [Instant(eta) for eta in etas]
 
 
-def samples(step: PostgresSession, queue: str, *, after: int, limit: int) -> Samples:
+def samples(session: PostgresSession, queue: str, *, after: int, limit: int) -> Samples:
     """See `Transaction.samples`."""
-    rows = step.rows(_SAMPLES, queue, after >> POSITION_BITS, limit)
+    rows = session.rows(_SAMPLES, queue, after >> POSITION_BITS, limit)
     if not rows:
-        find(step, queue)
+        find(session, queue)
     trimmed = rows[0][0] if rows else 0
     skip = after & ((1 << POSITION_BITS) - 1)
     cursor = after
@@ -182,17 +183,17 @@ def _unpacked(queue: str, columns: list[Any]) -> list[FinishedLease]:
     ]
 
 
-def live_leases(step: PostgresSession, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
+def live_leases(session: PostgresSession, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
-    rows = step.rows(_LIVE, queue, now, limit)
+    rows = session.rows(_LIVE, queue, now, limit)
     if not rows:
-        find(step, queue)
+        find(session, queue)
     return [LiveLease(*row) for row in rows]
 
 
-def next_eta(step: PostgresSession, queue: str) -> Instant | None:
+def next_eta(session: PostgresSession, queue: str) -> Instant | None:
     """See `Transaction.next_eta`."""
-    ((eta,),) = step.rows(_NEXT_ETA, queue)
+    ((eta,),) = session.rows(_NEXT_ETA, queue)
     if eta is None:
-        find(step, queue)
+        find(session, queue)
     return eta  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""The values of the protocol from the rows that statements and the schema's functions return."""
+"""Make values of the `Transaction` protocol from the rows of the schema's functions."""
 
 from collections.abc import Sequence
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
@@ -18,14 +18,14 @@ TASK_COLUMNS = (
     " t.max_leases"
 )
 
-new_finished_lease = builder(FinishedLease)
+new_finished_lease = fast_constructor(FinishedLease)
 
 
-def ask(step: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
-    """Call a function that answers `told` rows: how the call went, and the other rows. Raises what it refused for."""
-    rows = step.rows(statement, *values)
+def call(session: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
+    """Call a function that returns `told` rows; split off its outcome row. Raises the error of a refusal."""
+    rows = session.rows(statement, *values)
     answer = rows.pop()
-    step.note_number(answer[ETA])
+    session.note_xid(answer[ETA])
     if answer[ID]:
         refuse(answer[ID], answer[NAME])
     return answer, rows
@@ -39,12 +39,12 @@ def finished_of(
     ended_at: Instant,
     reason: str | None = None,
 ) -> FinishedLease:
-    """A lease that ended, from what is kept of it.
+    """Return a finished lease from its sample.
 
     Args:
         numbers: the task's id, the lease's number, microseconds waited, the instant of the grant.
         texts: the task's given name and tag, and the worker.
-        reason: why the task died with it; None: it did not.
+        reason: why the task died with the lease; None: it did not.
     """
     task_id, lease_number, waited, leased_at = numbers
     name, tag, worker = texts
@@ -64,7 +64,7 @@ def finished_of(
 
 
 def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant) -> FinishedLease:
-    """A lease that ended, from a `told` row of its task as it was before."""
+    """Return a finished lease from a `told` row, which has its task as it was before."""
     waited = max(0, row[LEASED_AT] - row[READY_AT])
     numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
     return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])

@@ -1,4 +1,4 @@
-"""Creates the PostgreSQL schema, version 1, and applies later migrations: forward only, each once, recognised after."""
+"""Create the PostgreSQL schema, version 1, and apply later migrations: forward only, each once (ADR 11)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from psycopg import errors, sql
 
 from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionError
 from queue_core.stores.postgres.client.connection import Connection
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 
-LOCK = 0x546F776C  # "Towl"; with the schema's name, the key of the lock under which the schema changes
+LOCK = 0x546F776C
+"""With the schema's name, the key of the advisory lock under which the schema changes; it spells "Towl"."""
 
 SUBJECTS = (
     "tables",
@@ -34,7 +35,7 @@ SUBJECTS = (
     "notify",
     "plans",
 )
-"""The files of `schema/`, in the order in which they are run; together they are version 1."""
+"""The files of `schema/`, in the order in which they run; together they are version 1."""
 
 _FOLDER = files("queue_core.stores.postgres")
 _RECORD = """
@@ -44,7 +45,7 @@ _RECORD = """
 
 @dataclass(frozen=True, slots=True)
 class PostgresMigration:
-    """One version of the schema and the SQL that leads to it; never changed once it has been released."""
+    """One version of the schema and the SQL that leads to it; never changed after its release."""
 
     number: int
     name: str
@@ -52,12 +53,12 @@ class PostgresMigration:
 
     @property
     def checksum(self) -> str:
-        """Tells whether what was applied is what this program has."""
+        """The hash that shows whether the applied version is the one of this program."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 def migrations() -> list[PostgresMigration]:
-    """Return the versions this program knows, in order: the schema as first released, then each step after it."""
+    """Return the versions that this program knows, in order: the schema as first released, then each migration."""
     first = "\n".join(schema_text(subject) for subject in SUBJECTS)
     later = [
         PostgresMigration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
@@ -73,10 +74,10 @@ def schema_text(subject: str) -> str:
 
 
 def prepare(connection: Connection, schema: str, where: str) -> None:
-    """Make the schema, or bring it up to date, while others that would do so wait.
+    """Create the schema, or bring it up to date, under a lock.
 
-    Raises `StoreVersionError` for one that a newer program or a pre-release made, `StoreCorruptError` for a schema that
-    is somebody else's, `StoreUnsafeError` where it is not there and may not be made, and the driver's errors.
+    Raises `StoreVersionError` for the schema of a newer program or a pre-release, `StoreCorruptError` for another
+    program's, `StoreUnsafeError` where the role may not create it, and the driver's errors.
     """
     known = migrations()
     if _applied(connection, schema, where, known) == len(known):
@@ -91,16 +92,16 @@ def prepare(connection: Connection, schema: str, where: str) -> None:
         connection.execute(sql.SQL(_RECORD).format(name))
         connection.execute(sql.SQL("SET LOCAL search_path TO {}").format(name))
         for migration in known[applied:]:
-            connection.execute(spelled(migration.text, schema).encode())
+            connection.execute(qualified(migration.text, schema).encode())
             connection.execute(
                 "INSERT INTO migrations VALUES (%s, %s, %s)", (migration.number, migration.name, migration.checksum)
             )
 
 
 def _make(connection: Connection, schema: str, where: str) -> None:
-    """Make the schema unless it is there: `IF NOT EXISTS` asks for the right to make it in any case.
+    """Create the schema unless it exists: `IF NOT EXISTS` needs the right to create in any case.
 
-    Raises `StoreUnsafeError` for a role that may not.
+    Raises `StoreUnsafeError` for a role without that right.
     """
     row = connection.execute(
         "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s), current_user", (schema,)
@@ -113,13 +114,13 @@ def _make(connection: Connection, schema: str, where: str) -> None:
         connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     except errors.InsufficientPrivilege as error:
         raise StoreUnsafeError(
-            f"{where}: there is no schema {schema}, and {role} may not make it in this database: have an administrator "
+            f"{where}: there is no schema {schema}, and {role} may not create it here: an administrator must "
             f"run CREATE SCHEMA {schema} AUTHORIZATION {role}"
         ) from error
 
 
 def _applied(connection: Connection, schema: str, where: str, known: list[PostgresMigration]) -> int:
-    """How many of the steps the schema has."""
+    """Return how many of the migrations the schema has."""
     row = connection.execute(
         "SELECT to_regclass(%s) IS NOT NULL, EXISTS (SELECT FROM pg_class WHERE relnamespace = to_regnamespace(%s))",
         (f"{schema}.migrations", schema),
@@ -138,8 +139,8 @@ def _applied(connection: Connection, schema: str, where: str, known: list[Postgr
     for migration, (number, _, checksum) in zip(known, applied, strict=False):
         if (migration.number, migration.checksum) != (number, checksum):
             raise StoreVersionError(
-                f"{where}: schema {schema} is of a pre-release of towline, or step {number} was changed since it was"
-                " released, and it can't be brought up to date: export its queues with the program that made it and"
+                f"{where}: schema {schema} is of a pre-release of towline, or migration {number} was changed after its"
+                " release, and it can't be brought up to date: export its queues with the program that made it and"
                 " import them into a new schema (?schema=NAME), or, if nothing in it is needed,"
                 f" DROP SCHEMA {schema} CASCADE"
             )

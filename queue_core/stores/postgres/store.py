@@ -1,4 +1,4 @@
-"""The PostgreSQL store: several transactions at a time, on connections of a pool; a commit that answered is durable."""
+"""The PostgreSQL store: transactions on pooled connections; an answered commit is durable."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
 from queue_core.process import forking
 from queue_core.store import Check, Ticket, Unit
-from queue_core.stores.postgres import events, schema
+from queue_core.stores.postgres import schema
 from queue_core.stores.postgres.caller_transaction import CallerTransaction
 from queue_core.stores.postgres.check import check
 from queue_core.stores.postgres.client.address import parse_address
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
-from queue_core.stores.postgres.commit_markers import CommitMarker
-from queue_core.stores.postgres.maintenance import Maintenance, MaintenanceDue
+from queue_core.stores.postgres.commit_markers import AutocommitRunner
+from queue_core.stores.postgres.maintenance import TRIM_FAILED, Trimmer, Vacuum
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
@@ -38,25 +38,25 @@ log = structlog.get_logger()
 
 
 class PostgresWrite:
-    """A write transaction as a context; a class, as entering a generator costs more."""
+    """A write transaction as a context manager; a class, as a generator costs more."""
 
-    __slots__ = ("_step", "_store", "_unit", "_wire")
+    __slots__ = ("_connection", "_session", "_store", "_unit")
 
     def __init__(self, store: "PostgresStore", unit: Unit) -> None:
         self._store = store
         self._unit = unit
 
     def __enter__(self) -> PostgresTransaction:
-        self._wire, self._step = self._store.enter(self._unit)
-        return PostgresTransaction(self._step)
+        self._connection, self._session = self._store.enter(self._unit)
+        return PostgresTransaction(self._session)
 
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if error is None:
-            self._store.commit(self._wire, self._step)
+            self._store.commit(self._connection, self._session)
         else:
-            self._store.roll_back(self._wire, self._step, error)
+            self._store.roll_back(self._connection, self._session, error)
 
 
 class PostgresStore:
@@ -66,51 +66,51 @@ class PostgresStore:
     unit: Unit = "transaction"
 
     def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
-        """Open the store at a `postgresql://` URL, making its schema when there is none; see `parse_address`."""
+        """Open the store at a `postgresql://` URL and create its schema if there is none; see `parse_address`."""
         self._durability = durability
         self._address = parse_address(url)
         self._settings = {"synchronous_commit": "off" if durability == "relaxed" else "on"}
         self._commits = 0
-        self._begin(RemoteClock())
+        self._open(RemoteClock())
         try:
             self._prepare()
         except BaseException:
-            self._link.close()
+            self._pool.close()
             raise
         forking.renew_after_forks(self)
 
-    def _begin(self, clock: RemoteClock) -> None:
-        """With no connection and no thread."""
-        self._link = ConnectionPool(self._address, clock=clock, settings=self._settings)
-        self._signals = NotifySignals(self._link)
-        self._upkeep = Maintenance(self._link, clock.monotonic)
+    def _open(self, clock: RemoteClock) -> None:
+        """Set up the pool and the signals, without a connection or a thread."""
+        self._pool = ConnectionPool(self._address, clock=clock, settings=self._settings)
+        self._signals = NotifySignals(self._pool)
+        self._vacuum = Vacuum(self._pool, clock.monotonic)
         self._lock = Lock()
-        self._tidying = MaintenanceDue()
+        self._trimmer = Trimmer()
 
     def renew_after_fork(self) -> None:
-        """See `forking.Renewable`. Connections and threads are the parent's; a store that was closed stays so."""
-        link = self._link
-        link.clock.renew_after_fork()
-        link.leave_to_parent()
+        """See `forking.Renewable`. Connections and threads are the parent's; a closed store stays closed."""
+        pool = self._pool
+        pool.clock.renew_after_fork()
+        pool.leave_to_parent()
         self._signals.leave_to_parent()
-        self._begin(link.clock)
-        if link.is_closed:
-            self._link.close()
+        self._open(pool.clock)
+        if pool.is_closed:
+            self._pool.close()
 
     def _prepare(self) -> None:
-        wire = self._link.connect()
+        connection = self._pool.connect()
         try:
-            connection = wire.connection
-            row = connection.execute("SELECT current_setting('fsync')").fetchone()
+            driver = connection.driver
+            row = driver.execute("SELECT current_setting('fsync')").fetchone()
             if self._durability == "strict" and row != ("on",):
                 raise StoreUnsafeError(
                     f"{self.url}: fsync is off, a power cut can lose the database: set it on, or durability: relaxed"
                 )
-            schema.prepare(connection, self._address.schema, self.url)
+            schema.prepare(driver, self._address.schema, self.url)
         except psycopg.Error as error:
-            raise self._link.translate(error) from error
+            raise self._pool.translate(error) from error
         finally:
-            wire.connection.close()
+            connection.driver.close()
 
     @property
     def url(self) -> str:
@@ -130,7 +130,7 @@ class PostgresStore:
     @property
     def clock(self) -> Clock:
         """See `Store.clock`."""
-        return self._link.clock
+        return self._pool.clock
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -139,91 +139,91 @@ class PostgresStore:
         return PostgresWrite(self, unit)
 
     def enter(self, unit: Unit) -> tuple[PostgresConnection, PostgresSession]:
-        """A connection, and a transaction on it that begins with its first statement."""
-        wire = self._link.take()
-        if wire.is_pooled and self._durability == "relaxed":
-            return wire, PostgresSession(wire.caller, _BEGIN_RELAXED, link=self._link)
-        marking = CommitMarker(self._link, wire) if unit == "verb" else None
-        return wire, PostgresSession(wire.caller, _BEGIN, marking, self._link)
+        """Return a connection and a session, whose transaction begins with its first statement."""
+        connection = self._pool.take()
+        if connection.is_pooled and self._durability == "relaxed":
+            return connection, PostgresSession(connection.runner, _BEGIN_RELAXED, pool=self._pool)
+        autocommit = AutocommitRunner(self._pool, connection) if unit == "verb" else None
+        return connection, PostgresSession(connection.runner, _BEGIN, autocommit, self._pool)
 
-    def commit(self, wire: PostgresConnection, step: PostgresSession) -> None:
-        """Commit, or find out what became of it."""
-        if step.is_committed:
-            self._tidy_apart(wire, step)
-            self._tell(step)
+    def commit(self, connection: PostgresConnection, session: PostgresSession) -> None:
+        """Commit; if the answer is lost, determine the outcome."""
+        if session.is_committed:
+            self._trim_after_verb(connection, session)
+            self._after_commit(session)
             return
-        if not step.is_open:
-            self._link.give_back(wire)
+        if not session.is_open:
+            self._pool.give_back(connection)
             return
-        pgconn = wire.connection.pgconn
+        pgconn = connection.driver.pgconn
         try:
             self._check_sound(pgconn)
-            self._tidying.tidy(step)
-            xid = step.number()
+            self._trimmer.trim_if_due(session)
+            xid = session.assigned_xid()
         except BaseException as error:
-            self.roll_back(wire, step, error)
+            self.roll_back(connection, session, error)
             raise
         try:
-            wire.caller.call(COMMIT, ())
+            connection.runner.call(COMMIT, ())
         except psycopg.Error as error:
             is_lost = pgconn.status != pq.ConnStatus.OK
-            self._link.give_back(wire)
+            self._pool.give_back(connection)
             if not is_lost:
-                raise self._link.translate(error) from error
-            if xid is not None and self._link.outcome(xid, life=wire.life) == "aborted":
+                raise self._pool.translate(error) from error
+            if xid is not None and self._pool.outcome(xid, life=connection.life) == "aborted":
                 raise StoreUnavailableError(f"{self.url}: the connection was lost; nothing was changed") from error
         except BaseException:
-            self._link.give_back(wire)
+            self._pool.give_back(connection)
             raise
         else:
-            self._link.give_back(wire)
-        self._tell(step)
+            self._pool.give_back(connection)
+        self._after_commit(session)
 
-    def _tidy_apart(self, wire: PostgresConnection, step: PostgresSession) -> None:
-        """After a verb that was committed as it was made: what fails here is done another time, and fails nobody."""
+    def _trim_after_verb(self, connection: PostgresConnection, session: PostgresSession) -> None:
+        """Trim after a verb that committed by itself; a failure is logged, as a later trim makes up for it."""
         try:
-            self._tidying.tidy(step)
-            if step.is_open:
-                wire.caller.call(COMMIT, ())
+            self._trimmer.trim_if_due(session)
+            if session.is_open:
+                connection.runner.call(COMMIT, ())
         except psycopg.Error as error:
-            log.warning(events.TIDYING_FAILED, store=self.url, error=str(self._link.translate(error)))
+            log.warning(TRIM_FAILED, store=self.url, error=str(self._pool.translate(error)))
         finally:
-            self._link.give_back(wire)
+            self._pool.give_back(connection)
 
-    def _tell(self, step: PostgresSession) -> None:
-        """Of a commit."""
+    def _after_commit(self, session: PostgresSession) -> None:
+        """Count a commit, wake waiters of tasks that time made ready, and start a vacuum if one is due."""
         with self._lock:
             self._commits += 1
-        for (queue, tag), number in step.take_ripe().items():
+        for (queue, tag), number in session.take_ready().items():
             self._signals.publish(queue, tag, number)
-        if step.is_littered:
-            self._upkeep.begin()
+        if session.needs_vacuum:
+            self._vacuum.start()
 
     def _check_sound(self, pgconn: pq.abc.PGconn) -> None:
         if pgconn.transaction_status == pq.TransactionStatus.INERROR:
             raise StoreUnavailableError(f"{self.url}: a statement of the transaction failed; nothing was changed")
 
-    def roll_back(self, wire: PostgresConnection, step: PostgresSession, error: BaseException) -> None:
-        """Undo what was done, and raise what the driver's error means."""
+    def roll_back(self, connection: PostgresConnection, session: PostgresSession, error: BaseException) -> None:
+        """Roll back, and raise the store's error for one of the driver."""
         try:
-            if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
+            if session.is_open and connection.driver.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):
-                    wire.caller.call(ROLLBACK, ())
+                    connection.runner.call(ROLLBACK, ())
         finally:
-            self._link.give_back(wire)
+            self._pool.give_back(connection)
         if isinstance(error, psycopg.Error):
-            raise self._link.translate(error) from error
+            raise self._pool.translate(error) from error
 
     @contextmanager
     def within(self, connection: object) -> Iterator[PostgresTransaction]:
         """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
-        caller = StatementRunner(self._check_foreign(connection).pgconn, self._address.schema, keeps_statements=False)
+        runner = StatementRunner(self._check_callers(connection).pgconn, self._address.schema, keeps_statements=False)
         try:
-            yield CallerTransaction(PostgresSession(caller, ()))
+            yield CallerTransaction(PostgresSession(runner, ()))
         except psycopg.Error as error:
-            raise self._link.translate(error) from error
+            raise self._pool.translate(error) from error
 
-    def _check_foreign(self, connection: object) -> "psycopg.Connection[object]":
+    def _check_callers(self, connection: object) -> "psycopg.Connection[object]":
         if not isinstance(connection, psycopg.Connection):
             raise InvalidRequestError(
                 f"connection must be a psycopg.Connection to the store's database: {type(connection).__name__}"
@@ -243,34 +243,34 @@ class PostgresStore:
     @contextmanager
     def read(self) -> Iterator[PostgresTransaction]:
         """See `Store.read`."""
-        wire = self._link.take()
-        step = PostgresSession(wire.caller, [(SNAPSHOT, ())])
+        connection = self._pool.take()
+        session = PostgresSession(connection.runner, [(SNAPSHOT, ())])
         try:
-            yield PostgresTransaction(step)
+            yield PostgresTransaction(session)
         except psycopg.Error as error:
-            raise self._link.translate(error) from error
+            raise self._pool.translate(error) from error
         finally:
-            self._leave(wire, step)
+            self._end_read(connection, session)
 
-    def _leave(self, wire: PostgresConnection, step: PostgresSession) -> None:
+    def _end_read(self, connection: PostgresConnection, session: PostgresSession) -> None:
         try:
-            if step.is_open and wire.connection.pgconn.status == pq.ConnStatus.OK:
+            if session.is_open and connection.driver.pgconn.status == pq.ConnStatus.OK:
                 with contextlib.suppress(psycopg.Error):
-                    wire.caller.call(COMMIT, ())
+                    connection.runner.call(COMMIT, ())
         finally:
-            self._link.give_back(wire)
+            self._pool.give_back(connection)
 
     def ticket(self) -> Ticket:
         """See `Store.ticket`."""
         return Ticket(self._commits)
 
     def sync(self, ticket: Ticket) -> None:
-        """The commit was durable when it answered."""
+        """Do nothing: a commit is durable when it answers."""
 
-    # -- upkeep ---------------------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def check_room(self) -> None:
-        """See `Store.check_room`: its engine tells of that with each change."""
+        """See `Store.check_room`: PostgreSQL reports a lack of room with each change."""
 
     def make_room(self) -> bool:
         """See `Store.make_room`."""
@@ -278,11 +278,11 @@ class PostgresStore:
 
     def check(self) -> Check:
         """See `Store.check`."""
-        with self._link.lend(seconds=inf) as wire:
-            return check(wire.connection, self._address.schema)
+        with self._pool.lend(seconds=inf) as connection:
+            return check(connection.driver, self._address.schema)
 
     def close(self) -> None:
         """See `Store.close`."""
-        self._upkeep.close()
+        self._vacuum.close()
         self._signals.close()
-        self._link.close()
+        self._pool.close()

@@ -1,4 +1,4 @@
-"""The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
+"""The `Transaction` protocol over one session; each verb is implemented in a module of this package."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
@@ -35,86 +35,86 @@ _DEAD = (3,)
 class PostgresTransaction:
     """See `Transaction`."""
 
-    __slots__ = ("_step",)
+    __slots__ = ("_session",)
 
-    def __init__(self, step: PostgresSession) -> None:
-        self._step = step
+    def __init__(self, session: PostgresSession) -> None:
+        self._session = session
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
-        return queues.put_queue(self._step, spec)
+        return queues.put_queue(self._session, spec)
 
     def queue(self, name: str) -> QueueSpec:
-        return queues.find(self._step, name)
+        return queues.find(self._session, name)
 
     def queues(self) -> list[QueueSpec]:
-        return queues.all_queues(self._step)
+        return queues.all_queues(self._session)
 
     def delete_queue(self, name: str) -> int:
-        return queues.delete_queue(self._step, name)
+        return queues.delete_queue(self._session, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return queues.set_paused(self._step, queue, paused)
+        return queues.set_paused(self._session, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        queues.set_storage_limit(self._step, limit_bytes)
+        queues.set_storage_limit(self._session, limit_bytes)
 
     def storage(self) -> Storage:
-        return queues.storage(self._step)
+        return queues.storage(self._session)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        return adds.add(self._step, queue, tasks, now=now)
+        return adds.add(self._session, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return leases.lease(self._step, queue, request, now=now)
+        return leases.lease(self._session, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        return leases.renew(self._step, queue, renewals, now=now)
+        return leases.renew(self._session, queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return leases.release(self._step, queue, releases, now=now)
+        return leases.release(self._session, queue, releases, now=now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return leases.delete(self._step, queue, deletions, now=now)
+        return leases.delete(self._session, queue, deletions, now=now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return leases.exchange(self._step, queue, deletions, request, now=now)
+        return leases.exchange(self._session, queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        return leases.settle(self._step, queue, limit=limit, now=now)
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        return leases.expire(self._session, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return admin.delete_by_name(self._step, queue, names, now=now)
+        return admin.delete_by_name(self._session, queue, names, now=now)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._step, queue, tags, _ALIVE, limit=limit, now=now)
+        return admin.purge(self._session, queue, tags, _ALIVE, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._step, queue, tags, _DEAD, limit=limit, now=now)
+        return admin.purge(self._session, queue, tags, _DEAD, limit=limit, now=now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        return admin.redrive(self._step, queue, names, tags, limit=limit, now=now)
+        return admin.redrive(self._session, queue, names, tags, limit=limit, now=now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return admin.postpone(self._step, queue, name, expected=expected, eta=eta, now=now)
+        return admin.postpone(self._session, queue, name, expected=expected, eta=eta, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
         return leases.lease_delayed(
-            self._step, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
+            self._session, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -128,128 +128,130 @@ class PostgresTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return reads.peek(self._step, queue, reads.PostgresPeek(tags, states, names, after, limit, payload_bytes, now))
+        return reads.peek(
+            self._session, queue, reads.PostgresPeek(tags, states, names, after, limit, payload_bytes, now)
+        )
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return reads.stats(self._step, queue, tags, now=now)
+        return reads.stats(self._session, queue, tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return reads.tag_stats(self._step, queue, after=after, limit=limit, now=now)
+        return reads.tag_stats(self._session, queue, after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return reads.waiting(self._step, queue, tags, now=now)
+        return reads.waiting(self._session, queue, tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return reads.upcoming(self._step, queue, tags, until=until, limit=limit, now=now)
+        return reads.upcoming(self._session, queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        return reads.samples(self._step, queue, after=after, limit=limit)
+        return reads.samples(self._session, queue, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return reads.live_leases(self._step, queue, limit=limit, now=now)
+        return reads.live_leases(self._session, queue, limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return reads.next_eta(self._step, queue)
+        return reads.next_eta(self._session, queue)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        return admin.workers_seen(self._step, workers)
+        return admin.workers_seen(self._session, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        return admin.retire_worker(self._step, worker, busy=busy, now=now)
+        return admin.retire_worker(self._session, worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return admin.release_worker(self._step, worker, now=now)
+        return admin.release_worker(self._session, worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        return admin.lead(self._step, name, holder, seconds=seconds, now=now)
+        return admin.lead(self._session, name, holder, seconds=seconds, now=now)
 
-    # -- moving a queue to another store --------------------------------------------------------------------------
+    # -- transfer -------------------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return transfer.restore(self._step, queue, tasks, now=now)
+        return transfer.restore(self._session, queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return transfer.held_names(self._step, queue, after=after, limit=limit, now=now)
+        return transfer.held_names(self._session, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        transfer.hold_names(self._step, queue, names, now=now)
+        transfer.hold_names(self._session, queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
-        queues.set_moved(self._step, queue, to)
+        queues.set_moved(self._session, queue, to)
 
-    # -- repeats --------------------------------------------------------------------------------------------------
+    # -- idempotency ----------------------------------------------------------------------------------------------
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
-        """Marked as the call's, as a connection's own calls are: no round trip and no row more."""
-        return None if verb == "other" else CallTransaction(self._step, call)
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
+        """See `Transaction.of_call`. The commit marker costs no further round trip."""
+        return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return admin.last_answer(self._step, session)
+        return admin.last_answer(self._session, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        admin.keep_answer(self._step, session, number, answer, now=now)
+        admin.keep_answer(self._session, session, number, answer, now=now)
 
 
 class CallTransaction(PostgresTransaction):
-    """The verbs of one call of a client: each leaves the call's mark, by which a repeat is known."""
+    """The verbs of one call of a client: each leaves the call's commit marker, which shows a repeat (ADR 28)."""
 
     __slots__ = ("_call",)
 
-    def __init__(self, step: PostgresSession, call: ClientCall) -> None:
-        super().__init__(step)
+    def __init__(self, session: PostgresSession, call: ClientCall) -> None:
+        super().__init__(session)
         self._call = call
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        return self._marked(lambda: adds.add(self._step, queue, tasks, now=now))
+        return self._marked(lambda: adds.add(self._session, queue, tasks, now=now))
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        return self._granting(lambda: ((), leases.lease(self._step, queue, request, now=now)))[1]
+        return self._lease_marked(lambda: ((), leases.lease(self._session, queue, request, now=now)))[1]
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         def delete() -> tuple[Sequence[Deleted | None], Granted]:
-            return leases.delete(self._step, queue, deletions, now=now), Granted(())
+            return leases.delete(self._session, queue, deletions, now=now), Granted(())
 
-        return self._once_more(delete)[0]
+        return self._marked_with_retry(delete)[0]
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return self._granting(lambda: leases.exchange(self._step, queue, deletions, request, now=now))
+        return self._lease_marked(lambda: leases.exchange(self._session, queue, deletions, request, now=now))
 
-    def _granting(
+    def _lease_marked(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        """Other calls may be in the same transaction, so that its number does not tell whose its leases are."""
-        step = self._step
-        step.marks_later, step.is_marked = True, False
+        """Run a verb that leases and leave a marker with its tasks: other calls may lease in the same transaction."""
+        session = self._session
+        session.defers_marker, session.is_marked = True, False
         try:
-            outcomes, granted = self._once_more(verb)
+            outcomes, granted = self._marked_with_retry(verb)
         finally:
-            step.marks_later = False
-        if not step.is_marked and (granted.leases or any(outcome is not None for outcome in outcomes)):
-            step.mark(self._call, [parse_token(lease.token)[0] for lease in granted.leases])
+            session.defers_marker = False
+        if not session.is_marked and (granted.leases or any(outcome is not None for outcome in outcomes)):
+            session.leave_marker(self._call, [parse_token(lease.token)[0] for lease in granted.leases])
         return outcomes, granted
 
-    def _once_more(
+    def _marked_with_retry(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        """A repeat that finds nothing to change may have waited for its first try to end, whose mark is there now."""
+        """Run a verb; a repeat that changes nothing runs again, as it may have waited for its first try to commit."""
         outcomes, granted = self._marked(verb)
         if self._call.is_repeat and outcomes and not granted.leases and all(outcome is None for outcome in outcomes):
             return self._marked(verb)
         return outcomes, granted
 
     def _marked(self, verb: Callable[[], T]) -> T:
-        self._step.call = self._call
+        self._session.call = self._call
         try:
             return verb()
         finally:
-            self._step.call = None
+            self._session.call = None

@@ -1,4 +1,4 @@
-"""The verbs that move a queue to or from another store: tasks as they were, and names that are held."""
+"""The verbs that move a queue to or from another store: tasks as they were, and names of deleted tasks."""
 
 from collections.abc import Sequence
 
@@ -49,14 +49,14 @@ _HOLD = Statement(
 )
 
 
-def restore(step: PostgresSession, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
-    find(step, queue)
+    find(session, queue)
     if not tasks:
         return []
     kept = [semantics.restore(moved, task_id=moved.id, queue=queue, now=now) for moved in tasks]
     bounds = given([task.max_leases for task in kept])
-    ((xid, ids, outcomes),) = step.rows(
+    ((xid, ids, outcomes),) = session.rows(
         _RESTORE_BOUNDED if bounds else _RESTORE,
         queue,
         now,
@@ -74,7 +74,7 @@ def restore(step: PostgresSession, queue: str, tasks: Sequence[StoredTask], *, n
         [task.payload for task in kept],
         *([bounds] if bounds else []),
     )
-    step.note_number(xid)
+    session.note_xid(xid)
     return [_outcome(task, task_id, refusal) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]
 
 
@@ -84,13 +84,13 @@ def _outcome(task: StoredTask, task_id: int, refusal: int) -> Added:
     return Added(f"_{task_id}" if task.name is None else task.name, "added", task.state is TaskState.READY)
 
 
-def held_names(step: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+def held_names(session: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
     """See `Transaction.held_names`."""
-    find(step, queue)
-    return [HeldName(name, until) for name, until in step.rows(_HELD, queue, after or "", limit, now)]
+    find(session, queue)
+    return [HeldName(name, until) for name, until in session.rows(_HELD, queue, after or "", limit, now)]
 
 
-def hold_names(step: PostgresSession, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
+def hold_names(session: PostgresSession, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
     """See `Transaction.hold_names`."""
-    find(step, queue)
-    step.write(_HOLD, queue, now, [held.name for held in names], [held.until for held in names])
+    find(session, queue)
+    session.write(_HOLD, queue, now, [held.name for held in names], [held.until for held in names])

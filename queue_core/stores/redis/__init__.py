@@ -1,1 +1,1 @@
-"""The Redis store: functions that Redis runs, the link that calls them, and how waiters are woken."""
+"""The Redis store: functions that Redis runs, the client that calls them, and the wake-up of waiters."""

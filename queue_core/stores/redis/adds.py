@@ -1,4 +1,4 @@
-"""The add verb, and what deletions that add share with it: one call for all tasks, wherever they go."""
+"""The add verb, and its part in deletions that add tasks: one call for all tasks, whatever their queues."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -17,7 +17,10 @@ from queue_core.stores.redis.keys import IDS, key_of
 from queue_core.task import NewTask
 
 IDS_PER_BLOCK = 1000
-"""Drawn at once for a queue of a cluster, where the counter of all ids is on another node than most queues."""
+"""Ids that a queue of a cluster reserves at once, as the counter of all ids is on another node than most queues.
+
+More: fewer round trips to that node; less: fewer unused ids. Ids have 63 bits.
+"""
 
 MAX_ATTEMPTS = 3
 _NO_IDS = ord("i")
@@ -42,7 +45,10 @@ def change_with_ids(
     ids: int,
     worker: str = "",
 ) -> bytes:
-    """Call a verb that needs up to so many ids: in a cluster it answers when a new block must be brought."""
+    """Call a verb that needs up to `ids` ids; in a cluster, reserve a new block of ids when the verb asks for one.
+
+    Raises `StoreUnavailableError` after `MAX_ATTEMPTS`.
+    """
     if not calls.in_cluster:
         return calls.change_several(verb, queues, [*head, _ALONE, *cells], worker=worker)
     block = _BRING_NONE
@@ -51,31 +57,36 @@ def change_with_ids(
         answer = calls.send(verb, keys, [*head, block, *cells])
         letter = answer[:1] if isinstance(answer, bytes) else b""
         if letter == b"s" and calls.is_repeatable and attempt < MAX_ATTEMPTS - 1:
-            continue  # this call came before, and was answered at a later attempt
+            continue  # a repeat of this call, whose first try was answered at a later attempt
         if letter != b"i":
-            return calls.noted(answer, queues, worker=worker)
+            return calls.changed(answer, queues, worker=worker)
         size = IDS_PER_BLOCK + ids
-        last = calls.link.ask(IDS, "INCRBY", IDS, size)
+        last = calls.client.execute(IDS, "INCRBY", IDS, size)
         block = pack(">QQ", int(last) - size + 1 if isinstance(last, int) else 0, size)
-    raise StoreUnavailableError(f"other processes were quicker to bring ids to queue {queues[0]!r}: try again")
+    raise StoreUnavailableError(
+        f"other processes used up the ids that were reserved for queue {queues[0]!r}: try again"
+    )
 
 
 def queues_of(calls: Calls, queue: str, tasks: Sequence[NewTask]) -> list[str]:
-    """The queues of a call, the first one first. Raises where they can't be changed in one step."""
+    """Return the distinct queues of a call, its own first.
+
+    Raises `InvalidRequestError` where they are on different nodes, so that no atomic call can change them all.
+    """
     queues = list(dict.fromkeys(chain((queue,), (new.queue for new in tasks if new.queue is not None))))
     if calls.in_cluster and len(queues) > 1:
         slot = key_slot(key_of(queue).encode())
         for other in queues[1:]:
             if key_slot(key_of(other).encode()) != slot:
                 raise InvalidRequestError(
-                    f"queues {queue!r} and {other!r} are on different nodes of the Redis Cluster, so no step can "
+                    f"queues {queue!r} and {other!r} are on different nodes of the Redis Cluster, so no call can "
                     "change both: call them one after the other, or use a store that is not a cluster"
                 )
     return queues
 
 
 def cells_of(queues: Sequence[str], queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Cell]:
-    """Etas with own bounds, which queue each goes to, and the bodies."""
+    """Return the arguments for tasks: etas with the tasks' own bounds, indexes of their queues, and bodies."""
     etas = which = b""
     is_bounded = any(new.max_leases is not None for new in tasks)
     if is_bounded or any(new.eta is not None or new.delay_seconds is not None for new in tasks):

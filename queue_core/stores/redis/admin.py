@@ -1,4 +1,4 @@
-"""The verbs of people: delete by name, purge, redrive; and those over queues themselves."""
+"""The verbs of administrators: delete by name, purge, redrive, postpone, and the settings of queues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,44 +16,44 @@ from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
-    """See `Transaction.set_storage_limit`. The limit comes first, so that queues made meanwhile count too."""
+    """See `Transaction.set_storage_limit`. The limit is written first, so that queues created meanwhile count too."""
     if limit_bytes is None:
-        calls.link.ask(STORAGE, "DEL", STORAGE)
+        calls.client.execute(STORAGE, "DEL", STORAGE)
     else:
-        calls.link.ask(STORAGE, "SET", STORAGE, limit_bytes)
+        calls.client.execute(STORAGE, "SET", STORAGE, limit_bytes)
     for queue in calls.names():
-        _count(calls, queue, b"0" if limit_bytes is None else b"1")
+        _set_counting(calls, queue, b"0" if limit_bytes is None else b"1")
 
 
 def storage(calls: Calls) -> Storage:
     """See `Transaction.storage`."""
-    limit_bytes = calls.link.ask(STORAGE, "GET", STORAGE)
+    limit_bytes = calls.client.execute(STORAGE, "GET", STORAGE)
     if not isinstance(limit_bytes, bytes):
         return Storage()
     keys = [stored_key(queue) for queue in calls.names()]
-    return Storage(int(limit_bytes), sum(_read(calls, keys)))
+    return Storage(int(limit_bytes), sum(_read_numbers(calls, keys)))
 
 
 def count_new_queue(calls: Calls, queue: str) -> None:
-    """Have a queue that was just made count its payloads, if there is a limit."""
-    if calls.link.ask(STORAGE, "EXISTS", STORAGE):
-        _count(calls, queue, b"1")
+    """Make a queue that was just created count its payloads, if there is a limit."""
+    if calls.client.execute(STORAGE, "EXISTS", STORAGE):
+        _set_counting(calls, queue, b"1")
 
 
-def _count(calls: Calls, queue: str, wanted: bytes) -> None:
+def _set_counting(calls: Calls, queue: str, wanted: bytes) -> None:
     try:
         calls.change("count_stored", queue, wanted)
     except UnknownQueueError:
-        return  # it is just being dropped
+        return  # the queue is being dropped
 
 
-def _read(calls: Calls, keys: Sequence[str]) -> list[int]:
+def _read_numbers(calls: Calls, keys: Sequence[str]) -> list[int]:
     if not keys:
         return []
     if calls.in_cluster:
-        answers = [calls.link.ask(key, "GET", key) for key in keys]
+        answers = [calls.client.execute(key, "GET", key) for key in keys]
     else:
-        found = calls.link.ask(keys[0], "MGET", *keys)
+        found = calls.client.execute(keys[0], "MGET", *keys)
         answers = found if isinstance(found, list) else []
     return [int(answer) for answer in answers if isinstance(answer, bytes)]
 
@@ -105,15 +105,15 @@ def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Ins
 def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     """See `Transaction.put_queue`.
 
-    The queue is listed before and after it is made: so it is listed whatever a dropping of it meanwhile does, and
-    whenever this is cut short. A list may name a queue that is not there.
+    The queue is listed before and after it is created, so that it is listed even if the queue is dropped meanwhile or
+    this call is interrupted. The list may name a queue that does not exist.
     """
     _list(calls, spec.name)
     created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec))[DATA] == _ONE
     if created:
         _list(calls, spec.name)
         count_new_queue(calls, spec.name)
-        retired = calls.link.ask(RETIRED, "HKEYS", RETIRED)
+        retired = calls.client.execute(RETIRED, "HKEYS", RETIRED)
         workers = [worker for worker in retired if isinstance(worker, bytes)] if isinstance(retired, list) else []
         for first in range(0, len(workers), _WORKERS_PER_CALL):
             calls.change("fence_workers", spec.name, pack(">Q", now), *workers[first : first + _WORKERS_PER_CALL])
@@ -131,11 +131,11 @@ def queue(calls: Calls, name: str) -> QueueSpec:
 def queues(calls: Calls) -> list[QueueSpec]:
     """See `Transaction.queues`."""
     found = [_spec(calls, name) for name in sorted(calls.names())]
-    return [spec for spec in found if spec is not None]  # None: it is just being dropped
+    return [spec for spec in found if spec is not None]  # None: the queue is being dropped
 
 
 def _spec(calls: Calls, name: str) -> QueueSpec | None:
-    cells = calls.link.ask(key_of(name), "HMGET", key_of(name), SETTINGS, KEPT_SETTINGS)
+    cells = calls.client.execute(key_of(name), "HMGET", key_of(name), SETTINGS, KEPT_SETTINGS)
     settings, kept = cells if isinstance(cells, list) else (None, None)
     if not isinstance(settings, bytes):
         return None
@@ -145,8 +145,8 @@ def _spec(calls: Calls, name: str) -> QueueSpec | None:
 def delete_queue(calls: Calls, name: str) -> int:
     """See `Transaction.delete_queue`."""
     data = calls.change("delete_queue", name)
-    calls.link.ask(QUEUES, "ZREM", QUEUES, name)
-    if calls.link.ask(key_of(name), "EXISTS", key_of(name)):  # made anew meanwhile
+    calls.client.execute(QUEUES, "ZREM", QUEUES, name)
+    if calls.client.execute(key_of(name), "EXISTS", key_of(name)):  # created again meanwhile
         _list(calls, name)
     (count,) = unpack_from(">Q", data, DATA)
     return int(count)
@@ -163,4 +163,4 @@ def set_moved(calls: Calls, name: str, to: str) -> None:
 
 
 def _list(calls: Calls, name: str) -> None:
-    calls.done(calls.link.call("enlist", (QUEUES,), (name,)))
+    calls.done(calls.client.call("enlist", (QUEUES,), (name,)))

@@ -1,23 +1,23 @@
-"""How values travel to Redis and back: packed, as a list of many short answers costs Python ten times as much to read.
+"""The binary form of values in calls and answers: Python reads a list of many short values ten times as slowly.
 
-`lua/records.lua` packs and parses the same. Lengths come before what they are the length of; text is UTF-8.
+`lua/records.lua` packs and parses the same. A length precedes its value; text is UTF-8.
 """
 
 from collections.abc import Sequence
 from struct import Struct, pack
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
-from queue_core.stores.extra_settings import kept_settings, kept_text
+from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
-"""A longer payload has a hash of its own, so that only a lease reads it."""
+"""The longest payload in a task's body; longer ones are in a hash of their own, which only a lease reads."""
 
 _BODY = Struct(">BQHH")
-_HELD = Struct(">IQQBHHHHH")
+_LEASE_RECORD = Struct(">IQQBHHHHH")
 _FINISHED = Struct(">BIQQQQHHHH")
 _LEASE = Struct(">QQQQIIBQHH")
 _LEASE_FIXED_BYTES = 40  # of _LEASE before the body
@@ -32,13 +32,13 @@ _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expire
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
 
-new_lease = builder(Lease)
-new_finished_lease = builder(FinishedLease)
-new_added = builder(Added)
+new_lease = fast_constructor(Lease)
+new_finished_lease = fast_constructor(FinishedLease)
+new_added = fast_constructor(Added)
 
 
 def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:
-    """What of a task never changes, and the payload after it when it is long."""
+    """Pack the body, the part of a task that never changes; a long payload follows as a second value."""
     tag_bytes = b"" if tag is None else tag.encode()
     name_bytes = b"" if name is None else name.encode()
     if len(payload) > LONG_PAYLOAD_BYTES:
@@ -46,10 +46,10 @@ def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: byt
     return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
 
 
-def pack_held(task: StoredTask) -> bytes:
-    """What leases made of a task, and its own bound; nothing before its first lease if it has none.
+def pack_lease_record(task: StoredTask) -> bytes:
+    """Pack the lease record (`held` in Lua), the part of a task that leases change, and the task's own bound of leases.
 
-    `ready_at` of a task that is not LEASED is its eta.
+    Empty before the first lease of a task without a bound. `ready_at` of a task that is not LEASED is its eta.
     """
     is_new = not (task.leased_at or task.leases or task.spent or task.max_leases)
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
@@ -57,29 +57,29 @@ def pack_held(task: StoredTask) -> bytes:
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
     flags = _LONG if len(task.payload) > LONG_PAYLOAD_BYTES else 0
     lengths = map(len, texts)
-    fixed = _HELD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
+    fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
     return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
-    """The tasks' own bounds of leases, 0 where there is none."""
+    """Pack the tasks' own bounds of leases, 0 for none."""
     return pack(f">{len(tasks)}I", *[task.max_leases or 0 for task in tasks])
 
 
 def pack_instants(instants: Sequence[int]) -> bytes:
-    """Instants, or ids, in 8 bytes each."""
+    """Pack instants, or ids, in 8 bytes each."""
     return pack(f">{len(instants)}Q", *instants)
 
 
 def pack_filter(tags: TagFilter) -> tuple[int, tuple[str, ...]]:
-    """The kind of a filter, as a number, and its tags."""
+    """Return the kind of a filter, as a number, and its tags."""
     if tags.kind == "tags" and not tags.tags:
         return _KINDS["any"], ()
     return _KINDS[tags.kind], tuple(dict.fromkeys(tags.tags)) if tags.kind != "any" else ()
 
 
 def pack_settings(spec: QueueSpec) -> bytes:
-    """A queue's settings, but for whether it is paused and where it was moved to."""
+    """Pack a queue's settings, without its pause and its new place."""
     return _SETTINGS.pack(
         _LAYOUT,
         _DELETES_EXHAUSTED if spec.on_exhausted == "delete" else 0,
@@ -95,13 +95,13 @@ def pack_settings(spec: QueueSpec) -> bytes:
 
 
 def pack_kept(spec: QueueSpec) -> bytes:
-    """Those settings that are only kept; nothing when there are none."""
-    text = kept_text(spec)
+    """Return the settings that no function reads, as JSON; empty when there are none."""
+    text = extra_settings_text(spec)
     return b"" if text == "{}" else text.encode()
 
 
 def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
-    """The settings of a queue."""
+    """Parse the settings of a queue."""
     _, flags, _, max_lease, max_leases, retry_min, retry_max, _, lease, retention = _SETTINGS.unpack_from(settings)
     return QueueSpec(
         name,
@@ -114,12 +114,12 @@ def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
         retention,
         paused=bool(flags & _PAUSED),
         moved_to=settings[_SETTINGS.size :].decode(),
-        **(kept_settings(kept.decode()) if kept else {}),
+        **(parse_extra_settings(kept.decode()) if kept else {}),
     )
 
 
 def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease, ...]:
-    """Leases, to the end of the answer."""
+    """Parse the leases from `at` to the end of the answer."""
     leases: list[Lease] = []
     end = len(answer)
     while at < end:
@@ -149,7 +149,7 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
 
 
 def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, int]:
-    """A finished lease, and where the next one begins."""
+    """Parse a finished lease; also return the index behind it."""
     outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes = (
         _FINISHED.unpack_from(answer, at)
     )
@@ -175,7 +175,7 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
 
 
 def parse_all_finished(queue: str, answer: bytes, at: int, number: int) -> tuple[tuple[FinishedLease, ...], int]:
-    """So many finished leases, and where what follows begins."""
+    """Parse `number` finished leases; also return the index behind them."""
     finished: list[FinishedLease] = []
     for _ in range(number):
         lease, at = parse_finished(queue, answer, at)
@@ -184,7 +184,7 @@ def parse_all_finished(queue: str, answer: bytes, at: int, number: int) -> tuple
 
 
 def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -> tuple[list[Added], int]:
-    """The outcomes of adding these tasks, and where what follows begins."""
+    """Parse the outcomes of adding these tasks; also return the index behind them."""
     task_id = int.from_bytes(answer[at : at + 8], "big")
     at += 8
     outcomes: list[Added] = []
@@ -200,13 +200,13 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
     return outcomes, at
 
 
-def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
-    """Numbers (leases, leased_at, ready_at), the spent ends, and texts (tag, name, worker, reason) of a `held`.
+def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
+    """Parse a lease record: numbers (leases, leased_at, ready_at), spent ends, texts (tag, name, worker, reason).
 
-    And where these end: a task's own bound is behind them, if it has one.
+    The fourth value is the index behind them, where the task's own bound is, if it has one.
     """
-    leases, leased_at, ready_at, _, spents, *lengths = _HELD.unpack_from(answer, at)
-    at += _HELD.size
+    leases, leased_at, ready_at, _, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
+    at += _LEASE_RECORD.size
     spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
     at += 8 * spents
     texts: list[str] = []
@@ -217,10 +217,10 @@ def parse_held(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, 
 
 
 def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
-    """A task as it is stored, and where the next one begins."""
-    state_number, task_id, eta, held_bytes, body_bytes = _TASK.unpack_from(answer, at)
-    held_at = at + _TASK.size
-    body_at = held_at + held_bytes
+    """Parse a task as it is stored; also return the index behind it."""
+    state_number, task_id, eta, record_bytes, body_bytes = _TASK.unpack_from(answer, at)
+    record_at = at + _TASK.size
+    body_at = record_at + record_bytes
     end = body_at + body_bytes
     _, added_at, tag_bytes, name_bytes = _BODY.unpack_from(answer, body_at)
     tag_at = body_at + _BODY.size
@@ -231,8 +231,8 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
     bound = 0
-    if held_bytes:
-        numbers, spent, (_, _, worker, reason), bound_at = parse_held(answer, held_at)
+    if record_bytes:
+        numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
     return (
         StoredTask(

@@ -1,88 +1,123 @@
-"""Calls of the functions of our library: what refuses a call is raised, that somebody waits is passed on."""
+"""Call the functions that Redis runs for this program, which are joined from `lua/` into one library.
 
+The library's name has its version and content, so that two versions of the program can share a server: each calls the
+functions of its own library. A refusal is raised as the store's error.
+"""
+
+import hashlib
 from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from struct import unpack_from
 from typing import NoReturn
 
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
 from queue_core.store import ClientCall
 from queue_core.stores.redis.binary import parse_settings
-from queue_core.stores.redis.client.client import RedisClient
+from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
 from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 
-HEARD = 1
-"""The flag of an answer that says that somebody waits on the queue."""
-DATA = 2
-"""Where in an answer its data begin: after a letter and flags."""
+VERSION = 3
+"""The version of the layout. Raise it when keys or records change so that an older program would misread them.
 
+Since 2 a task may have its own bound of leases, which a program of version 1 drops with the next lease. Since 3 the
+bytes of payloads may be counted, which a program of version 2 does not do.
+"""
+HAS_WAITERS = 1
+"""The flag of an answer for a queue that has waiters."""
+DATA = 2
+"""The index at which the data of an answer begin: behind a letter and flags."""
+MAX_CALLS = 64
+"""The most calls of one queue's functions that one call of a client makes."""
+
+_SHARED = ("base", "wake", "records")
+_BLOCKS = (
+    "idempotency",
+    "queue",
+    "names",
+    "places",
+    "filters",
+    "expiry",
+    "adds",
+    "leases",
+    "lease_ends",
+    "admin",
+    "reads",
+    "peek",
+    "workers",
+    "queues",
+    "transfer",
+    "check",
+)
+"""The files of `lua/` that are each put into a block of their own."""
 _DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
 
 
-class Calls:
-    """The calls of one opened store; for several threads."""
+@lru_cache(maxsize=1)
+def library() -> FunctionLibrary:
+    """Return the library of this program."""
+    folder = Path(__file__).with_name("lua")
+    texts = {name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in (*_SHARED, *_BLOCKS)}
+    blocks = [texts[name] for name in _SHARED] + [f"do\n{texts[name]}end\n" for name in _BLOCKS]
+    source = "\n".join(blocks)
+    name = f"towline_{VERSION}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+    return FunctionLibrary(f"{name}_", f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{source}")
 
-    def __init__(self, link: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
-        self.link = link
+
+class Calls:
+    """The calls of one opened store; thread-safe."""
+
+    def __init__(self, client: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
+        self.client = client
         self.in_cluster = in_cluster
         self.forget: Callable[[str], None] = lambda _: None
         self.signals = signals
         self.is_repeatable = False
 
-    def of_call(self, call: ClientCall) -> "Calls":
-        """The same for one call of a client: what changes a queue takes effect once however often that is made."""
-        return CallsOnce(self, call)
+    def once_for_call(self, call: ClientCall) -> "Calls":
+        """Return the calls for one call of a client: they take effect once, however often that call is repeated."""
+        return IdempotentCalls(self, call)
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
-        return self.link.call(verb, keys, args)
+        return self.client.call(verb, keys, args)
 
     def change(self, verb: str, queue: str, *args: Cell, worker: str = "") -> bytes:
-        """Call a verb that changes one queue. Raises for what refuses it."""
-        answer = self.send(verb, (key_of(queue),), args)
-        data = self.done(answer, worker=worker)
-        if data[1] & HEARD:
-            self.signals.note_listeners(queue)
-        return data
+        """Call a verb that changes one queue. Raises the error of a refusal."""
+        return self.change_several(verb, (queue,), args, worker=worker)
 
-    def change_several(
-        self,
-        verb: str,
-        queues: Sequence[str],
-        args: Sequence[Cell],
-        *,
-        worker: str = "",
-    ) -> bytes:
-        """Call a verb that changes several queues at once, and begins with the first."""
+    def change_several(self, verb: str, queues: Sequence[str], args: Sequence[Cell], *, worker: str = "") -> bytes:
+        """Call a verb that changes several queues at once. Raises the error of a refusal."""
         answer = self.send(verb, [key_of(queue) for queue in queues], args)
-        return self.noted(answer, queues, worker=worker)
+        return self.changed(answer, queues, worker=worker)
 
-    def noted(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
-        """The answer of a call that changed these queues; whether somebody waits on them is passed on."""
+    def changed(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
+        """Check the answer of a call that changed these queues, and note whether they have waiters."""
         data = self.done(answer, worker=worker)
-        if data[1] & HEARD:
+        if data[1] & HAS_WAITERS:
             for queue in queues:
-                self.signals.note_listeners(queue)
+                self.signals.note_waiters(queue)
         return data
 
-    def note_listeners(self, queue: str) -> None:
-        """Somebody may wait on the queue: what became leasable is to be published."""
-        self.signals.note_listeners(queue)
+    def note_waiters(self, queue: str) -> None:
+        """Note that the queue may have waiters, so that tasks which become leasable are published."""
+        self.signals.note_waiters(queue)
 
-    def look(self, verb: str, queue: str, *args: Cell) -> bytes:
-        """Call a verb that only looks at one queue."""
-        return self.done(self.link.look(verb, (key_of(queue),), args))
+    def read(self, verb: str, queue: str, *args: Cell) -> bytes:
+        """Call a verb that only reads one queue."""
+        return self.done(self.client.read(verb, (key_of(queue),), args))
 
     def done(self, answer: Answer, *, worker: str = "") -> bytes:
-        """The answer of a call that was done. Raises for what refused it."""
+        """Return the answer of a call that succeeded. Raises the error of a refusal."""
         if isinstance(answer, bytes) and answer:
             if answer[0] == _DONE:
                 return answer
             self._refuse(answer, worker)
-        raise StoreCorruptError(f"{self.link.url}: a function of ours answered out of form: {type(answer).__name__}")
+        raise StoreCorruptError(f"{self.client.url}: a Redis function gave an invalid answer: {type(answer).__name__}")
 
     def _refuse(self, answer: bytes, worker: str) -> NoReturn:
         letter, rest = answer[0], answer[1:]
@@ -98,38 +133,34 @@ class Calls:
             check_lease_time(parse_settings("the queue", rest[8:]), seconds)
         if letter == _STALE:
             raise OutcomeUnknownError("a later call of the same session was answered already; look before repeating")
-        raise StoreCorruptError(f"{self.link.url}: a function of ours answered {chr(letter)!r}")
+        raise StoreCorruptError(f"{self.client.url}: a Redis function gave an unknown answer: {chr(letter)!r}")
 
     def unknown(self, name: str) -> UnknownQueueError:
-        """The error that says that there is no such queue; a shard is told as the queue it is of."""
+        """Return the error for a queue that does not exist; for a shard it names the sharded queue."""
         queue = name.partition(":")[0]
         self.forget(queue)
         known = {each.partition(":")[0] for each in self.names()}
         return UnknownQueueError.among(queue, sorted(known)[:5])
 
     def names(self) -> list[str]:
-        """All queues, in the order of their birth; one that is just being dropped may be among them."""
-        listed = self.link.ask(QUEUES, "ZRANGE", QUEUES, 0, -1)
+        """Return the names of all queues, oldest first; a queue that is being dropped may be among them."""
+        listed = self.client.execute(QUEUES, "ZRANGE", QUEUES, 0, -1)
         return [name.decode() for name in listed if isinstance(name, bytes)] if isinstance(listed, list) else []
 
 
-MAX_STEPS = 64
-"""Calls of one queue's functions that a client's call may come to."""
-
-
-class CallsOnce(Calls):
-    """The calls that one call of a client comes to: a repeat of it is known to Redis, whichever process makes it."""
+class IdempotentCalls(Calls):
+    """The calls that one call of a client makes: Redis recognises a repeat of it, from whichever process (ADR 28)."""
 
     def __init__(self, calls: Calls, call: ClientCall) -> None:
-        super().__init__(calls.link, calls.signals, in_cluster=calls.in_cluster)
+        super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
         self.forget = calls.forget
         self.is_repeatable = True
         self._session = f"c.{call.session}"
-        self._first = call.number * MAX_STEPS
-        self._steps: dict[str, int] = {}
+        self._first = call.number * MAX_CALLS
+        self._made: dict[str, int] = {}
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
-        """See `Calls.send`: each has a number of its own, in the order in which they are made."""
-        step = self._steps.get(keys[0], 0)
-        self._steps[keys[0]] = step + 1
-        return self.link.call(verb, keys, args, once=(self._session, self._first + min(step, MAX_STEPS - 1)))
+        """See `Calls.send`; each call has a number of its own, in the order in which the calls are made."""
+        number = self._made.get(keys[0], 0)
+        self._made[keys[0]] = number + 1
+        return self.client.call(verb, keys, args, call_id=(self._session, self._first + min(number, MAX_CALLS - 1)))

@@ -1,4 +1,4 @@
-"""Recounts everything the counters, sets and names of every queue promise, a piece at a time: for a store at rest."""
+"""Recount the counters, sets and names of every queue, a piece at a time; for a store that is not in use."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +17,8 @@ _COUNTERS = Struct(">" + "6s" * 10 + "7s")
 _STATES = ("", "ready", "delayed", "leased", "dead")
 _UNTAGGED, _TAGGED = b"-", b"="
 
-Tally = Counter[tuple[bytes, int]]
-"""Tasks by the field of their tag's counters, and state."""
+TaskCounts = Counter[tuple[bytes, int]]
+"""Numbers of tasks by the field of their tag's counters and by state."""
 
 
 def check(calls: Calls) -> Check:
@@ -34,47 +34,47 @@ def check(calls: Calls) -> Check:
 
 def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
     problems: list[str] = []
-    tally: Tally = Counter()
+    counts: TaskCounts = Counter()
     beside = Counter[str]()
     stored = 0
     seen: set[int] = set()  # a scan may meet a task twice
     for found, packed in _pieces(calls, queue):
         problems += found
         for task in packed:
-            task_id, state, is_held, is_named, is_long, payload_bytes = _TASK.unpack_from(task)
+            task_id, state, has_record, is_named, is_long, payload_bytes = _TASK.unpack_from(task)
             if task_id in seen:
                 continue
             seen.add(task_id)
             stored += payload_bytes
             tag = task[_TASK.size :]
             for field in (_TAGGED, _TAGGED + tag) if tag else (_UNTAGGED,):
-                tally[field, state] += 1
-            beside.update({"held": is_held, "names": is_named, "payloads": is_long})
+                counts[field, state] += 1
+            beside.update({"held": has_record, "names": is_named, "payloads": is_long})
     beside["bodies"] = len(seen)
-    problems += _check_sizes(calls, queue, tally, beside)
-    problems += _check_counters(calls, queue, tally)
-    counted = calls.link.look("check_stored", (key_of(queue),), ())
+    problems += _check_sizes(calls, queue, counts, beside)
+    problems += _check_counters(calls, queue, counts)
+    counted = calls.client.read("check_stored", (key_of(queue),), ())
     if counted not in (b"", b"%d" % stored):
         problems.append(f"{counted!r} bytes of payloads are counted, but there are {stored}")
     return problems, len(seen)
 
 
 def _pieces(calls: Calls, queue: str) -> Iterator[tuple[list[str], list[bytes]]]:
-    """Problems of the tasks of each piece of a queue, and these tasks."""
+    """Scan a queue; yield the problems and the packed tasks of each piece."""
     cursor = b"0"
     while True:
-        answer = _list_of(calls.link.look("check_piece", (key_of(queue),), (cursor,)))
+        answer = _list_of(calls.client.read("check_piece", (key_of(queue),), (cursor,)))
         cursor = _cursor_of(answer)
         yield [problem.decode() for problem in _bytes_of(answer[1])], _bytes_of(answer[2])
         if cursor == b"0":
             return
 
 
-def _check_sizes(calls: Calls, queue: str, tally: Tally, beside: Counter[str]) -> Iterator[str]:
-    """Each set and hash is as large as the tasks say: so nothing is in it that is of no task."""
-    sizes = _list_of(_list_of(calls.link.look("check_counts", (key_of(queue),)))[0])
-    untagged = [tally[_UNTAGGED, state] for state in range(5)]
-    tagged = [tally[_TAGGED, state] for state in range(5)]
+def _check_sizes(calls: Calls, queue: str, counts: TaskCounts, beside: Counter[str]) -> Iterator[str]:
+    """Compare the size of each set and hash with the tasks, which finds entries of no task."""
+    sizes = _list_of(_list_of(calls.client.read("check_counts", (key_of(queue),)))[0])
+    untagged = [counts[_UNTAGGED, state] for state in range(5)]
+    tagged = [counts[_TAGGED, state] for state in range(5)]
     expected = {
         "leased tasks": untagged[3] + tagged[3],
         "ready tasks with a tag": tagged[1],
@@ -95,29 +95,29 @@ def _check_sizes(calls: Calls, queue: str, tally: Tally, beside: Counter[str]) -
             yield f"{size!r} {what} are kept, but there are {number}"
 
 
-def _check_counters(calls: Calls, queue: str, tally: Tally) -> Iterator[str]:
+def _check_counters(calls: Calls, queue: str, counts: TaskCounts) -> Iterator[str]:
     listed = set(_tags(calls, queue))
-    fields = {field for field, _ in tally} | {_TAGGED + tag for tag in listed} | {_TAGGED, _UNTAGGED}
+    fields = {field for field, _ in counts} | {_TAGGED + tag for tag in listed} | {_TAGGED, _UNTAGGED}
     for some in _in_portions(sorted(fields)):
-        _, *rows = _list_of(calls.link.look("check_counts", (key_of(queue),), some))
+        _, *rows = _list_of(calls.client.read("check_counts", (key_of(queue),), some))
         for field, row in zip(some, rows, strict=True):
-            yield from _check_field(field, _list_of(row), tally)
+            yield from _check_field(field, _list_of(row), counts)
 
 
-def _check_field(field: bytes, row: Sequence[Answer], tally: Tally) -> Iterator[str]:
-    """The counters of a tag, or of the queue, and the sizes of its sets, against the tasks."""
+def _check_field(field: bytes, row: Sequence[Answer], counts: TaskCounts) -> Iterator[str]:
+    """Compare the counters and set sizes of a tag, or of all tags, with the tasks."""
     shown = {_UNTAGGED: "the untagged", _TAGGED: "all tags"}.get(field, f"tag {field[1:].decode()!r}")
     packed, sizes = row
     counted = _COUNTERS.unpack(packed) if isinstance(packed, bytes) else (b"",) * 11
     for state, number in enumerate(counted[:4], start=1):
-        if int.from_bytes(number, "big") != tally[field, state]:
+        if int.from_bytes(number, "big") != counts[field, state]:
             kept = int.from_bytes(number, "big")
-            yield f"{_STATES[state]} tasks of {shown} are counted as {kept}, but there are {tally[field, state]}"
+            yield f"{_STATES[state]} tasks of {shown} are counted as {kept}, but there are {counts[field, state]}"
     if field not in (_UNTAGGED, _TAGGED):
         *in_sets, is_listed = _list_of(sizes)
         for state, size in zip((1, 2, 4), in_sets, strict=True):
-            if size != tally[field, state]:
-                yield f"the set of {_STATES[state]} tasks of {shown} has {size!r}, but there are {tally[field, state]}"
+            if size != counts[field, state]:
+                yield f"the set of {_STATES[state]} tasks of {shown} has {size!r}, but there are {counts[field, state]}"
         if bool(is_listed) != isinstance(packed, bytes):
             yield f"{shown} is listed without counters, or has counters without being listed"
 
@@ -125,7 +125,7 @@ def _check_field(field: bytes, row: Sequence[Answer], tally: Tally) -> Iterator[
 def _tags(calls: Calls, queue: str) -> Iterator[bytes]:
     cursor = b"0"
     while True:
-        answer = _list_of(calls.link.look("check_tags", (key_of(queue),), (cursor,)))
+        answer = _list_of(calls.client.read("check_tags", (key_of(queue),), (cursor,)))
         cursor = _cursor_of(answer)
         yield from _bytes_of(answer[1])
         if cursor == b"0":

@@ -1,48 +1,48 @@
-"""The names of keys. All keys of a queue share a hash slot, as their name between braces does: see `lua/base.lua`.
+"""The names of keys. All keys of a queue share a hash slot by the name between braces; `lua/base.lua` lists them.
 
-What belongs to no queue has braces too, as a function keeps answers beside its first key; no queue's name has a colon.
+Keys of no queue have braces too, as a function keeps answers beside its first key. No queue's name has a colon.
 """
 
 QUEUES = "towline:{:queues}"
-"""All queues in the order of their birth."""
+"""The list of all queues, oldest first."""
 IDS = "towline:{:ids}"
-"""The last id given to a task of any queue."""
+"""The last id that was given to a task of any queue."""
 RETIRED = "towline:{:retired}"
-"""Retired workers, for queues that are created later."""
-SPREAD = "towline:{:spread}"
-"""The number of shards of each queue that is spread."""
+"""The retired workers, for queues that are created later."""
+SHARDS = "towline:{:spread}"
+"""The number of shards of each sharded queue."""
 STORAGE = "towline:{:storage}"
-"""How many bytes the payloads of all queues may come to; it is not there when there is no such limit."""
+"""The limit of the bytes of all payloads; the key is absent without a limit."""
 LAYOUT = "towline:{:layout}"
 """The version of the layout of all these keys."""
 IDENTITY = "towline:{:identity}"
-"""Names the store since it was made, or was marked last: it is another one, or none, once somebody emptied it."""
+"""A random name of the store's data, which shows that the store was emptied: it is then another name, or absent."""
 SETTINGS = "."
 """The field of a queue's settings in its hash."""
 KEPT_SETTINGS = "*"
-"""The field of those settings that are only kept; it is not there when there are none."""
+"""The field, in a queue's hash, of the settings that no function reads; absent when there are none."""
 
 
 def key_of(queue: str) -> str:
-    """A queue's hash; all its other keys begin with this."""
+    """Return the key of a queue's hash; all other keys of the queue begin with it."""
     return f"towline:{{{queue}}}"
 
 
 def queue_of(key: str) -> str:
-    """The queue whose settings are at `key`."""
+    """Return the name of the queue whose hash is at `key`."""
     return key[len("towline:{") : -1]
 
 
 def stored_key(queue: str) -> str:
-    """How many bytes the queue's payloads come to, while they are counted."""
+    """Return the key of the bytes of the queue's payloads, which exists while they are counted."""
     return f"{key_of(queue)}:b"
 
 
 def lead_key(name: str) -> str:
-    """Where it stands who leads."""
+    """Return the key of the holder of a lead."""
     return f"towline:{{:lead:{name}}}"
 
 
 def session_key(session: str) -> str:
-    """Where the last answer to a client's session is kept."""
+    """Return the key of the last answer to a client's session."""
     return f"towline:{{:session:{session}}}"

@@ -1,11 +1,11 @@
-"""The verbs of workers: lease, renew, release, delete, and the exchange of these."""
+"""The verbs of workers: lease, renew, release, delete, and exchange (delete and lease in one call)."""
 
 import re
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.redis.adds import cells_of, change_with_ids, queues_of
@@ -25,7 +25,7 @@ _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
 
 def numbers_of(tokens: Sequence[str]) -> list[int]:
-    """Task id and instant of the grant of each token, in turn. Raises `InvalidTokenError` as `parse_token` does."""
+    """Return the task id and the instant of the grant of each token, in turn. Raises `InvalidTokenError`."""
     joined = " ".join(tokens)
     if _TOKENS.fullmatch(joined):
         numbers = list(map(int, joined.replace(".", " ").split(" ")))
@@ -35,7 +35,7 @@ def numbers_of(tokens: Sequence[str]) -> list[int]:
 
 
 def pack_tokens(tokens: Sequence[str]) -> bytes:
-    """Tokens as the functions take them."""
+    """Pack tokens as the functions take them."""
     return pack_instants(numbers_of(tokens))
 
 
@@ -46,10 +46,10 @@ _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBH")
 _RENEWED = Struct(">QIHHH")
 _COUNTS = Struct(">HH")
-_OWN = -1  # a length or a delay that the queue's settings say
+_OWN = -1  # a length or delay that comes from the queue's settings
 _ONE = ord("1")
 
-new_deleted = builder(Deleted)
+new_deleted = fast_constructor(Deleted)
 
 
 def lease(calls: Calls, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -78,8 +78,8 @@ def lease_delayed(
     calls: Calls, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
-    asked = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
-    data = calls.change("lease_delayed", queue, asked, worker, worker=worker)
+    params = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
+    data = calls.change("lease_delayed", queue, params, worker, worker=worker)
     leases = _granted(queue, worker, data, DATA + _COUNTS.size).leases
     return leases[0] if leases else None
 
@@ -105,7 +105,7 @@ def _delete_and_add(
     *,
     now: Instant,
 ) -> bytes:
-    """Call a verb that deletes, each with the tasks that follow it."""
+    """Call a verb that deletes tasks and adds those that follow them (`Deletion.then`)."""
     tasks = [new for deletion in deletions for new in deletion.then]
     queues = queues_of(calls, queue, tasks)
     follows = pack(f">I{len(deletions)}H", len(tasks), *[len(deletion.then) for deletion in deletions])
@@ -116,8 +116,8 @@ def _delete_and_add(
 def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     numbers = numbers_of([renewal.token for renewal in renewals])
-    asked = pack(f">{len(renewals)}q", *[_microseconds(renewal.seconds) for renewal in renewals])
-    data = calls.change("renew", queue, _HEAD.pack(now, len(renewals)), pack_instants(numbers), asked)
+    seconds = pack(f">{len(renewals)}q", *[_microseconds(renewal.seconds) for renewal in renewals])
+    data = calls.change("renew", queue, _HEAD.pack(now, len(renewals)), pack_instants(numbers), seconds)
     at = DATA + len(renewals)
     outcomes: list[Renewed | None] = []
     for letter, renewal, task_id in zip(data[DATA:at], renewals, numbers[::2], strict=True):
@@ -137,12 +137,12 @@ def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant
 
 def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
-    tokens = pack_tokens([asked.token for asked in releases])
+    tokens = pack_tokens([wanted.token for wanted in releases])
     packed: list[bytes] = []
-    for asked in releases:
-        reason = asked.dead_reason.encode()
-        delay = _microseconds(asked.delay_seconds)
-        packed += (_RELEASE.pack(delay, asked.jitter, asked.charge == "counted", len(reason)), reason)
+    for wanted in releases:
+        reason = wanted.dead_reason.encode()
+        delay = _microseconds(wanted.delay_seconds)
+        packed += (_RELEASE.pack(delay, wanted.jitter, wanted.charge == "counted", len(reason)), reason)
     data = calls.change("release", queue, _HEAD.pack(now, len(releases)), tokens, b"".join(packed))
     at = DATA + len(releases)
     outcomes: list[FinishedLease | None] = []
@@ -154,8 +154,8 @@ def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Insta
     return outcomes
 
 
-def settle(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-    """See `Transaction.settle`."""
+def expire(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+    """See `Transaction.expire`."""
     data = calls.change("settle", queue, pack(">QI", now, limit))
     expired: list[FinishedLease] = []
     at = DATA
@@ -167,7 +167,7 @@ def settle(calls: Calls, queue: str, *, limit: int, now: Instant) -> tuple[list[
 
 def _request(request: LeaseRequest, now: Instant) -> list[Cell]:
     kind, tags = pack_filter(request.tags)
-    room = request.room
+    room = request.allowance
     bounds = (0, 0, 0) if room is None else (max(1, room.total_bytes), room.each_bytes, room.least)
     return [
         REQUEST.pack(now, _microseconds(request.seconds), request.seconds or 0.0, request.count, kind, *bounds),
@@ -181,7 +181,7 @@ def _microseconds(seconds: float | None) -> int:
 
 
 def _deleted(queue: str, data: bytes, at: int, deletions: Sequence[Deletion]) -> tuple[list[Deleted | None], int]:
-    """The outcomes of deletions, and where what follows begins."""
+    """Parse the outcomes of deletions; also return the index behind them."""
     letters = data[at : at + len(deletions)]
     at += len(deletions)
     outcomes: list[Deleted | None] = []
@@ -199,7 +199,7 @@ def _deleted(queue: str, data: bytes, at: int, deletions: Sequence[Deletion]) ->
 
 
 def _granted(queue: str, worker: str, data: bytes, at: int) -> Granted:
-    """What was granted, from where the expired leases begin."""
+    """Parse what a lease verb granted, from the index of the expired leases."""
     (expired_total,) = unpack_from(">H", data, DATA + 2)
     flags = data[1]
     expired: tuple[FinishedLease, ...] = ()

@@ -1,4 +1,4 @@
-"""The verbs that only look, each one atomic call: statistics, waiting times, live leases, samples."""
+"""The verbs that only read, each one atomic call: peek, statistics, waiting times, live leases, samples."""
 
 import heapq
 from collections.abc import Iterator, Sequence
@@ -8,14 +8,14 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, spread
+from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
 from queue_core.store import Page
 from queue_core.stores.redis.admin import queue as settings_of
 from queue_core.stores.redis.binary import (
     pack_filter,
     pack_instants,
     parse_all_finished,
-    parse_held,
+    parse_lease_record,
     parse_task,
 )
 from queue_core.stores.redis.calls import DATA, Calls
@@ -31,12 +31,12 @@ _POSITION = Struct(">QQ")
 def stats(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
     """See `Transaction.stats`."""
     kind, names = pack_filter(tags)
-    return _stats(queue, calls.look("stats", queue, pack(">QB", now, kind), *names), DATA)
+    return _stats(queue, calls.read("stats", queue, pack(">QB", now, kind), *names), DATA)
 
 
 def tag_stats(calls: Calls, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
     """See `Transaction.tag_stats`."""
-    data = calls.look("tag_stats", queue, pack(">QIB", now, limit, after is None), after or "")
+    data = calls.read("tag_stats", queue, pack(">QIB", now, limit, after is None), after or "")
     listed: list[TagStats] = []
     at = DATA
     while at < len(data):
@@ -72,29 +72,29 @@ def _stats(queue: str, data: bytes, at: int) -> QueueStats:
 def waiting(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
     """See `Transaction.waiting`."""
     kind, names = pack_filter(tags)
-    data = calls.look("waiting", queue, pack(">QB", now, kind), *names)
+    data = calls.read("waiting", queue, pack(">QB", now, kind), *names)
     if data[1]:
         return tuple(WaitingTask(position, ready_at) for position, ready_at in _POSITION.iter_unpack(data[DATA:]))
     ready, newest, *etas = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
-    return spread(etas, ready=ready, newest=newest)
+    return sample_waiting(etas, ready=ready, newest=newest)
 
 
 def upcoming(calls: Calls, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
     """See `Transaction.upcoming`."""
     kind, names = pack_filter(tags)
-    data = calls.look("upcoming", queue, pack(">QQIB", now, until, limit, kind), *names)
+    data = calls.read("upcoming", queue, pack(">QQIB", now, until, limit, kind), *names)
     return [Instant(eta) for eta in unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)]
 
 
 def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
     """See `Transaction.live_leases`."""
-    data = calls.look("live_leases", queue, pack(">QI", now, limit))
+    data = calls.read("live_leases", queue, pack(">QI", now, limit))
     leases: list[LiveLease] = []
     at = DATA
     while at < len(data):
         task_id, expires_at, size = _LIVE.unpack_from(data, at)
         at += _LIVE.size
-        (number, leased_at, ready_at), _, (tag, name, worker, _), _ = parse_held(data, at)
+        (number, leased_at, ready_at), _, (tag, name, worker, _), _ = parse_lease_record(data, at)
         at += size
         leases.append(
             LiveLease(
@@ -106,25 +106,25 @@ def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[L
 
 def next_eta(calls: Calls, queue: str) -> Instant | None:
     """See `Transaction.next_eta`."""
-    eta = int.from_bytes(calls.look("next_eta", queue)[DATA:], "big")
+    eta = int.from_bytes(calls.read("next_eta", queue)[DATA:], "big")
     return Instant(eta) if eta else None
 
 
 def samples(calls: Calls, queue: str, *, after: int, limit: int) -> Samples:
     """See `Transaction.samples`."""
-    data = calls.look("samples", queue, pack(">QI", after, limit))
+    data = calls.read("samples", queue, pack(">QI", after, limit))
     dropped, first, number = unpack_from(">QQI", data, DATA)
     finished, _ = parse_all_finished(queue, data, DATA + 20, number)
     return Samples(finished, first + number, missed=after < dropped)
 
 
-_LOOK = Struct(">QBBQIIH")
+_PEEK = Struct(">QBBQIIH")
 _SPARSE = b"s"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisPeek:
-    """What a peek asks for."""
+    """The parameters of a peek."""
 
     tags: TagFilter
     states: frozenset[TaskState]
@@ -135,44 +135,44 @@ class RedisPeek:
     now: Instant
 
     def cells(self) -> list[Cell]:
-        """The look as the functions take it."""
+        """Pack the request as the functions take it."""
         kind, tags = pack_filter(self.tags)
         states = sum(1 << state for state in self.states)
-        fixed = _LOOK.pack(self.now, kind, states, self.after, self.limit, self.payload_bytes, len(tags))
+        fixed = _PEEK.pack(self.now, kind, states, self.after, self.limit, self.payload_bytes, len(tags))
         return [fixed, *tags]
 
 
-def peek(calls: Calls, queue: str, look: RedisPeek) -> Page:
-    """See `Transaction.peek`. Where the ids of very many tasks are sparse it takes many calls, not one instant."""
+def peek(calls: Calls, queue: str, request: RedisPeek) -> Page:
+    """See `Transaction.peek`. Not atomic for a queue of very many tasks with sparse ids, which takes many calls."""
     spec = settings_of(calls, queue)
-    if look.names is not None:
-        return _page(spec, calls.look("peek_names", queue, *look.cells(), *dict.fromkeys(look.names)), look)
-    answer = calls.link.look("peek", (key_of(queue),), look.cells())
+    if request.names is not None:
+        return _page(spec, calls.read("peek_names", queue, *request.cells(), *dict.fromkeys(request.names)), request)
+    answer = calls.client.read("peek", (key_of(queue),), request.cells())
     if answer != _SPARSE:
-        return _page(spec, calls.done(answer), look)
-    ids = heapq.nsmallest(look.limit + 1, set(_ids(calls, queue, look)))
-    page = _page(spec, calls.look("peek_ids", queue, *look.cells(), pack_instants(ids[: look.limit])), look)
-    return Page(page.tasks, ids[look.limit - 1] if len(ids) > look.limit else None)
+        return _page(spec, calls.done(answer), request)
+    ids = heapq.nsmallest(request.limit + 1, set(_ids(calls, queue, request)))
+    page = _page(spec, calls.read("peek_ids", queue, *request.cells(), pack_instants(ids[: request.limit])), request)
+    return Page(page.tasks, ids[request.limit - 1] if len(ids) > request.limit else None)
 
 
-def _ids(calls: Calls, queue: str, look: RedisPeek) -> Iterator[int]:
-    """The least ids of each piece of the queue; each task is in one piece at least, as long as it is there."""
+def _ids(calls: Calls, queue: str, request: RedisPeek) -> Iterator[int]:
+    """Scan the queue and yield the lowest ids of each piece; a task that stays is in one piece at least."""
     cursor = 0
     while True:
-        data = calls.look("peek_piece", queue, *look.cells(), cursor)
+        data = calls.read("peek_piece", queue, *request.cells(), cursor)
         cursor, *ids = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
         yield from ids
         if not cursor:
             return
 
 
-def _page(spec: QueueSpec, data: bytes, look: RedisPeek) -> Page:
+def _page(spec: QueueSpec, data: bytes, request: RedisPeek) -> Page:
     tasks: list[StoredTask] = []
     at = DATA
     while at < len(data):
         task, at = parse_task(spec.name, data, at)
-        settled = semantics.settle(task, spec, now=look.now)
+        settled = semantics.expire(task, spec, now=request.now)
         shown = settled.task if isinstance(settled, LeaseEnd) else settled
-        if shown is not None and shown.state in look.states:
+        if shown is not None and shown.state in request.states:
             tasks.append(shown)
     return Page(tuple(tasks), tasks[-1].id if data[1] and tasks else None)

@@ -1,7 +1,7 @@
-"""Wakes waiting lease calls of every process on the same Redis: a message to one fitting waiter per task.
+"""Wake waiting lease calls of every process on the same Redis: each task sends a message to one fitting waiter.
 
-Who waits is known to Redis as an ear of the queue; the functions in `lua/wake.lua` choose among them. Only a hint: all
-that can be lost is time.
+Redis keeps the waiters of each queue; the functions in `lua/wake.lua` choose among them. A wake-up is only a hint: if
+one is lost, a waiter finds its task later.
 """
 
 import contextlib
@@ -21,188 +21,188 @@ from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
 MAX_UNREAD = 1000
-LISTENED_SECONDS = 1.0
-"""How long after a verb found listeners a publish is worth a call; every such verb says so anew."""
+PUBLISH_SECONDS = 1.0
+"""How long, in seconds, tasks are published to a queue after a verb's answer said that the queue has waiters."""
 OPEN_SECONDS = 1.0
 
 _MESSAGE = re.compile(r"([0-9]+)([-+].*)", re.DOTALL)
 
 
 class RedisSignals:
-    """`Signals` over sharded pub/sub. Publishing costs nothing when nobody waits."""
+    """`Signals` over sharded pub/sub. Publishing costs no call when no caller waits."""
 
-    def __init__(self, link: RedisClient, key_of: Callable[[str], str]) -> None:
+    def __init__(self, client: RedisClient, key_of: Callable[[str], str]) -> None:
         """Args:
-        key_of: the key of a queue, which the keys of its ears begin with.
+        key_of: returns the key of a queue, with which the keys of its waiters begin.
         """
-        self._link = link
+        self._client = client
         self._key_of = key_of
         self._begin()
 
     def _begin(self) -> None:
-        """With no ear and no thread, as a process that nobody knows."""
+        """Start with no waiter and no thread, under a new name of the process."""
         self._process = token_hex(6)
         self._numbers = counter(1)
         self._lock = Lock()
-        self._ears: dict[str, dict[int, RedisSubscription]] = {}
+        self._waiters: dict[str, dict[int, RedisSubscription]] = {}
         self._queues: dict[str, str] = {}
         self._stale: dict[int, RedisSubscription] = {}
         self._idle: dict[str, list[int]] = {}
-        self._listened_until: dict[str, float] = {}
-        self._hearing = PubSub(
-            self._link, heard=self._heard, opened_late=self._opened_late, round_made=self._listen_all_again
+        self._publish_until: dict[str, float] = {}
+        self._pubsub = PubSub(
+            self._client, on_message=self._on_message, on_reopened=self._on_reopened, on_round=self._register_all
         )
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork, which waits for nothing yet."""
-        self._hearing.leave_to_parent()
+        """See `forking.Renewable`. The child of a fork has no waiters yet."""
+        self._pubsub.leave_to_parent()
         self._begin()
 
-    def note_listeners(self, queue: str) -> None:
-        """A verb's answer said that somebody listens on the queue: what it made leasable is to be published."""
-        self._listened_until[queue] = self._link.clock.monotonic() + LISTENED_SECONDS
+    def note_waiters(self, queue: str) -> None:
+        """Note that the queue has waiters, so that tasks which become leasable are published."""
+        self._publish_until[queue] = self._client.clock.monotonic() + PUBLISH_SECONDS
 
     @property
     def trouble(self) -> str:
-        """None that lasts: while Redis is away nothing else works either."""
+        """Always "": while Redis is unreachable no other call works either."""
         return ""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
-        if queue in self._ears or self._listened_until.get(queue, 0.0) > self._link.clock.monotonic():
-            with contextlib.suppress(StoreError):  # they look by themselves before long
+        """Wake up to `count` fitting waiters, most recently active first; dead processes are passed over."""
+        if queue in self._waiters or self._publish_until.get(queue, 0.0) > self._client.clock.monotonic():
+            with contextlib.suppress(StoreError):  # waiters poll before long
                 self._wake(queue, "-" if tag is None else f"+{tag}", count)
 
     def subscribe(self, queue: str, tags: TagFilter) -> "RedisSubscription":
-        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began.
+        """Register a waiter. One whose last wait timed out counts as active since that wait began.
 
-        While Redis can't be reached this returns nevertheless, and the waiter is woken once it can.
+        While Redis can't be reached this returns as well, and the waiter is woken once Redis is back.
         """
         number = next(self._numbers)
-        ear = RedisSubscription(self, queue, number, f"{self._process}.{number}.{_tags_text(tags)}")
+        waiter = RedisSubscription(self, queue, number, f"{self._process}.{number}.{_tags_text(tags)}")
         with self._lock:
             idle = self._idle.get(queue)
-            ear.active_at = idle.pop() if idle else 0
-            ears = self._ears.setdefault(queue, {})
-            ears[number] = ear
+            waiter.active_at = idle.pop() if idle else 0
+            waiters = self._waiters.setdefault(queue, {})
+            waiters[number] = waiter
             name = self._channel_of(queue)
             self._queues[name] = queue
-        if self._hearing.open(name, self._key_of(queue), timeout_seconds=OPEN_SECONDS):
+        if self._pubsub.open(name, self._key_of(queue), timeout_seconds=OPEN_SECONDS):
             with contextlib.suppress(StoreError):
-                self._listen(queue, [ear])
-        return ear
+                self._register(queue, [waiter])
+        return waiter
 
     def close(self) -> None:
-        """Hear no more."""
-        self._hearing.close()
+        """Close the connections that receive wake-ups."""
+        self._pubsub.close()
 
-    def leave(self, ear: "RedisSubscription", *, is_in_vain: bool) -> None:
-        """Forget an ear; whoever waits next in this process is as idle as one that waited in vain."""
+    def leave(self, waiter: "RedisSubscription", *, is_in_vain: bool) -> None:
+        """Unregister a waiter; after a wait that timed out, the next waiter of this process inherits its idle time."""
         with self._lock:
-            ears = self._ears.get(ear.queue, {})
-            if ears.pop(ear.number, None) is None:
+            waiters = self._waiters.get(waiter.queue, {})
+            if waiters.pop(waiter.number, None) is None:
                 return
-            if not ears:
-                self._ears.pop(ear.queue, None)
-            if is_in_vain and ear.active_at:
-                idle = self._idle.setdefault(ear.queue, [])
-                insort(idle, ear.active_at)
+            if not waiters:
+                self._waiters.pop(waiter.queue, None)
+            if is_in_vain and waiter.active_at:
+                idle = self._idle.setdefault(waiter.queue, [])
+                insort(idle, waiter.active_at)
                 del idle[:-MAX_IDLE]
-        self._hush(ear)
+        self._unregister(waiter)
 
     def pass_on(self, queue: str, label: str) -> None:
-        """A wake-up that was not used."""
+        """Pass an unused wake-up on to the next fitting waiter."""
         with contextlib.suppress(StoreError):
             self._wake(queue, label, 1)
 
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _wake(self, queue: str, label: str, count: int) -> None:
-        self._link.tell("wake", [self._key_of(queue)], [label, count])
+        self._client.call_hint("wake", [self._key_of(queue)], [label, count])
 
-    def _listen(self, queue: str, ears: "list[RedisSubscription]") -> list[bool]:
-        """Make ears known; whether each of them was unknown."""
+    def _register(self, queue: str, waiters: "list[RedisSubscription]") -> list[bool]:
+        """Register waiters with Redis; return for each whether it was unknown there."""
         cells: list[str | int] = []
-        for ear in ears:
-            cells += (ear.text, ear.active_at)
-        answer = self._link.tell("listen", [self._key_of(queue)], cells)
+        for waiter in waiters:
+            cells += (waiter.text, waiter.active_at)
+        answer = self._client.call_hint("register_waiters", [self._key_of(queue)], cells)
         now, *unknown = answer if isinstance(answer, list) else [0]
-        for ear in ears:
-            if not ear.active_at and isinstance(now, int):
-                ear.active_at = now
+        for waiter in waiters:
+            if not waiter.active_at and isinstance(now, int):
+                waiter.active_at = now
         return [bool(each) for each in unknown]
 
-    def _hush(self, ear: "RedisSubscription") -> bool:
+    def _unregister(self, waiter: "RedisSubscription") -> bool:
         try:
-            self._link.tell("hush", [self._key_of(ear.queue)], [ear.text])
+            self._client.call_hint("unregister_waiters", [self._key_of(waiter.queue)], [waiter.text])
         except StoreError:
-            self._stale[ear.number] = ear
+            self._stale[waiter.number] = waiter
             return False
-        self._stale.pop(ear.number, None)
+        self._stale.pop(waiter.number, None)
         return True
 
     def _channel_of(self, queue: str) -> str:
         return f"{self._key_of(queue)}:e:{self._process}"
 
-    # -- in the hearing's thread ----------------------------------------------------------------------------------
+    # -- in the pub/sub thread ------------------------------------------------------------------------------------
 
-    def _heard(self, name: str, data: bytes) -> None:
+    def _on_message(self, name: str, data: bytes) -> None:
         queue = self._queues.get(name, "")
         message = _MESSAGE.fullmatch(data.decode(errors="replace"))
         if message is None:
             return
         number, label = int(message[1]), message[2]
-        ear = self._ears.get(queue, {}).get(number)
-        if ear is not None and ear.offer(label):
+        waiter = self._waiters.get(queue, {}).get(number)
+        if waiter is not None and waiter.offer(label):
             return
         stale = self._stale.get(number)
-        if stale is None or self._hush(stale):
+        if stale is None or self._unregister(stale):
             self.pass_on(queue, label)
 
-    def _opened_late(self, name: str) -> None:
-        """What was sent meanwhile is lost: let all who wait look for themselves."""
+    def _on_reopened(self, name: str) -> None:
+        """Wake all waiters of a channel, as messages sent while it was closed are lost."""
         queue = self._queues.get(name, "")
-        self._listen_again(queue)
-        for ear in self._listed(queue):
-            ear.wake()
+        self._register_again(queue)
+        for waiter in self._listed(queue):
+            waiter.wake()
 
-    def _listen_all_again(self) -> None:
-        for ear in list(self._stale.values()):
-            if not self._hush(ear):
+    def _register_all(self) -> None:
+        for waiter in list(self._stale.values()):
+            if not self._unregister(waiter):
                 return
         for name, queue in list(self._queues.items()):
             with self._lock:
-                is_wanted = queue in self._ears
+                is_wanted = queue in self._waiters
                 if not is_wanted:
                     del self._queues[name]
-                    self._hearing.shut(name)
-            if is_wanted and not self._listen_again(queue):
+                    self._pubsub.shut(name)
+            if is_wanted and not self._register_again(queue):
                 return
 
-    def _listen_again(self, queue: str) -> bool:
-        """Ears that the server lost look for themselves, as they may have missed something."""
-        ears = self._listed(queue)
-        if not ears:
+    def _register_again(self, queue: str) -> bool:
+        """Register the queue's waiters again, and wake those that Redis had lost: they may have missed a message."""
+        waiters = self._listed(queue)
+        if not waiters:
             return True
         try:
-            unknown = self._listen(queue, ears)
+            unknown = self._register(queue, waiters)
         except StoreError:
             return False
         present = set(self._listed(queue))
-        for ear, was_unknown in zip(ears, unknown, strict=False):
-            if ear not in present:
-                self._hush(ear)
+        for waiter, was_unknown in zip(waiters, unknown, strict=False):
+            if waiter not in present:
+                self._unregister(waiter)
             elif was_unknown:
-                ear.wake()
+                waiter.wake()
         return True
 
     def _listed(self, queue: str) -> "list[RedisSubscription]":
         with self._lock:
-            return list(self._ears.get(queue, {}).values())
+            return list(self._waiters.get(queue, {}).values())
 
 
 class RedisSubscription:
-    """One waiter's ear."""
+    """A `Subscription` of one waiter."""
 
     def __init__(self, signals: RedisSignals, queue: str, number: int, text: str) -> None:
         self.queue = queue
@@ -234,7 +234,7 @@ class RedisSubscription:
             self._changed.notify_all()
 
     def offer(self, label: str) -> bool:
-        """A task of this label became leasable; False when nobody listens here any more."""
+        """Deliver a wake-up for a task of this label; return False when the waiter is closed."""
         with self._changed:
             if self._is_closed:
                 return False
@@ -243,7 +243,7 @@ class RedisSubscription:
             return True
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """Unregister; an unused wake-up is passed on to the next fitting waiter."""
         self._signals.leave(self, is_in_vain=self._is_in_vain and not self._unread)
         with self._changed:
             self._is_closed = True

@@ -1,6 +1,6 @@
-"""The Redis store: every verb is one function that Redis runs, whole or not at all; several run at a time from here.
+"""The Redis store: every verb is one function that Redis runs atomically; thread-safe.
 
-With `appendfsync always` Redis answers when the write is on disk, so there is nothing left to sync.
+With `appendfsync always` Redis answers when the write is on disk, so no sync is left to do.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -11,10 +11,9 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
 from queue_core.process import forking
 from queue_core.store import Check, Ticket, Unit
-from queue_core.stores.redis.calls import Calls
+from queue_core.stores.redis.calls import VERSION, Calls, library
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.client.client import RedisClient
-from queue_core.stores.redis.functions import VERSION, library
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
 from queue_core.stores.redis.sharding.transaction import ShardedTransaction
 from queue_core.stores.redis.signals import RedisSignals
@@ -24,34 +23,34 @@ class RedisStore:
     """See `Store`."""
 
     def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
-        """Connect, and look at what is there; `url` as `url.parse_url` takes it.
+        """Connect and check the version of the layout; see `parse_url` for `url`.
 
-        Raises what `RedisClient` raises, and `StoreVersionError` for tasks that a newer version has put there.
+        Raises the errors of `RedisClient`, and `StoreVersionError` for a layout of a newer version.
         """
         self._durability = durability
-        self._link = RedisClient(url, library(), durability=durability)
+        self._client = RedisClient(url, library(), durability=durability)
         try:
             self._check_version()
-            self._identity = self._named()
-            self._signals = RedisSignals(self._link, key_of)
+            self._identity = self._read_identity()
+            self._signals = RedisSignals(self._client, key_of)
         except BaseException:
-            self._link.close()
+            self._client.close()
             raise
-        in_cluster = self._link.target.kind == "cluster"
-        self._calls = Calls(self._link, self._signals, in_cluster=in_cluster)
-        self._verbs = ShardedTransaction(self._calls, dict(self._link.target.spread))
-        self._transaction = nullcontext(self._verbs)
+        in_cluster = self._client.target.kind == "cluster"
+        self._calls = Calls(self._client, self._signals, in_cluster=in_cluster)
+        self._sharded = ShardedTransaction(self._calls, dict(self._client.target.shards))
+        self._transaction = nullcontext(self._sharded)
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
         """See `forking.Renewable`."""
-        self._link.renew_after_fork()
+        self._client.renew_after_fork()
         self._signals.renew_after_fork()
 
     @property
     def url(self) -> str:
         """See `Store.url`."""
-        return self._link.url
+        return self._client.url
 
     @property
     def durability(self) -> Literal["strict", "relaxed"]:
@@ -66,7 +65,7 @@ class RedisStore:
     @property
     def clock(self) -> Clock:
         """See `Store.clock`."""
-        return self._link.clock
+        return self._client.clock
 
     @property
     def is_remote(self) -> bool:
@@ -79,7 +78,7 @@ class RedisStore:
         return "verb"
 
     def begin(self, unit: Unit = "transaction") -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
-        """See `Store.begin`. Each verb is a step of its own: what was done before a failure stands."""
+        """See `Store.begin`. Each verb commits by itself: verbs before a failure stay done."""
         return self._transaction
 
     def within(self, connection: object) -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
@@ -87,7 +86,7 @@ class RedisStore:
         raise InvalidRequestError("Redis has no transactions of the caller: leave `connection` out, or use postgresql:")
 
     def read(self) -> AbstractContextManager[ShardedTransaction]:
-        """See `Store.read`. Each verb is consistent in itself; between two of them others may change the queue."""
+        """See `Store.read`. Each verb is consistent in itself; the queue may change between two verbs."""
         return self._transaction
 
     def ticket(self) -> Ticket:
@@ -95,50 +94,53 @@ class RedisStore:
         return Ticket(0)
 
     def sync(self, ticket: Ticket) -> None:
-        """Redis has answered, so it is as durable as it will be."""
+        """Do nothing: a write that Redis has answered is as durable as its settings make it."""
 
     def check_room(self) -> None:
-        """See `Store.check_room`: its engine tells of that with each change."""
+        """See `Store.check_room`: Redis reports a lack of room with each change."""
 
     def make_room(self) -> bool:
         """See `Store.make_room`."""
         return False
 
     def check(self) -> Check:
-        """See `Store.check`. For a store at rest: it takes many steps."""
+        """See `Store.check`. For a store that is not in use, as it takes many calls."""
         return check(self._calls)
 
     def close(self) -> None:
         """See `Store.close`."""
         self._signals.close()
-        self._link.close()
+        self._client.close()
 
     def is_erased(self) -> bool:
-        """See `Erasable.is_erased`. In a cluster: of the node that has the identity's slot."""
-        is_erased = self._link.ask(IDENTITY, "GET", IDENTITY) != self._identity
+        """See `Erasable.is_erased`. In a cluster this checks the node that has the identity's slot."""
+        is_erased = self._client.execute(IDENTITY, "GET", IDENTITY) != self._identity
         if is_erased:
-            self._verbs.forget()
+            self._sharded.forget()
         return is_erased
 
     def mark(self) -> None:
         """See `Erasable.mark`."""
         self._check_version()
-        self._identity = self._named()
+        self._identity = self._read_identity()
 
-    def _named(self) -> bytes:
-        """The store's identity; it gets one where it has none."""
-        self._link.ask(IDENTITY, "SET", IDENTITY, token_hex(12), "NX")
-        identity = self._link.ask(IDENTITY, "GET", IDENTITY)
+    def _read_identity(self) -> bytes:
+        """Return the store's identity; make one where there is none."""
+        self._client.execute(IDENTITY, "SET", IDENTITY, token_hex(12), "NX")
+        identity = self._client.execute(IDENTITY, "GET", IDENTITY)
         return identity if isinstance(identity, bytes) else b""
 
     def _check_version(self) -> None:
-        """From now on an older program is refused; one that has the store open already goes on."""
-        self._link.ask(LAYOUT, "SET", LAYOUT, VERSION, "NX")
-        answer = self._link.ask(LAYOUT, "GET", LAYOUT)
+        """Check and raise the version of the layout; older programs can't open the store afterwards.
+
+        Raises `StoreVersionError`.
+        """
+        self._client.execute(LAYOUT, "SET", LAYOUT, VERSION, "NX")
+        answer = self._client.execute(LAYOUT, "GET", LAYOUT)
         known = int(answer) if isinstance(answer, bytes) else VERSION
         if known > VERSION:
             raise StoreVersionError(
-                f"{self._link.url} has the layout of a newer version ({known}; this one knows {VERSION}): upgrade"
+                f"{self._client.url} has the layout of a newer version ({known}; this one knows {VERSION}): upgrade"
             )
         if known < VERSION:
-            self._link.ask(LAYOUT, "SET", LAYOUT, VERSION)
+            self._client.execute(LAYOUT, "SET", LAYOUT, VERSION)

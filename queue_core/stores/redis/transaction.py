@@ -1,4 +1,4 @@
-"""The `Transaction` protocol over calls: every verb in one line, each told in the module that does it."""
+"""The `Transaction` protocol over calls of Redis functions; each verb is implemented in a module of this package."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -29,9 +29,9 @@ from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, Ta
 
 
 class RedisTransaction:
-    """See `Transaction`. Each verb is one step that is done when it returns; a failure later takes nothing back.
+    """See `Transaction`. Each verb is atomic and is done when it returns; a later failure does not undo it.
 
-    Keeps nothing, so one serves all threads.
+    Stateless, so one object serves all threads.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -82,8 +82,8 @@ class RedisTransaction:
     ) -> tuple[list[Deleted | None], Granted]:
         return leases.exchange(self._calls, queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        return leases.settle(self._calls, queue, limit=limit, now=now)
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        return leases.expire(self._calls, queue, limit=limit, now=now)
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class RedisTransaction:
             self._calls, queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -125,8 +125,8 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._calls, queue, look)
+        request = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._calls, queue, request)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._calls, queue, tags, now=now)
@@ -163,7 +163,7 @@ class RedisTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._calls, name, holder, seconds=seconds, now=now)
 
-    # -- moving a queue to another store, and repeats -------------------------------------------------------------
+    # -- transfer and idempotency ---------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return transfer.restore(self._calls, queue, tasks, now=now)
@@ -177,13 +177,13 @@ class RedisTransaction:
     def set_moved(self, queue: str, to: str) -> None:
         admin.set_moved(self._calls, queue, to)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
-        return RedisTransaction(self._calls.of_call(call))
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
+        return RedisTransaction(self._calls.once_for_call(call))
 
-    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `of_call`
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `once_for_call`
         return None
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         """See `answer_of`."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:

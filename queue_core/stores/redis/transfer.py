@@ -1,4 +1,4 @@
-"""Moving a queue to or from another store; and the answers that are remembered for clients' sessions."""
+"""The verbs that move a queue to or from another store, and the answers that are kept for clients' sessions."""
 
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
@@ -8,7 +8,7 @@ from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.store import Added, HeldName
 from queue_core.stores.redis.adds import change_with_ids
-from queue_core.stores.redis.binary import pack_body, pack_held, parse_added
+from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import session_key
@@ -26,7 +26,7 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
     places = b"".join(_PLACE.pack(int(task.state) + 1, task.eta) for task in restored)
     cells: list[Cell] = [places]
     for task in restored:
-        cells += (pack_held(task), *pack_body(task.added_at, task.tag, task.name, task.payload))
+        cells += (pack_lease_record(task), *pack_body(task.added_at, task.tag, task.name, task.payload))
     head = pack(">QH", now, len(tasks))
     data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))
     return parse_added(tasks, data, DATA)[0]
@@ -34,7 +34,7 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
 
 def held_names(calls: Calls, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
     """See `Transaction.held_names`."""
-    data = calls.look("held_names", queue, pack(">QI", now, limit), after or "")
+    data = calls.read("held_names", queue, pack(">QI", now, limit), after or "")
     names: list[HeldName] = []
     at = DATA
     while at < len(data):
@@ -54,14 +54,14 @@ def hold_names(calls: Calls, queue: str, names: Sequence[HeldName], *, now: Inst
 
 def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
     """See `Transaction.last_answer`."""
-    kept = calls.link.ask(session_key(session), "GET", session_key(session))
+    kept = calls.client.execute(session_key(session), "GET", session_key(session))
     return (int.from_bytes(kept[:8], "big"), kept[8:]) if isinstance(kept, bytes) else None
 
 
 def keep_answer(calls: Calls, session: str, number: int, answer: bytes) -> None:
     """See `Transaction.keep_answer`."""
     args = (pack(">Q", number), answer, _ANSWER_KEPT_SECONDS)
-    data = calls.done(calls.link.call("keep_answer", (session_key(session),), args))
+    data = calls.done(calls.client.call("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)
-        raise StoreUnavailableError(f"call {number} of session {session!r} came late: {last} was answered")
+        raise StoreUnavailableError(f"call {number} of session {session!r} came late: call {last} was answered")

@@ -1,7 +1,7 @@
-"""Workers as the queues know them: first seen, retired; and who leads.
+"""The verbs of supervisors: when workers were first seen, retirement, leads.
 
-Each queue keeps what it knows of a worker, as its functions can't look at another node of a cluster. Without a cluster
-one call looks at all queues, and a retirement is one step; in a cluster it is one step for each queue.
+Each queue keeps its own record of a worker, as functions can't read another node of a cluster. Without a cluster one
+atomic call retires a worker from all queues; in a cluster it is one call for each queue.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _ONE = ord("1")
 
 
 def _groups(calls: Calls) -> list[list[str]]:
-    """All queues, those together that one call can look at."""
+    """Return all queues, in groups that one call can read."""
     names = calls.names()
     return [[name] for name in names] if calls.in_cluster else [names] if names else []
 
@@ -29,7 +29,7 @@ def workers_seen(calls: Calls, workers: Sequence[str]) -> dict[str, Instant]:
     if not workers:
         return found
     for group in _groups(calls):
-        data = calls.done(calls.link.look("workers_seen", [key_of(name) for name in group], workers))
+        data = calls.done(calls.client.read("workers_seen", [key_of(name) for name in group], workers))
         for worker, seen_at in zip(workers, unpack_from(f">{len(workers)}Q", data, DATA), strict=True):
             if seen_at:
                 found[worker] = min(seen_at, found.get(worker, seen_at))
@@ -44,7 +44,7 @@ def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
         if data[DATA] == _ONE:
             continue
         if busy == "keep":
-            if number and not calls.link.ask(RETIRED, "HEXISTS", RETIRED, worker):
+            if number and not calls.client.execute(RETIRED, "HEXISTS", RETIRED, worker):
                 for fenced in groups[:number]:
                     calls.change_several("readmit_worker", fenced, [pack(">Q", now), worker])
             return False
@@ -73,11 +73,11 @@ def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:
 
 
 def _remember(calls: Calls, worker: str, *, now: Instant) -> None:
-    """Keep it for queues that are yet to come; `put_queue` reads it after it made one."""
-    calls.done(calls.link.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
+    """Keep the retirement for queues that are created later: `put_queue` reads it."""
+    calls.done(calls.client.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
 
 
 def lead(calls: Calls, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
     args = (pack(">QQ", now, after(now, seconds)), holder)
-    return calls.done(calls.link.call("lead", (lead_key(name),), args))[DATA] == _ONE
+    return calls.done(calls.client.call("lead", (lead_key(name),), args))[DATA] == _ONE

@@ -1,8 +1,8 @@
-"""The add verb: rows, names and counters of new tasks.
+"""The add verb: write rows, names and counters of new tasks.
 
-A task that is added alone waits in `arrivals`, a table without an index: one page to write instead of three (ADR 21).
-Nobody sees it wait: those that wait are sorted in before any other verb of a transaction, in whichever process, and
-before a reader's snapshot.
+A task that is added alone is staged in `staged_adds`, a table without an index: one page to write instead of three (ADR
+21). Staged adds are never visible: they are flushed before any other verb of a transaction, in any process, and before
+a reader's snapshot.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,27 +11,27 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.sqlite.driver import Cell
-from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, give_names, refusal_of_name, settle_used_up
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.stores.sqlite.statistics import ADDED, DELAYED, READY
 from queue_core.task import NewTask
 
-MAX_ARRIVALS = 48
-"""How many may wait. Sorted in, so many keep a reader for 0.15 to 0.22 ms, one alone for 0.06 to 0.08."""
-FEW = 4
-"""A transaction that adds more than these sorts in at once: writing a row twice costs more than the pages do."""
+MAX_STAGED = 48
+"""Tasks staged at most. A reader flushes so many in 0.15 to 0.22 ms, and one in 0.06 to 0.08 ms."""
+MAX_STAGED_PER_TRANSACTION = 4
+"""A transaction that adds more tasks flushes at once: to write a row twice would cost more than the pages saved."""
 
-_WAIT = "INSERT INTO arrivals VALUES (?, ?, ?, ?, ?, ?)"
+_STAGE = "INSERT INTO staged_adds VALUES (?, ?, ?, ?, ?, ?)"
 _COUNT = (
-    "SELECT c.id, a.tag, count(*), max(a.added_at) FROM arrivals a JOIN counts c ON c.queue = a.queue AND c.tag IS NULL"
-    " GROUP BY a.tag"
+    "SELECT c.id, a.tag, count(*), max(a.added_at) FROM staged_adds a"
+    " JOIN counts c ON c.queue = a.queue AND c.tag IS NULL GROUP BY a.tag"
 )
-_SORT_IN = (
+_FLUSH = (
     "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL,"
-    " max_leases, payload FROM arrivals"
+    " max_leases, payload FROM staged_adds"
 )
 
 _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
@@ -39,40 +39,40 @@ _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL,
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
 
-_new_added = builder(Added)
+_new_added = fast_constructor(Added)
 
 
-def check_adds(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
+def check_adds(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
     """Raise for an unknown queue or an eta out of range."""
-    step.open_queue(queue)
+    session.open_queue(queue)
     for new in tasks:
         if new.queue is not None:
-            step.open_queue(new.queue)
+            session.open_queue(new.queue)
         if new.eta is not None:
             semantics.effective_eta(new, now=now)
 
 
-def add(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
+def add(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """Add checked tasks, in order; runs of one queue are written together."""
-    step.told = True
+    session.has_changes = True
     outcomes: list[Added] = []
     for named, run in groupby(tasks, _QUEUE_OF):
-        outcomes += _add_run(step, step.queue(named or queue), run, now=now)
+        outcomes += _add_run(session, session.queue(named or queue), run, now=now)
     return outcomes
 
 
-def _add_run(step: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
+def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], *, now: Instant) -> list[Added]:
     outcomes: list[Added] = []
     rows: list[tuple[Cell, ...]] = []
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
     numbers: list[int] = []
     tag, last_tag = 0, None
-    first = task_id = step.next_id
+    first = task_id = session.next_id
     for new in tasks:
         name = new.name
         if name is not None:
-            refusal: Refusal | None = "exists" if name in named else _taken(step, queue, name, now=now)
+            refusal: Refusal | None = "exists" if name in named else _taken(session, queue, name, now=now)
             if refusal is not None:
                 outcomes.append(Added(name, refusal))
                 continue
@@ -81,8 +81,8 @@ def _add_run(step: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], *, 
         is_delayed = eta > now
         if new.tag != last_tag or not rows:
             last_tag = new.tag
-            tag = step.tag_id(queue, last_tag)
-            numbers = step.counts.of(queue.whole, tag)
+            tag = session.tag_id(queue, last_tag)
+            numbers = session.counts.of(queue.whole, tag)
         numbers[DELAYED if is_delayed else READY] += 1
         numbers[ADDED] += 1
         payload: bytes | None = new.payload
@@ -93,69 +93,70 @@ def _add_run(step: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], *, 
         outcomes.append(_new_added(f"_{task_id}" if name is None else name, "added", not is_delayed))
         task_id += 1
     if rows:
-        step.next_id = first + len(rows)
-        step.cursor.executemany(_INSERT, rows)
+        session.next_id = first + len(rows)
+        session.cursor.executemany(_INSERT, rows)
     if long:
-        step.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
+        session.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
-        give_names(step.connection, queue, list(named.items()), now=now)
+        give_names(session.connection, queue, list(named.items()), now=now)
     return outcomes
 
 
-def _taken(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
-    """What refuses a name; that of a task which time has ended by now is a deleted one's."""
-    refusal = refusal_of_name(step.connection, queue, name, now=now)
-    if refusal == _EXISTS and settle_used_up(step, queue, name, now=now):
-        return refusal_of_name(step.connection, queue, name, now=now)
+def _taken(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
+    """Return why `name` can't be added, or None. A task whose last lease has expired no longer has its name."""
+    refusal = refusal_of_name(session.connection, queue, name, now=now)
+    if refusal == _EXISTS and expire_used_up(session, queue, name, now=now):
+        return refusal_of_name(session.connection, queue, name, now=now)
     return refusal
 
 
-def arrive(step: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
-    """Add one checked task that is ready at once, has a short payload, no name, and a tag that is counted already.
+def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
+    """Stage one checked task, or do nothing and return None.
 
-    None: nothing is done, as it is not so plain; nor is it where payloads are limited, as only tasks are measured.
+    A task can be staged when it is ready at once and has a short payload, no name, and a tag with a row in `counts`;
+    and while no limit bounds all payloads, as the triggers that measure them are on `tasks`.
     """
     if len(tasks) != 1:
         return None
     new = tasks[0]
     if new.name is not None or new.eta is not None or new.delay_seconds is not None:
         return None
-    row = step.queue(new.queue or queue)
-    tag = step.known_tag_id(row, new.tag)
-    if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or step.known.is_limited:
+    row = session.queue(new.queue or queue)
+    tag = session.existing_tag_id(row, new.tag)
+    if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or session.catalog.is_limited:
         return None
-    task_id = step.next_id
-    step.next_id += 1
-    step.told = True
-    step.arriving.append((row.whole, (task_id, row.id, tag, now, new.max_leases, new.payload)))
+    task_id = session.next_id
+    session.next_id += 1
+    session.has_changes = True
+    session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, new.payload)))
     return [_new_added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
 
 
-def let_wait(step: SqliteSession) -> None:
-    """What a transaction that only added does last: a few tasks wait, more are sorted in."""
-    arriving = step.arriving
-    if len(arriving) > FEW or step.arrived + len(arriving) > MAX_ARRIVALS:
-        sort_in(step)
+def write_staged(session: SqliteSession) -> None:
+    """Write the adds of a transaction at its end: a few are staged in the table, more are flushed with all others."""
+    staged = session.staged
+    if len(staged) > MAX_STAGED_PER_TRANSACTION or session.staged_rows + len(staged) > MAX_STAGED:
+        flush(session)
         return
-    for _, cells in arriving:
-        step.cursor.execute(_WAIT, cells)
-    step.arrived += len(arriving)
-    step.arriving = []
+    for _, cells in staged:
+        session.cursor.execute(_STAGE, cells)
+    session.staged_rows += len(staged)
+    session.staged = []
 
 
-def sort_in(step: SqliteSession) -> None:
-    """Put the tasks that wait, and those that this transaction added, where tasks are, and count them."""
-    if step.arrived:
-        for whole, tag, number, added_at in step.cursor.execute(_COUNT).fetchall():
-            step.counts.change(whole, tag, ((READY, number), (ADDED, number)))
-            step.now = step.now or added_at
-        step.cursor.execute(_SORT_IN)
-        step.cursor.execute("DELETE FROM arrivals")
-        step.arrived = 0
-    if step.arriving:
+def flush(session: SqliteSession) -> None:
+    """Move all staged adds, of the table and of this transaction, to `tasks`, and count them."""
+    if session.staged_rows:
+        for whole, tag, number, added_at in session.cursor.execute(_COUNT).fetchall():
+            session.counts.change(whole, tag, ((READY, number), (ADDED, number)))
+            session.now = session.now or added_at
+        session.cursor.execute(_FLUSH)
+        session.cursor.execute("DELETE FROM staged_adds")
+        session.staged_rows = 0
+    if session.staged:
         rows: list[tuple[Cell, ...]] = []
-        for whole, (task_id, queue_id, tag, added_at, max_leases, payload) in step.arriving:
-            step.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
+        for whole, (task_id, queue_id, tag, added_at, max_leases, payload) in session.staged:
+            session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
             rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, payload))
-        step.cursor.executemany(_INSERT, rows)
-        step.arriving = []
+        session.cursor.executemany(_INSERT, rows)
+        session.staged = []

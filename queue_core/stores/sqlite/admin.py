@@ -1,7 +1,7 @@
-"""The verbs of people: create, set, pause and drop queues; delete by name, purge, redrive; limit what payloads come to.
+"""The admin verbs: create, set, pause and delete queues; delete by name, purge, redrive; limit all payloads.
 
-None of them asks for a lease's token. While payloads are limited, triggers count them with every row that comes and
-goes: whichever verb it is, and whichever process.
+None of them needs a lease's token. While a limit bounds all payloads, triggers count their bytes (ADR 15), whichever
+verb and process changes them.
 """
 
 import json
@@ -17,13 +17,13 @@ from queue_core.stores.sqlite.driver import Row, SqliteConnection
 from queue_core.stores.sqlite.rows import (
     COLUMNS,
     end,
-    expire,
+    expire_due,
+    expire_lease,
     load,
     payload_of,
     ready_rows,
     refusal_of_name,
     remove,
-    settle,
     task_id_of,
     task_of,
     write,
@@ -61,48 +61,48 @@ RECOUNT = (
 )
 
 
-def put_queue(step: SqliteSession, spec: QueueSpec, *, now: Instant) -> bool:
+def put_queue(session: SqliteSession, spec: QueueSpec, *, now: Instant) -> bool:
     """See `Transaction.put_queue`."""
-    connection = step.connection
-    step.told = True
+    connection = session.connection
+    session.has_changes = True
     row = connection.execute("SELECT id, settings FROM queues WHERE name = ?", (spec.name,)).fetchone()
     settings = settings_of(spec)
     if row is not None:
         if row[1] != settings:
             connection.execute("UPDATE queues SET settings = ? WHERE id = ?", (settings, row[0]))
-            step.catalog_changed()
+            session.catalog_changed()
         return False
     connection.execute("INSERT INTO queues (name, settings) VALUES (?, ?)", (spec.name, settings))
     connection.execute(
         "INSERT INTO counts (queue, changed_at) SELECT id, ? FROM queues WHERE name = ?", (now, spec.name)
     )
-    step.catalog_changed()
+    session.catalog_changed()
     return True
 
 
-def all_queues(step: SqliteSession) -> list[QueueSpec]:
+def all_queues(session: SqliteSession) -> list[QueueSpec]:
     """See `Transaction.queues`."""
-    rows = step.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
+    rows = session.connection.execute("SELECT name, settings, paused, moved_to FROM queues ORDER BY name").fetchall()
     return [spec_of(name, settings, paused=paused, moved_to=moved_to) for name, settings, paused, moved_to in rows]
 
 
-def set_paused(step: SqliteSession, name: str, paused: Literal["paused", "running"]) -> bool:
+def set_paused(session: SqliteSession, name: str, paused: Literal["paused", "running"]) -> bool:
     """See `Transaction.set_paused`."""
-    queue = step.queue(name)
-    step.told = True
+    queue = session.queue(name)
+    session.has_changes = True
     if queue.spec.paused == (paused == "paused"):
         return False
-    step.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused == "paused"), queue.id))
-    step.catalog_changed()
+    session.connection.execute("UPDATE queues SET paused = ? WHERE id = ?", (int(paused == "paused"), queue.id))
+    session.catalog_changed()
     return True
 
 
-def delete_queue(step: SqliteSession, name: str) -> int:
+def delete_queue(session: SqliteSession, name: str) -> int:
     """See `Transaction.delete_queue`."""
-    queue = step.queue(name)
-    connection = step.connection
-    step.told = True
-    step.write()  # so that nothing gathered is written to rows that are gone
+    queue = session.queue(name)
+    connection = session.connection
+    session.has_changes = True
+    session.write()  # before the rows are gone that its counters belong to
     count = 0
     for chosen in _ALL_TASKS:
         row = connection.execute(f"SELECT count(*) {chosen}", (queue.id,)).fetchone()
@@ -116,46 +116,46 @@ def delete_queue(step: SqliteSession, name: str) -> int:
     connection.execute("DELETE FROM counts WHERE queue = ?", (queue.id,))
     connection.execute("DELETE FROM samples WHERE id >= ? AND id < ?", (queue.id << 40, (queue.id + 1) << 40))
     connection.execute("DELETE FROM queues WHERE id = ?", (queue.id,))
-    step.catalog_changed()
+    session.catalog_changed()
     return count
 
 
-def delete_by_name(step: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(session: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
-    queue = step.open_queue(name)
-    settle(step, queue, now=now)
-    step.told = True
-    return [_delete_named(step, queue, given, now=now) for given in names]
+    queue = session.open_queue(name)
+    expire_due(session, queue, now=now)
+    session.has_changes = True
+    return [_delete_named(session, queue, given, now=now) for given in names]
 
 
-def _delete_named(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
-    row = _settled_row(step, queue, name, now=now)
+def _delete_named(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
+    row = _row_after_expiry(session, queue, name, now=now)
     if row is None:
-        return "tombstoned" if refusal_of_name(step.connection, queue, name, now=now) else "unknown"
+        return "tombstoned" if refusal_of_name(session.connection, queue, name, now=now) else "unknown"
     state = TaskState(row[2])
     if state is TaskState.LEASED:
-        end(step, queue, row, semantics.delete(task_of(step, queue, row), now=now))
+        end(session, queue, row, semantics.delete(task_of(session, queue, row), now=now))
     else:
-        remove(step, queue, [row], at=now)
-        step.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1), (DELETED, 1)))
+        remove(session, queue, [row], at=now)
+        session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1), (DELETED, 1)))
     return "deleted"
 
 
-def _settled_row(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Row | None:
-    """The row of a named task, its own expiry settled even when more tasks were due than one call settles."""
-    row = row_of_name(step, queue, name)
+def _row_after_expiry(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> Row | None:
+    """Return the row of a named task, its lease expired if due, even when more were due than one call expires."""
+    row = row_of_name(session, queue, name)
     if row is not None and row[2] == TaskState.LEASED and row[3] <= now:
-        expire(step, queue, row, now=now)
-        return row_of_name(step, queue, name)
+        expire_lease(session, queue, row, now=now)
+        return row_of_name(session, queue, name)
     return row
 
 
-def row_of_name(step: SqliteSession, queue: QueueRow, name: str) -> Row | None:
-    """The row of the task of a given or chosen name."""
-    task_id = task_id_of(step.connection, queue, name)
+def row_of_name(session: SqliteSession, queue: QueueRow, name: str) -> Row | None:
+    """Return the row of the task of a given or chosen name."""
+    task_id = task_id_of(session.connection, queue, name)
     if task_id is None:
         return None
-    row = next(iter(load(step.connection, queue, [task_id])), None)
+    row = next(iter(load(session.connection, queue, [task_id])), None)
     # A chosen name (`_42`) is not the name of a task that was given another.
     return (
         row if row is not None and row[10] in (None, name) and (row[10] is not None or name == f"_{row[0]}") else None
@@ -163,73 +163,73 @@ def row_of_name(step: SqliteSession, queue: QueueRow, name: str) -> Row | None:
 
 
 def purge(
-    step: SqliteSession, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant
+    session: SqliteSession, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
-    queue = step.open_queue(name)
-    settle(step, queue, now=now)
-    step.told = True
-    tag_ids = step.tag_ids(queue, tags)
+    queue = session.open_queue(name)
+    expire_due(session, queue, now=now)
+    session.has_changes = True
+    tag_ids = session.tag_ids(queue, tags)
     count = 0
     for state in states:
-        rows = in_state(step, queue, state, tag_ids, limit=limit - count)
+        rows = in_state(session, queue, state, tag_ids, limit=limit - count)
         if rows:
-            remove(step, queue, rows, at=now)
+            remove(session, queue, rows, at=now)
             count += len(rows)
             for row in rows:
-                step.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1),))
+                session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1),))
     return count
 
 
-def postpone(step: SqliteSession, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+def postpone(session: SqliteSession, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
-    queue = step.open_queue(name)
+    queue = session.open_queue(name)
     check_eta(eta, now=now)
-    step.told = True
-    row = row_of_name(step, queue, given)
-    task = None if row is None else task_of(step, queue, row)
+    session.has_changes = True
+    row = row_of_name(session, queue, given)
+    task = None if row is None else task_of(session, queue, row)
     if row is None or task is None or not semantics.is_delayed_until(task, expected, now=now):
         return False
     postponed = semantics.postpone(task, eta=eta, now=now)
-    write(step.connection, [postponed])
+    write(session.connection, [postponed])
     if postponed.state is TaskState.READY:
-        step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+        session.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
     return True
 
 
 def in_state(
-    step: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+    session: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
 ) -> list[Row]:
-    """Up to `limit` rows of a state (and of these tags) in the order of the state's index."""
+    """Return up to `limit` rows of a state (and of these tags) in the order of the state's index."""
     if limit <= 0 or tag_ids == []:
         return []
     if tag_ids is None and state is TaskState.READY:
-        return step.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
+        return session.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
-        return step.connection.execute(
+        return session.connection.execute(
             f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
             " LIMIT ?",
             (queue.id, limit),
         ).fetchall()
-    if gauge(step, tag_ids, state) == 0:
+    if gauge(session, tag_ids, state) == 0:
         return []
     if state is TaskState.READY:
-        return step.connection.execute(
+        return session.connection.execute(
             f"SELECT {COLUMNS} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
             " CROSS JOIN tasks INDEXED BY tasks_ready_by_tag ON tag = wanted AND state = 0 LIMIT ?",
             (json.dumps(tag_ids), limit),
         ).fetchall()
-    return step.connection.execute(
+    return session.connection.execute(
         f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
         " AND tag IN (SELECT value FROM json_each(?)) LIMIT ?",
         (queue.id, json.dumps(tag_ids), limit),
     ).fetchall()
 
 
-def gauge(step: SqliteSession, tag_ids: Sequence[int], state: TaskState) -> int:
-    """How many tasks of these tags are stored in a state; what this transaction changed is written first."""
-    step.counts.write(step.cursor, now=step.now)
-    row = step.connection.execute(
+def gauge(session: SqliteSession, tag_ids: Sequence[int], state: TaskState) -> int:
+    """Return how many tasks of these tags are stored in a state; this transaction's changes are written first."""
+    session.counts.write(session.cursor, now=session.now)
+    row = session.connection.execute(
         f"SELECT sum({COUNTERS[GAUGE_OF_STATE[state]]}) FROM counts WHERE id IN (SELECT value FROM json_each(?))",  # noqa: S608
         (json.dumps(list(tag_ids)),),
     ).fetchone()
@@ -237,27 +237,27 @@ def gauge(step: SqliteSession, tag_ids: Sequence[int], state: TaskState) -> int:
 
 
 def redrive(
-    step: SqliteSession, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    session: SqliteSession, name: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
-    queue = step.open_queue(name)
-    settle(step, queue, now=now)
-    step.told = True
+    queue = session.open_queue(name)
+    expire_due(session, queue, now=now)
+    session.has_changes = True
     if names is None:
-        rows = in_state(step, queue, TaskState.DEAD, step.tag_ids(queue, tags), limit=limit)
+        rows = in_state(session, queue, TaskState.DEAD, session.tag_ids(queue, tags), limit=limit)
     else:
-        named = (row_of_name(step, queue, given) for given in dict.fromkeys(names))
+        named = (row_of_name(session, queue, given) for given in dict.fromkeys(names))
         rows = [row for row in named if row is not None and row[2] == TaskState.DEAD][:limit]
-    redriven = [semantics.redrive(task_of(step, queue, row), now=now) for row in rows]
-    write(step.connection, redriven)
+    redriven = [semantics.redrive(task_of(session, queue, row), now=now) for row in rows]
+    write(session.connection, redriven)
     for row in rows:
-        step.counts.change(queue.whole, row[1], ((DEAD, -1), (READY, 1)))
-    return [replace(task, payload=_payload(step, task.id)) for task in redriven]
+        session.counts.change(queue.whole, row[1], ((DEAD, -1), (READY, 1)))
+    return [replace(task, payload=_payload(session, task.id)) for task in redriven]
 
 
-def _payload(step: SqliteSession, task_id: int) -> bytes:
-    row = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
-    return b"" if row is None else payload_of(step.connection, task_id, row[0])
+def _payload(session: SqliteSession, task_id: int) -> bytes:
+    row = session.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
+    return b"" if row is None else payload_of(session.connection, task_id, row[0])
 
 
 def storage(connection: SqliteConnection) -> Storage:
@@ -266,15 +266,15 @@ def storage(connection: SqliteConnection) -> Storage:
     return Storage() if row is None else Storage(int(row[0]), int(row[1]))
 
 
-def set_storage_limit(step: SqliteSession, limit_bytes: int | None) -> None:
+def set_storage_limit(session: SqliteSession, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`."""
-    connection = step.connection
-    step.told = True
+    connection = session.connection
+    session.has_changes = True
     before = storage(connection)
     if limit_bytes == before.limit_bytes:
         return
-    step.known.is_limited = limit_bytes is not None
-    step.catalog_changed()
+    session.catalog.is_limited = limit_bytes is not None
+    session.catalog_changed()
     if limit_bytes is None:
         for name in _TRIGGERS:
             connection.execute(f"DROP TRIGGER {name}")

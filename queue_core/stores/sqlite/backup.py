@@ -1,4 +1,4 @@
-"""Copy a store that is in use to another file, whole or not at all, and check the copy."""
+"""Back up a store that is in use: copy it to another file, whole or not at all, and check the copy."""
 
 import os
 import secrets
@@ -17,7 +17,7 @@ OWN_SUFFIXES = ("", "-wal", "-shm", "-lock", "-wake", "-reserve")
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A copy that was found right."""
+    """A copy that passed its check."""
 
     file: Path
     size_bytes: int
@@ -25,13 +25,13 @@ class Backup:
 
 
 def back_up(store: SqliteStore, to: Path, *, overwrite: bool, progress: Progress) -> Backup:
-    """Copy the store as it is at one moment to the file `to`, whose owner alone may read it; servers go on meanwhile.
+    """Copy a snapshot of the store to the file `to`, which only its owner can read; servers go on meanwhile.
 
     Args:
-        overwrite: replace a file that is there, once the copy is whole.
+        overwrite: replace an existing file, once the copy is whole.
         progress: called with the pages that were copied and all pages.
 
-    Raises `FileExistsError`, `OSError`, `StoreError`; then `to` is as it was.
+    Raises `FileExistsError`, `OSError`, `StoreError`; then `to` is unchanged.
     """
     target = real_path(to)
     own = {store.path.with_name(store.path.name + suffix) for suffix in OWN_SUFFIXES}
@@ -49,7 +49,7 @@ def back_up(store: SqliteStore, to: Path, *, overwrite: bool, progress: Progress
         finally:
             copy.close()
         if checked.problems:
-            raise StoreCorruptError(f"the copy of {store.path} is not right, and was not kept: {checked.problems[0]}")
+            raise StoreCorruptError(f"the copy of {store.path} failed its check and was removed: {checked.problems[0]}")
         descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -64,6 +64,6 @@ def back_up(store: SqliteStore, to: Path, *, overwrite: bool, progress: Progress
 
 
 def back_up_beside(store: SqliteStore) -> Backup:
-    """A copy in the store's own folder, under a name that nobody chose; for a server, whose callers name no files."""
+    """Back up into the store's own folder, under a random name; for a server, whose callers can't name files."""
     name = f"{store.path.name}-backup-{secrets.token_hex(6)}"
     return back_up(store, store.path.with_name(name), overwrite=False, progress=lambda _done, _pages: None)

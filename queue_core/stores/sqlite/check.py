@@ -1,4 +1,4 @@
-"""Verifies the file and recounts everything the counters, indexes and names promise."""
+"""Check a store's file: SQLite's own check, and the invariants of counters, names, payloads and tasks."""
 
 from queue_core.store import Check
 from queue_core.stores.sqlite.admin import RECOUNT
@@ -6,8 +6,8 @@ from queue_core.stores.sqlite.driver import SqliteConnection
 
 MAX_PROBLEMS = 50
 
-# Each finds rows that break a promise; the first column is shown.
-_PROMISES = (
+# Each statement selects rows that break an invariant; the first column goes into the text.
+_INVARIANTS = (
     (
         "the counters of tag row {} of its queue differ from a recount",
         (
@@ -77,13 +77,13 @@ _PROMISES = (
 
 
 def check(connection: SqliteConnection) -> Check:
-    """What is wrong with the file; reads all of it."""
+    """Return the problems of the file; reads all of it."""
     problems = [
         str(row[0])
         for row in connection.execute(f"PRAGMA integrity_check({MAX_PROBLEMS})").fetchall()
         if row[0] != "ok"
     ]
-    for text, sql in _PROMISES:
+    for text, sql in _INVARIANTS:
         problems += [text.format(row[0]) for row in connection.execute(f"{sql} LIMIT {MAX_PROBLEMS}").fetchall()]
     row = connection.execute("SELECT count(*) FROM tasks").fetchone()
     return Check(tuple(problems), 0 if row is None else int(row[0]))

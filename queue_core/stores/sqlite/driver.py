@@ -1,6 +1,6 @@
-"""The one place that knows which SQLite is underneath: apsw, or the standard library's when apsw is missing.
+"""The SQLite libraries behind one interface: apsw, or the standard library's `sqlite3` when apsw is missing.
 
-Both connections execute alike; what differs is gathered in a `Driver`. Neither library survives a fork: `INHERITED`.
+Connections of both execute alike; the differences are in `Driver`. Neither library survives a fork: see `INHERITED`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from queue_core.errors import StoreCorruptError, StoreError, StoreFullError, Sto
 from queue_core.process import forking
 
 Cell = int | str | bytes | float | None
-Row: TypeAlias = tuple[Any, ...]  # what its columns are is known only to the statement
+Row: TypeAlias = tuple[Any, ...]  # the statement decides what its columns are
 
 Progress: TypeAlias = Callable[[int, int], None]
 
@@ -28,7 +28,7 @@ SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE = 1006
 
 
 class Rows(Protocol):
-    """What a statement answered; rows are tuples, as the statement's columns say."""
+    """The result of a statement: rows are tuples of its columns."""
 
     def fetchone(self) -> Row | None: ...
 
@@ -38,9 +38,9 @@ class Rows(Protocol):
 
 
 class Cursor(Protocol):
-    """Runs one statement at a time, whose rows are to be fetched at once and all: the next statement ends it.
+    """A cursor, reused from statement to statement: all rows must be fetched before the next one.
 
-    Making one takes a third of the time of a small statement.
+    Making a cursor takes a third of the time of a small statement.
     """
 
     def execute(self, sql: str, cells: Sequence[Cell] = ...) -> Rows: ...
@@ -49,7 +49,7 @@ class Cursor(Protocol):
 
 
 class SqliteConnection(Protocol):
-    """What the store uses of a connection; autocommit, transactions are statements."""
+    """The part of a connection that the store uses; in autocommit mode, transactions are statements."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -65,9 +65,9 @@ class SqliteConnection(Protocol):
 
 @dataclass(slots=True)
 class LogSize:
-    """How many pages the log had at the last commit of a connection; always none where the library can't tell."""
+    """The pages in the log at the last commit of a connection; always 0 where the library does not report them."""
 
-    is_told: bool
+    is_reported: bool
     pages: int = 0
 
 
@@ -76,13 +76,13 @@ class Driver:
     """One SQLite library.
 
     Args:
-        name: for people: `apsw 3.54.1`, or what is wrong with the one that is used instead.
+        name: for people: `apsw 3.54.1`, or the other library and its known bug.
         connect: opens a file, with a VFS by name ("" is the usual one).
-        error: the class of everything the library raises.
-        watch: has the library tell of each commit of a connection how long the log is by now.
-        version: of what a connection sees; the same as before only if nobody has committed in between.
-        leave_log: has a connection leave the log as it is when it is closed, whoever else is there; False: it can't.
-        copy: of all that a connection sees to the file of a name, told with the pages that are there and all pages.
+        error: the base class of the library's errors.
+        watch: returns a `LogSize` that follows the commits of a connection.
+        version: SQLite's data version of a connection: unchanged only if no other connection has committed since.
+        leave_log: makes a connection leave the log in place when it is closed last; False: not possible.
+        copy: copies all that a connection sees to a file; calls its progress with the pages copied and all pages.
     """
 
     name: str
@@ -96,7 +96,7 @@ class Driver:
 
 
 def best_driver() -> Driver:
-    """Apsw when it is installed, else the standard library's."""
+    """Return apsw's driver when it is installed, else the standard library's."""
     try:
         return apsw_driver()
     except ImportError:
@@ -104,20 +104,20 @@ def best_driver() -> Driver:
 
 
 def apsw_driver() -> Driver:
-    """Apsw: brings its own SQLite, without the bug that loses commits when the log is reset. Raises `ImportError`."""
+    """Return apsw's driver: its own SQLite lacks the bug that loses commits on a log reset. Raises `ImportError`."""
     import apsw
 
     def connect(path: str, vfs: str) -> SqliteConnection:
         connection = apsw.Connection(path, vfs=vfs or None, statementcachesize=STATEMENTS_KEPT)
         connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
-        # Without this guarantee every new value of a parameter makes SQLite plan anew what could use a partial index:
-        # measured, 5 to 9 us a statement that takes 1.
+        # Otherwise SQLite plans a statement that could use a partial index again for every new parameter value:
+        # measured, 5 to 9 us for a statement that takes 1.
         connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         opened: SqliteConnection = connection
         return opened
 
     def watch(connection: SqliteConnection) -> LogSize:
-        size = LogSize(is_told=True)
+        size = LogSize(is_reported=True)
 
         def hook(_connection: object, _schema: str, pages: int) -> int:
             size.pages = pages
@@ -166,7 +166,7 @@ def apsw_driver() -> Driver:
 
 
 def stdlib_driver() -> Driver:
-    """The standard library's sqlite3, whatever SQLite the system has."""
+    """Return the driver of the standard library's sqlite3, with the system's SQLite."""
     version = sqlite3.sqlite_version
     affected = sqlite3.sqlite_version_info < WAL_RESET_FIXED
 
@@ -205,8 +205,8 @@ def stdlib_driver() -> Driver:
         return store_error(kinds.get(code & 0xFF, "unavailable"), error, path)
 
     name = f"sqlite3 {version}" + (" (affected by the WAL-reset bug; install apsw)" if affected else "")
-    asked = count()  # it can't tell without a statement: as if somebody always had committed
-    size = LogSize(is_told=False)
+    versions = count()  # it has no data version without a statement: as if another had always committed
+    size = LogSize(is_reported=False)
 
     def copy(connection: SqliteConnection, path: str, progress: Progress) -> None:
         target = sqlite3.connect(path)
@@ -222,7 +222,7 @@ def stdlib_driver() -> Driver:
         connect,
         sqlite3.Error,
         lambda _connection: size,
-        lambda _connection: next(asked),
+        lambda _connection: next(versions),
         translate,
         leave_log,
         copy,
@@ -230,7 +230,7 @@ def stdlib_driver() -> Driver:
 
 
 def store_error(kind: str, error: Exception, path: str) -> StoreError:
-    """Our error for a kind of failure of the file at `path`."""
+    """Return our error for a kind of failure of the file at `path`."""
     if kind == "full":
         return StoreFullError(f"no room left for {path}; nothing was changed: free disk space and try again")
     if kind == "readonly":
@@ -245,10 +245,9 @@ def store_error(kind: str, error: Exception, path: str) -> StoreError:
 class Inherited:
     """Connections that the child of a fork inherited: closed before this process opens another one (ADR 29).
 
-    SQLite remembers, for the whole process and per file, which locks it holds. A fork copies that memory and not the
-    locks: a connection opened beside an inherited one would believe that it holds them, and another process, believing
-    that it is alone, would delete the log under it. Locks are a process's own: closing here lets go of none of the
-    parent's.
+    SQLite keeps, for the whole process and per file, a list of the locks it holds. A fork copies the list but not the
+    locks: a connection opened beside an inherited one would rely on locks that it does not hold, and another process
+    would delete the log under it. Locks belong to a process, so closing here releases none of the parent's.
     """
 
     def __init__(self) -> None:
@@ -258,21 +257,21 @@ class Inherited:
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
-        """A fork in the middle of closing leaves what nobody can close."""
+        """In the child of a fork: connections that the parent was just closing can't be closed here."""
         if self._lock.locked():
             self._lost.update(self._kept)
         self._lock = Lock()
 
     def add(self, driver: Driver, connections: Iterable[SqliteConnection], *, is_whole: bool) -> None:
-        """In the child, before it does anything else.
+        """Add inherited connections; in the child of a fork, before anything else.
 
         Args:
-            is_whole: no thread of the parent was in the library. Otherwise the library's locks may be held by threads
-                that are not here, and no call to it may return.
+            is_whole: no thread of the parent was in the library. Otherwise threads that do not exist here may hold the
+                library's locks, and a call to it may never return.
         """
         _, kept = self._kept.setdefault(driver.name, (driver, []))
         for connection in connections:
-            # Never deallocated, which would close it: at the end of this process too.
+            # Never deallocated, not even at the end of this process: that would close it.
             _keep_for_ever(connection)
             kept.append(connection)
             if not is_whole or not driver.leave_log(connection):
@@ -280,8 +279,8 @@ class Inherited:
         if not is_whole:
             self._lost.add(driver.name)
 
-    def let_go(self, driver: Driver, path: object) -> None:
-        """Close all. Raises `StoreUnavailableError` where that can't be done; nothing can be opened then."""
+    def close_all(self, driver: Driver, path: object) -> None:
+        """Close all inherited connections. Raises `StoreUnavailableError` where that is impossible."""
         if not self._kept:
             return
         with self._lock:
@@ -300,7 +299,7 @@ INHERITED = Inherited()
 
 
 def _keep_for_ever(connection: SqliteConnection) -> None:
-    """Raise its count of references by one that is never let go."""
+    """Increment the reference count of `connection` for ever."""
     with contextlib.suppress(ImportError, AttributeError):
         import ctypes
 

@@ -1,7 +1,7 @@
-"""Open the file: make a new one, recognise ours, refuse any other, and bring its schema up to date.
+"""Open a store's file: make a new one or recognise ours, refuse any other, bring the schema up to date.
 
-And notice that the files a store has open are no longer those at its path: moved, removed or replaced. What is written
-to them then is lost with the process, or never found again, so nothing more may be acknowledged.
+Also detect that a store's open files are no longer those at its path: moved, removed or replaced. Writes to them would
+be lost with the process, or never found again, so none may be acknowledged.
 """
 
 import hashlib
@@ -25,25 +25,25 @@ from queue_core.stores.sqlite.wal import sync_folder
 
 APPLICATION_ID = 0x546F776C  # "Towl"
 PAGE_BYTES = 2048
-"""Of a new file. One task alone is 2 to 11 % quicker than with 4,096, batches up to a third slower (ADR 7)."""
+"""Page size of a new file. Single tasks are 2 to 11 % quicker than with 4,096, batches up to a third slower (ADR 7)."""
 SMALLEST_PAGE_BYTES = 512
 LOG_SUFFIX = "-wal"
 NEW_FILE_MODE = 0o600
-"""Payloads may be private; of a file that is there already the mode is its owner's choice."""
+"""Only the owner may read a new file, as payloads may be private; an existing file keeps its mode."""
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20
 _KINDS = ("", "-wal", "-shm")
-SETTLED_MICROSECONDS = 3_000_000
-"""A folder's time of change is relied on once it is older: two changes within a tick of its clock, 2 s on the coarsest
-file systems, leave one time."""
-GLANCE_SECONDS = 0.1
-"""How old the last look may be where nothing is synced: a look costs more than a tenth of a change there."""
+FOLDER_TIME_MICROSECONDS = 3_000_000
+"""A folder's modification time is trusted once it is older: two changes within one tick of the file system's clock, 2 s
+on the coarsest, leave the same time."""
+CHECK_INTERVAL_SECONDS = 0.1
+"""Time between two checks of the files in a `relaxed` store, where a check costs more than a tenth of a change."""
 _FileId = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SqliteMigration:
-    """One step of the schema; forward only, and never changed once it has been released."""
+    """One migration of the schema: forward only, and never changed once it has been released."""
 
     number: int
     name: str
@@ -51,12 +51,12 @@ class SqliteMigration:
 
     @property
     def checksum(self) -> str:
-        """Tells whether what was applied is what this program has."""
+        """The hash of the SQL, to detect that the migration applied to a file is another than this program's."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
 def migrations() -> list[SqliteMigration]:
-    """The steps this program knows, in order."""
+    """Return this program's migrations, in order."""
     folder = files("queue_core.stores.sqlite").joinpath("migrations")
     found = [
         SqliteMigration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text(encoding="utf-8"))
@@ -102,9 +102,9 @@ def check_path(path: Path) -> None:
 
 
 def create_file(path: Path) -> None:
-    """Make an empty file that its owner alone can read, unless there is one: SQLite gives its log the same mode.
+    """Make an empty file that only its owner can read, unless there is one: SQLite gives its log the same mode.
 
-    Its name is on the disk before it has a log, so that no power cut leaves a log without a file. Raises
+    The name is synced before the file has a log, so that no power cut leaves a log without a file. Raises
     `StoreReadOnlyError`.
     """
     try:
@@ -117,7 +117,7 @@ def create_file(path: Path) -> None:
 
 
 def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACHE_KIBIBYTES) -> SqliteConnection:
-    """A connection set up for this store; its file must have been prepared, or be about to be."""
+    """Open a connection with this store's settings; its file must have been prepared, or be about to be."""
     try:
         connection = driver.connect(str(path), vfs)
     except driver.error as error:
@@ -131,7 +131,7 @@ def connect(driver: Driver, path: Path, vfs: str, *, cache_kibibytes: int = CACH
 
 
 def prepare(driver: Driver, path: Path, vfs: str) -> SqliteConnection:
-    """Create or bring up to date the file, and return a connection to it. Nobody else may do so meanwhile."""
+    """Create the file or bring it up to date, and return a connection to it. The caller excludes all others."""
     connection = connect(driver, path, vfs)
     try:
         try:
@@ -148,12 +148,12 @@ def prepare(driver: Driver, path: Path, vfs: str) -> SqliteConnection:
 
 
 def page_bytes(connection: SqliteConnection) -> int:
-    """How long a page of this file is: one that was made before keeps its own."""
+    """Return the page size of this file, which stays as it was when the file was made."""
     return _number(connection, "PRAGMA page_size")
 
 
 def inspect(driver: Driver, path: Path, vfs: str) -> None:
-    """Raise for an existing file that is not ours, before anything is written beside it."""
+    """Raise `StoreCorruptError` for an existing file that is not ours, before anything is written beside it."""
     size = _size(path)
     if size == 0:
         _check_no_log(path)
@@ -171,7 +171,7 @@ def inspect(driver: Driver, path: Path, vfs: str) -> None:
 
 
 def _check_no_log(path: Path) -> None:
-    """Raise for a log without its file: SQLite would take both for a new store, and throw away what is in the log."""
+    """Raise `StoreUnsafeError` for a log without its file: SQLite would take it for a new store and delete the log."""
     log = path.with_name(path.name + LOG_SUFFIX)
     if size := _size(log):
         raise StoreUnsafeError(
@@ -185,7 +185,10 @@ def _size(path: Path) -> int:
 
 
 def recognise(connection: SqliteConnection, path: Path) -> int:
-    """The schema's number; 0 for an empty file. Raises for another program's database and for a newer version."""
+    """Return the schema's number; 0 for an empty file.
+
+    Raises `StoreCorruptError` for another program's database, `StoreVersionError` for a newer version.
+    """
     owner = _number(connection, "PRAGMA application_id")
     tables = _number(connection, "SELECT count(*) FROM sqlite_schema")
     version = _number(connection, "PRAGMA user_version")
@@ -240,7 +243,7 @@ def _migrate(connection: SqliteConnection, path: Path, version: int) -> None:
 
 
 def _statements(sql: str) -> list[str]:
-    """The statements of a file in which each ends with a semicolon at the end of a line."""
+    """Split a file of SQL, in which each statement ends with a semicolon at the end of a line."""
     return [part for part in (piece.strip() for piece in f"{sql}\n".split(";\n")) if part]
 
 
@@ -253,50 +256,50 @@ def _number(connection: SqliteConnection, sql: str) -> int:
 class Identity:
     """Compares device and inode of the file, its log and the log's index with those that were opened.
 
-    A look at the folder alone, 1.5 us, tells that none was moved, removed or replaced in it since the last comparison.
+    As long as the folder's modification time stays, which is read in 1.5 us, the files need no comparison.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Args:
-        path: of the store's file, which is there and will be opened next.
-        clock: the host's, which stamps the folder.
+        path: the store's file, which exists and will be opened next.
+        clock: the host's, which the folder's modification time comes from.
         """
         self._path = path
         self._folder = os.fspath(path.parent)
         self._clock = clock
-        self._looked_at = 0.0
-        self._quiet: tuple[int, int, int] | None = None
+        self._checked_at = 0.0
+        self._unchanged: tuple[int, int, int] | None = None
         self._opened: dict[str, _FileId] = {"": found} if (found := self._at("")) is not None else {}
 
     def opened(self) -> None:
-        """Keep which files are open; called when all of them are. Raises `StoreUnavailableError`."""
+        """Record which files are open; called when all of them are. Raises `StoreUnavailableError`."""
         for kind in _KINDS:
             found = self._at(kind)
             if found is None or self._opened.setdefault(kind, found) != found:
                 raise self._error(kind, found)
 
     def check(self) -> None:
-        """Raise `StoreUnavailableError` when one of the files is not at its path any more."""
+        """Raise `StoreUnavailableError` when one of the files is no longer at its path."""
         try:
             folder = os.stat(self._folder)  # noqa: PTH116 - on the way of every change
         except OSError:
             raise self._error("", None) from None
         seen = folder.st_mtime_ns, folder.st_ino, folder.st_dev
-        if seen == self._quiet:
+        if seen == self._unchanged:
             return
         for kind, opened in self._opened.items():
             if (found := self._at(kind)) != opened:
-                self._quiet = None
+                self._unchanged = None
                 raise self._error(kind, found)
-        is_settled = self._clock.now() - folder.st_mtime_ns // 1000 > SETTLED_MICROSECONDS
-        self._quiet = seen if is_settled else None
+        is_trusted = self._clock.now() - folder.st_mtime_ns // 1000 > FOLDER_TIME_MICROSECONDS
+        self._unchanged = seen if is_trusted else None
 
-    def glance(self) -> None:
-        """The same, unless it was done a moment ago."""
+    def check_if_due(self) -> None:
+        """Call `check`, unless it was called less than `CHECK_INTERVAL_SECONDS` ago."""
         now = self._clock.monotonic()
-        if now - self._looked_at >= GLANCE_SECONDS:
+        if now - self._checked_at >= CHECK_INTERVAL_SECONDS:
             self.check()
-            self._looked_at = now
+            self._checked_at = now
 
     def _at(self, kind: str) -> _FileId | None:
         try:

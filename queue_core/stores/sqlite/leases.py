@@ -1,4 +1,4 @@
-"""The lease verb: settle, find the tasks in order, take them, all in the caller's transaction."""
+"""The lease verb: expire what is due, find the tasks in order, take them, all in the caller's transaction."""
 
 import heapq
 import json
@@ -7,7 +7,7 @@ from itertools import islice
 
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
-from queue_core.fast_values import LazyList, builder
+from queue_core.fast_values import LazyList, fast_constructor
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.driver import Row
@@ -15,10 +15,10 @@ from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
     among,
     by_ids,
+    expire_due,
     load,
     payload_of,
     ready_rows,
-    settle,
     spent_of,
     spent_text,
     task_of,
@@ -45,127 +45,134 @@ _SET = (
     " leased_at = max(?, leased_at + 1)"
 )
 TAKE = by_ids(f"{_SET} WHERE {{ids}}")
-"""Leases them."""
+"""Statements that lease tasks by id."""
 _LENGTHS = "SELECT id, length(payload) FROM payloads WHERE id IN (SELECT value FROM json_each(?))"
 _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TASK_NAME_CHARACTERS
-"""What `size_of` comes to at most for a task whose payload lies in its row."""
+"""The largest `size_of` of a task whose payload is in its row, in bytes."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
-new_lease = builder(Lease)
+new_lease = fast_constructor(Lease)
 
 
-def lease(step: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
+def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
     """See `Transaction.lease`."""
-    queue = step.open_queue(name)
-    known = is_known(step, request.worker)
+    queue = session.open_queue(name)
+    known = is_known(session, request.worker)
     seconds = queue.spec.lease_seconds if request.seconds is None else request.seconds
     check_lease_time(queue.spec, seconds)
     if not known:
-        remember(step, request.worker, now=now)
-    settled = settle(step, queue, now=now)
-    unsettled = settled.horizon is not None
+        remember(session, request.worker, now=now)
+    expiry = expire_due(session, queue, now=now)
+    more_due = expiry.horizon is not None
     if queue.spec.paused:
-        return Granted((), settled.expired)
-    rows = _candidates(step, queue, request.tags, count=request.count)
-    if settled.horizon is not None:
-        rows = [row for row in rows if (row[0], row[1]) < settled.horizon]
-    if request.room is not None and len(rows) > request.room.least:
-        rows = _fitting(step, rows, request.room)
+        return Granted((), expiry.expired)
+    rows = _candidates(session, queue, request.tags, count=request.count)
+    if expiry.horizon is not None:
+        rows = [row for row in rows if (row[0], row[1]) < expiry.horizon]
+    if request.allowance is not None and len(rows) > request.allowance.least:
+        rows = _fitting(session, rows, request.allowance)
     if not rows:
-        return Granted((), settled.expired, unsettled)
-    leases = take(step, queue, rows, seconds=seconds, worker=request.worker, now=now)
-    return Granted(leases, settled.expired, unsettled)
+        return Granted((), expiry.expired, more_due)
+    leases = take(session, queue, rows, seconds=seconds, worker=request.worker, now=now)
+    return Granted(leases, expiry.expired, more_due)
 
 
 def lease_delayed(
-    step: SqliteSession, name: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
+    session: SqliteSession,
+    name: str,
+    task_id: int,
+    *,
+    expected: Instant,
+    worker: str,
+    seconds: float | None,
+    now: Instant,
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
-    queue = step.open_queue(name)
-    known = is_known(step, worker)
+    queue = session.open_queue(name)
+    known = is_known(session, worker)
     lease_seconds = queue.spec.lease_seconds if seconds is None else seconds
     check_lease_time(queue.spec, lease_seconds)
     if not known:
-        remember(step, worker, now=now)
-    row = next(iter(load(step.connection, queue, [task_id])), None)
-    if row is None or not is_delayed_until(task_of(step, queue, row), expected, now=now):
+        remember(session, worker, now=now)
+    row = next(iter(load(session.connection, queue, [task_id])), None)
+    if row is None or not is_delayed_until(task_of(session, queue, row), expected, now=now):
         return None
-    step.told = True
-    ((payload,),) = step.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchall()
-    task = task_of(step, queue, row, payload=payload_of(step.connection, task_id, payload))
+    session.has_changes = True
+    ((payload,),) = session.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchall()
+    task = task_of(session, queue, row, payload=payload_of(session.connection, task_id, payload))
     leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
-    write(step.connection, [leased])
-    step.counts.change(queue.whole, row[1], ((DELAYED, -1), (LEASED, 1), (LEASES, 1)))
+    write(session.connection, [leased])
+    session.counts.change(queue.whole, row[1], ((DELAYED, -1), (LEASED, 1), (LEASES, 1)))
     return lease_of(leased)
 
 
-def _candidates(step: SqliteSession, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
-    tag_ids = step.tag_ids(queue, tags)
+def _candidates(session: SqliteSession, queue: QueueRow, tags: TagFilter, *, count: int) -> list[Row]:
+    tag_ids = session.tag_ids(queue, tags)
     if tags.kind == "oldest":
-        tag_ids = _oldest_tag(step, queue, tag_ids)
+        tag_ids = _oldest_tag(session, queue, tag_ids)
     if tag_ids is None or len(tag_ids) == 1:
         sql, of = first_ready(queue, None if tag_ids is None else tag_ids[0])
-        return step.cursor.execute(sql, (of, count)).fetchall()
+        return session.cursor.execute(sql, (of, count)).fetchall()
     if not tag_ids:
         return []
-    first = islice(in_order(step, tag_ids, limit=count), count)
-    rows = (step.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
+    first = islice(in_order(session, tag_ids, limit=count), count)
+    rows = (session.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
     return [row for row in rows if row is not None]
 
 
-def _fitting(step: SqliteSession, rows: list[Row], room: PayloadAllowance) -> list[Row]:
-    """The first rows, as many as there is room for. A long payload is measured without being read."""
+def _fitting(session: SqliteSession, rows: list[Row], room: PayloadAllowance) -> list[Row]:
+    """Return the first rows, as many as the allowance has room for. A long payload is measured without being read."""
     long = [row[1] for row in rows if row[8] is None]
     if not long and len(rows) * (_MOST_BYTES_OF_SHORT + room.each_bytes) <= room.total_bytes:
         return rows
-    lengths: dict[int, int] = dict(step.connection.execute(_LENGTHS, (json.dumps(long),)).fetchall()) if long else {}
-    tags = step.tags_of([row[2] for row in rows])
+    lengths: dict[int, int] = dict(session.connection.execute(_LENGTHS, (json.dumps(long),)).fetchall()) if long else {}
+    tags = session.tags_of([row[2] for row in rows])
     sizes = [size_of(lengths[row[1]] if row[8] is None else len(row[8]), tags[row[2]], row[6]) for row in rows]
     return rows[: room.fitting(sizes)]
 
 
 def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
-    """Return the statement that finds the first ready tasks, ?2 at most, of a tag or of all; and what ?1 is."""
+    """Return the statement that finds the first ready tasks, ?2 at most, of a tag or of all; and its parameter ?1."""
     if tag_id is not None:
         return _FIRST_OF_TAG, tag_id
     return (_FIRST_OF_ALL, queue.id) if queue.has_tags else (_FIRST_OF_TAG, untagged_id(queue.id))
 
 
-def in_order(step: SqliteSession, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
-    """(eta, id) of ready tasks of several tags in lease order, read as far as they are asked for."""
-    return heapq.merge(*(iter(step.connection.execute(_HEAD, (tag_id, limit))) for tag_id in tag_ids))
+def in_order(session: SqliteSession, tag_ids: list[int], *, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield (eta, id) of ready tasks of several tags in lease order, read as far as they are consumed."""
+    return heapq.merge(*(iter(session.connection.execute(_HEAD, (tag_id, limit))) for tag_id in tag_ids))
 
 
-def _oldest_tag(step: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
-    """The tag of the first ready task, of these tags or of all."""
+def _oldest_tag(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
+    """Return the tag of the first ready task, of these tags or of all."""
     if tag_ids is None:
-        row = step.connection.execute(
+        row = session.connection.execute(
             f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1",
             (queue.id,),
         ).fetchone()
         return [] if row is None else [row[2]]
-    heads = ((step.connection.execute(_HEAD, (tag_id, 1)).fetchone(), tag_id) for tag_id in tag_ids)
+    heads = ((session.connection.execute(_HEAD, (tag_id, 1)).fetchone(), tag_id) for tag_id in tag_ids)
     return [tag_id for _head, tag_id in sorted((head, tag_id) for head, tag_id in heads if head is not None)[:1]]
 
 
 def take(
-    step: SqliteSession, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
+    session: SqliteSession, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
 ) -> Sequence[Lease]:
-    """Lease the ready tasks of rows that were read as `first_ready` has them."""
+    """Lease the ready tasks of rows that were selected by a statement of `first_ready`."""
     end = after(now, seconds)
-    ends, payloads = _exceptions(step, rows, end=end, worker=worker, now=now)
+    ends, payloads = _take_spent(session, rows, end=end, worker=worker, now=now)
     plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]
     if plain:
         form, cells = among(plain)
-        step.cursor.execute(TAKE[form], (end, worker, now, *cells))
+        session.cursor.execute(TAKE[form], (end, worker, now, *cells))
     tag_ids = [row[2] for row in rows]
     for tag_id, taken in tally(tag_ids):
-        numbers = step.counts.of(queue.whole, tag_id)
+        numbers = session.counts.of(queue.whole, tag_id)
         numbers[READY] -= taken
         numbers[LEASED] += taken
         numbers[LEASES] += taken
-    step.told = True
-    tags = step.tags_of(tag_ids)
+    session.has_changes = True
+    tags = session.tags_of(tag_ids)
     name = queue.spec.name
 
     def leases() -> list[Lease]:
@@ -192,16 +199,16 @@ def take(
     return LazyList(len(rows), leases) if len(rows) > 1 else tuple(leases())
 
 
-def _exceptions(
-    step: SqliteSession, rows: list[Row], *, end: Instant, worker: str, now: Instant
+def _take_spent(
+    session: SqliteSession, rows: list[Row], *, end: Instant, worker: str, now: Instant
 ) -> tuple[dict[int, Instant], dict[int, bytes]]:
-    """By task id: the ends of leases that end where a spent one would, which are taken here; and long payloads."""
+    """Lease the tasks whose lease ends at a spent end; return those ends and all long payloads, by task id."""
     ends: dict[int, Instant] = {}
     payloads: dict[int, bytes] = {}
     for _, task_id, _, _, _, _, _, spent, payload in rows:
         if spent is not None:
             ends[task_id], still = unspent_end(end, spent_of(spent), now=now)
-            step.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))
+            session.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))
         if payload is None:
-            payloads[task_id] = payload_of(step.connection, task_id, None)
+            payloads[task_id] = payload_of(session.connection, task_id, None)
     return ends, payloads

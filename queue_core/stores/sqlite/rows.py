@@ -1,6 +1,6 @@
-"""Tasks as rows: found, read, written, ended; their given names; and what time does to them.
+"""Tasks as rows: find, read, write and end them; their given names; and the expiry of delays and leases.
 
-Time acts inside the verb that looks next: due tasks become ready (or dead), a bounded number at a time.
+Expiry happens inside the next verb (ADR 2): due tasks become ready (or dead), a bounded number at a time.
 """
 
 import re
@@ -18,16 +18,16 @@ from queue_core.stores.sqlite.statistics import DELAYED, DIED, GAUGE_OF_STATE, L
 from queue_core.task import StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
-SETTLED_PER_CALL = 500
+MAX_EXPIRED_PER_CALL = 500
 NAMES_PRUNED_PER_ADD = 2
 NAME_GRACE_SECONDS = 60.0
-"""A name is kept so much longer than it is taken, as a clock may be set back a little."""
+"""A name's row is kept for so long after the name is free again, as a clock may be set back a little."""
 
 Refusal = Literal["exists", "tombstoned"]
 
 _CHOSEN = re.compile(r"_([0-9]{1,18})")
 
-# Everything but the payload, of which only is told whether it is a long one.
+# Everything but the payload, of which they only say whether it is a long one.
 COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
     " payload IS NULL AS is_long, max_leases"
@@ -39,8 +39,8 @@ _WRITE = (
 
 
 Form = Literal["one", "run", "list"]
-"""How rows are found by their ids. One statement over a list takes three fifths of the time of as many statements; over
-a run of ids, which tasks that were added together have, a little over two fifths."""
+"""The form of a statement that finds rows by their ids. One statement over a list takes three fifths of the time of as
+many statements; over a run of ids, which tasks that were added together have, a little over two fifths."""
 
 _CONDITIONS: dict[Form, str] = {
     "one": "id = ?",
@@ -50,12 +50,12 @@ _CONDITIONS: dict[Form, str] = {
 
 
 def by_ids(sql: str) -> dict[Form, str]:
-    """A statement in each form; `{ids}` stands for its condition."""
+    """Return a statement in each form; `{ids}` stands for its condition."""
     return {form: sql.replace("{ids}", condition) for form, condition in _CONDITIONS.items()}
 
 
 def ready_rows(columns: str) -> str:
-    """A statement without its order: these columns of all ready tasks of queue ?1, the tagged and the untagged."""
+    """Return a statement, without an order, for these columns of all ready tasks of queue ?1, tagged or not."""
     return (
         f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0"  # noqa: S608
         f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0"
@@ -68,13 +68,13 @@ _REMOVE_PAYLOADS = by_ids("DELETE FROM payloads WHERE {ids}")
 
 
 def load(connection: SqliteConnection, queue: QueueRow, ids: list[int]) -> list[Row]:
-    """The rows of those ids that are tasks of this queue, without their payloads."""
+    """Return the rows, without payloads, of those ids that are tasks of this queue."""
     form, cells = among(ids)
     return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
-def task_of(step: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
-    """The task of a row that was selected as `COLUMNS`."""
+def task_of(session: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
+    """Return the task of a row that was selected as `COLUMNS`."""
     return StoredTask(
         row[0],
         queue.spec.name,
@@ -82,7 +82,7 @@ def task_of(step: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = 
         row[3],
         row[5],
         row[10],
-        step.tag(row[1]),
+        session.tag(row[1]),
         TaskState(row[2]),
         row[6],
         row[7],
@@ -95,7 +95,7 @@ def task_of(step: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = 
 
 
 def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None) -> bytes:
-    """A task's payload, from where the long ones are when it is not in the row."""
+    """Return a task's payload; None: it is a long one, and read from `payloads`."""
     if payload is not None:
         return payload
     row = connection.execute("SELECT payload FROM payloads WHERE id = ?", (task_id,)).fetchone()
@@ -104,7 +104,7 @@ def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None
 
 
 def write(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> None:
-    """Write what may change of tasks."""
+    """Write the columns of tasks that may change."""
     connection.executemany(
         _WRITE,
         [
@@ -124,25 +124,25 @@ def write(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> None:
     )
 
 
-def remove(step: SqliteSession, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
-    """Delete the tasks of rows selected as `COLUMNS`, and hold back their given names. Counts nothing."""
-    remove_ids(step, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
+def remove(session: SqliteSession, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
+    """Delete the tasks of rows selected as `COLUMNS`, and tombstone their given names. Counters are not changed."""
+    remove_ids(session, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
     named = [row[10] for row in rows if row[10] is not None]
     if named:
-        take_back_names(step.connection, queue, named, at=at)
+        tombstone_names(session.connection, queue, named, at=at)
 
 
-def remove_ids(step: SqliteSession, ids: list[int], *, long: list[int]) -> None:
-    """Delete tasks by id, and the payloads of those whose payload is long."""
+def remove_ids(session: SqliteSession, ids: list[int], *, long: list[int]) -> None:
+    """Delete tasks by id, and the payloads of `long`, those whose payload is long."""
     form, cells = among(ids)
-    step.cursor.execute(_REMOVE[form], cells)
+    session.cursor.execute(_REMOVE[form], cells)
     if long:
         form, cells = among(long)
-        step.cursor.execute(_REMOVE_PAYLOADS[form], cells)
+        session.cursor.execute(_REMOVE_PAYLOADS[form], cells)
 
 
 def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
-    """Which form of a statement finds the rows of these ids, none named twice, and what its condition takes."""
+    """Return the form of a statement that finds the rows of these ids, which are distinct, and its parameters."""
     if len(ids) == 1:
         return "one", (ids[0],)
     if ids and ids == list(range(ids[0], ids[0] + len(ids))):
@@ -150,29 +150,29 @@ def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
     return "list", (f"[{','.join(map(str, ids))}]",)
 
 
-def end(step: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> FinishedLease:
-    """Carry out the end of a lease: the task, its counters, the sample."""
+def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> FinishedLease:
+    """Apply the end of a lease: to the task, its counters and the samples."""
     finished = ending.finished
     changes = [(LEASED, -1), (TOTAL_OF_OUTCOME[finished.outcome], 1)]
     if finished.died:
         changes.append((DIED, 1))
     if ending.task is None:
-        remove(step, queue, [row], at=finished.ended_at)
+        remove(session, queue, [row], at=finished.ended_at)
     else:
-        write(step.connection, [ending.task])
+        write(session.connection, [ending.task])
         changes.append((GAUGE_OF_STATE[ending.task.state], 1))
-    step.counts.change(queue.whole, row[1], changes)
-    step.note(queue, finished)
+    session.counts.change(queue.whole, row[1], changes)
+    session.record(queue, finished)
     return finished
 
 
 def spent_of(text: str | None) -> tuple[Instant, ...]:
-    """Ends of leases that were cut short, as they are kept: decimal, by commas; nothing is the rule."""
+    """Parse the ends of leases that were cut short, stored as decimals joined by commas; mostly there are none."""
     return tuple(Instant(int(part)) for part in text.split(",")) if text else ()
 
 
 def spent_text(spent: Sequence[Instant]) -> str | None:
-    """How `spent` is kept."""
+    """Return `spent` as stored."""
     return ",".join(map(str, spent)) if spent else None
 
 
@@ -180,7 +180,7 @@ def spent_text(spent: Sequence[Instant]) -> str | None:
 
 
 def refusal_of_name(connection: SqliteConnection, queue: QueueRow, name: str, *, now: Instant) -> Refusal | None:
-    """`exists` or `tombstoned` for a name that can't be added; None: it is free."""
+    """Return why `name` can't be added: `exists` or `tombstoned`; None: it is free."""
     row = connection.execute("SELECT task, until FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
     if row is None:
         return None
@@ -192,7 +192,7 @@ def refusal_of_name(connection: SqliteConnection, queue: QueueRow, name: str, *,
 def give_names(
     connection: SqliteConnection, queue: QueueRow, names: Sequence[tuple[str, int]], *, now: Instant
 ) -> None:
-    """Give names to tasks, and forget a few names whose time is over."""
+    """Give names to tasks, and delete a few names that are free again."""
     connection.executemany("REPLACE INTO names VALUES (?, ?, ?, NULL)", [(queue.id, *name) for name in names])
     connection.execute(
         "DELETE FROM names WHERE (queue, name) IN (SELECT queue, name FROM names WHERE until <= ? LIMIT ?)",
@@ -200,8 +200,8 @@ def give_names(
     )
 
 
-def take_back_names(connection: SqliteConnection, queue: QueueRow, names: Sequence[str], *, at: Instant) -> None:
-    """Part names from their deleted tasks; they stay taken for the queue's retention."""
+def tombstone_names(connection: SqliteConnection, queue: QueueRow, names: Sequence[str], *, at: Instant) -> None:
+    """Tombstone the names of deleted tasks: they stay taken for the queue's retention."""
     until = after(at, queue.spec.name_retention_seconds)
     connection.executemany(
         "UPDATE names SET task = NULL, until = ? WHERE queue = ? AND name = ?",
@@ -210,7 +210,7 @@ def take_back_names(connection: SqliteConnection, queue: QueueRow, names: Sequen
 
 
 def task_id_of(connection: SqliteConnection, queue: QueueRow, name: str) -> int | None:
-    """The id that a name stands for: a given name's task, or the digits of a chosen one; the task may be gone."""
+    """Return the task id of a name: that of a given name, or the digits of a chosen one, whose task may be gone."""
     row = connection.execute("SELECT task FROM names WHERE queue = ? AND name = ?", (queue.id, name)).fetchone()
     if row is not None:
         return None if row[0] is None else int(row[0])
@@ -218,7 +218,7 @@ def task_id_of(connection: SqliteConnection, queue: QueueRow, name: str) -> int 
     return int(chosen[1]) if chosen else None
 
 
-# -- time -----------------------------------------------------------------------------------------------------------
+# -- expiry ---------------------------------------------------------------------------------------------------------
 
 
 _DUE_AT = (
@@ -226,7 +226,7 @@ _DUE_AT = (
     " CASE (SELECT delayed FROM counts WHERE id = ?2) WHEN 0 THEN NULL ELSE"
     " (SELECT min(eta) FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1) END"
 )
-"""When the first lease of queue ?1, which row ?2 counts, ends, and the first delay there."""
+"""Selects when the first lease and the first delay of queue ?1 end; its row in `counts` is ?2."""
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -238,58 +238,58 @@ _DUE_LEASED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """Leases found expired, and the (eta, id) of the first due task left; those before it may be leased in order."""
+class Expiry:
+    """Leases that expired, and the (eta, id) of the first due task left, if any: only tasks before it may be leased."""
 
     expired: tuple[FinishedLease, ...] = ()
     horizon: tuple[int, int] | None = None
 
 
-NOTHING_DUE = Settled()
+NOTHING_DUE = Expiry()
 
 
-def is_due(step: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
-    """Whether time has something to do in a queue: a lease that has ended, a delay that is over."""
+def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
+    """Whether a lease of the queue has ended, or a delay is over."""
     ends: Instant | None
     begins: Instant | None
-    ((ends, begins),) = step.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
+    ((ends, begins),) = session.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 
 
-def settle(step: SqliteSession, queue: QueueRow, *, now: Instant, limit: int = SETTLED_PER_CALL) -> Settled:
-    """Settle the first `limit` due tasks by eta."""
-    if not is_due(step, queue, now=now):
+def expire_due(session: SqliteSession, queue: QueueRow, *, now: Instant, limit: int = MAX_EXPIRED_PER_CALL) -> Expiry:
+    """Expire the first `limit` due tasks by eta: delayed ones become ready, leases end."""
+    if not is_due(session, queue, now=now):
         return NOTHING_DUE
-    delayed = step.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
-    leased = step.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
-    step.told = True
+    delayed = session.connection.execute(_DUE_DELAYED, (queue.id, now, limit + 1)).fetchall()
+    leased = session.connection.execute(_DUE_LEASED, (queue.id, now, limit + 1)).fetchall()
+    session.has_changes = True
     horizon = None
     if len(delayed) + len(leased) > limit:
         horizon = sorted([(row[2], row[0]) for row in delayed] + [(row[3], row[0]) for row in leased])[limit]
         delayed = [row for row in delayed if (row[2], row[0]) < horizon]
         leased = [row for row in leased if (row[3], row[0]) < horizon]
     if delayed:
-        step.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
+        session.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
         for row in delayed:
-            step.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
-    return Settled(tuple([expire(step, queue, row, now=now) for row in leased]), horizon)
+            session.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    return Expiry(tuple([expire_lease(session, queue, row, now=now) for row in leased]), horizon)
 
 
-def settle_used_up(step: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> bool:
-    """Settle the task of a given name if it went with the end of its last lease; whether it did."""
+def expire_used_up(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> bool:
+    """Delete the task of a given name if its last lease has expired; return whether it was."""
     if queue.spec.on_exhausted != "delete":
         return False
-    task_id = task_id_of(step.connection, queue, name)
-    for row in [] if task_id is None else load(step.connection, queue, [task_id]):
-        ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+    task_id = task_id_of(session.connection, queue, name)
+    for row in [] if task_id is None else load(session.connection, queue, [task_id]):
+        ending = semantics.expire(task_of(session, queue, row), queue.spec, now=now)
         if isinstance(ending, LeaseEnd) and ending.task is None:
-            end(step, queue, row, ending)
+            end(session, queue, row, ending)
             return True
     return False
 
 
-def expire(step: SqliteSession, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
-    """End the expired lease of a row selected as `rows.COLUMNS`."""
-    ending = semantics.settle(task_of(step, queue, row), queue.spec, now=now)
+def expire_lease(session: SqliteSession, queue: QueueRow, row: Row, *, now: Instant) -> FinishedLease:
+    """End the expired lease of a row selected as `COLUMNS`."""
+    ending = semantics.expire(task_of(session, queue, row), queue.spec, now=now)
     assert isinstance(ending, LeaseEnd), "a due LEASED task ends its lease"
-    return end(step, queue, row, ending)
+    return end(session, queue, row, ending)

@@ -1,6 +1,7 @@
-"""Wakes waiting lease calls of other processes on the same file: a datagram to one fitting waiter per task.
+"""Wake waiting lease calls of other processes on the same file: a datagram to one matching waiter per task.
 
-A waiter is a socket in `<file>-wake/` whose name says what it would take. Only a hint: all that can be lost is time.
+A waiter is a socket in `<file>-wake/` whose name says which tasks it would lease. Signals are hints: a lost one costs
+only time.
 """
 
 import contextlib
@@ -20,8 +21,11 @@ from queue_core.clock import Clock, SystemClock
 from queue_core.task import TagFilter
 
 MAX_NAMED_TAGS = 8
+"""Tags that a socket's name may list; a waiter for more is woken for every tag."""
 MAX_IDLE = 1000
+"""Waits that ended in vain, remembered of each queue."""
 MAX_SOCKET_PATH_BYTES = 107
+"""The kernel's limit."""
 
 _TASK = b"t"
 _END = b"e"
@@ -31,7 +35,7 @@ _MANY = "many"
 
 @dataclass(frozen=True, slots=True)
 class _Waiter:
-    """What the name of a waiter's socket says: `queue.active_at.tags.unique`."""
+    """A waiter, parsed from the name of its socket: `queue.active_at.tags.unique`."""
 
     file: str
     queue: str
@@ -45,9 +49,9 @@ class _Waiter:
 
 
 class SocketSignals:
-    """`Signals` over Unix datagram sockets. Publishing when nobody waits costs a look at their folder, 3 to 6 us.
+    """`Signals` over Unix datagram sockets. Publishing without a waiter costs one listing of their folder, 3 to 6 us.
 
-    That is less than a tenth of an add that is synced to a disk; to remember that nobody has come was tried (ADR 26).
+    That is less than a tenth of an add that is synced to a disk; to keep the answer in memory was tried (ADR 26).
     """
 
     def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
@@ -60,15 +64,15 @@ class SocketSignals:
         self._descriptor: int | None = None
         self._idle: dict[str, list[int]] = {}
         self._lock = Lock()
-        self._ears: WeakSet[SocketSubscription] = WeakSet()
+        self._subscriptions: WeakSet[SocketSubscription] = WeakSet()
 
     @property
     def trouble(self) -> str:
-        """None that lasts: sockets in one folder."""
+        """See `Signals.trouble`: there is none that lasts."""
         return ""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Wake up to `count` fitting waiters, most recently active first; one that is gone is passed over."""
+        """Wake up to `count` matching waiters, most recently active first; one that is gone is passed over."""
         waiters = self._waiters()
         if not waiters:
             return
@@ -80,21 +84,21 @@ class SocketSignals:
         for waiter in fitting:
             if left <= 0 and waiter.tags != _MANY:
                 continue
-            # One that names no tags may be woken in vain, so it is woken besides the others, not instead of one.
+            # One with too many tags to list may be woken in vain: it is woken in addition to others.
             if self._send(waiter.file, message) and waiter.tags != _MANY:
                 left -= 1
 
     def subscribe(self, queue: str, tags: TagFilter) -> "SocketSubscription":
-        """Begin to listen. A waiter whose last wait ended in vain counts as active since that wait began."""
+        """Subscribe a waiter. After a wait in vain, the next one counts as active since that wait began."""
         self._make_folder()
         now = self._clock.now()
         with self._lock:
             idle = self._idle.get(queue)
             active_at = idle.pop() if idle else now
         file = f"{_hash(queue, 6)}.{active_at:x}.{_tags_text(tags)}.{os.getpid():x}-{next(self._numbers):x}"
-        ear = SocketSubscription(self, queue, self._address(file), self._folder / file, active_at)
-        self._ears.add(ear)
-        return ear
+        subscription = SocketSubscription(self, queue, self._address(file), self._folder / file, active_at)
+        self._subscriptions.add(subscription)
+        return subscription
 
     def close(self) -> None:
         """Stop sending."""
@@ -107,7 +111,7 @@ class SocketSignals:
                 self._descriptor = None
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork, which waits for nothing yet: the sockets are the parent's."""
+        """In the child of a fork, which has no waiter: the sockets are the parent's."""
         self._lock = Lock()
         self._idle = {}
         if self._sender is not None:
@@ -116,19 +120,19 @@ class SocketSignals:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
-        ears, self._ears = self._ears, WeakSet()
-        for ear in ears:
-            ear.leave_to_parent()
+        subscriptions, self._subscriptions = self._subscriptions, WeakSet()
+        for subscription in subscriptions:
+            subscription.leave_to_parent()
 
-    def note_idle(self, queue: str, active_at: int) -> None:
-        """A wait ended in vain: whoever waits next in this process is as idle as that one was."""
+    def record_idle(self, queue: str, active_at: int) -> None:
+        """Record a wait that ended in vain: the next waiter of this process counts as active since `active_at`."""
         with self._lock:
             idle = self._idle.setdefault(queue, [])
             insort(idle, active_at)
             del idle[:-MAX_IDLE]
 
     def _waiters(self) -> list[_Waiter]:
-        """All that wait, by sockets whose names are to be understood."""
+        """Return the waiters whose sockets' names can be parsed."""
         try:
             files = os.listdir(self._folder_path)  # noqa: PTH208 - on the way of every add
         except OSError:
@@ -146,7 +150,7 @@ class SocketSignals:
                     (self._folder / file).unlink()
                 return False
             except OSError:
-                return False  # its ear is full (it will wake as it is), or not ours to reach
+                return False  # its socket is full, so that it wakes anyway, or belongs to another user
             return True
 
     def _address(self, file: str) -> str:
@@ -154,7 +158,7 @@ class SocketSignals:
             return self._address_locked(file)
 
     def _address_locked(self, file: str) -> str:
-        """The socket's path; through a descriptor of its folder where it would be too long for a socket."""
+        """Return the socket's address; through a descriptor of its folder where the path is too long for a socket."""
         path = str(self._folder / file)
         if len(path.encode()) <= MAX_SOCKET_PATH_BYTES:
             return path
@@ -174,7 +178,7 @@ class SocketSignals:
 
 
 class SocketSubscription:
-    """One waiter's ear."""
+    """The subscription of one waiter: its socket."""
 
     def __init__(self, signals: SocketSignals, queue: str, address: str, path: Path, active_at: int) -> None:
         self._signals = signals
@@ -204,7 +208,7 @@ class SocketSubscription:
             sender.sendto(_END, self._address)
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
+        """End the subscription; an unused wake-up is passed on to the next matching waiter."""
         if self._socket.fileno() < 0:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -214,13 +218,13 @@ class SocketSubscription:
         unread = self._unread(at_most=1000)
         self._socket.close()
         if self._in_vain and not unread:
-            self._signals.note_idle(self._queue, self._active_at)
+            self._signals.record_idle(self._queue, self._active_at)
         for message in unread:
             if message.startswith(_TASK):
                 self._signals.publish(self._queue, message[1:].decode() or None, 1)
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: close the copy, and leave the name to whoever waits."""
+        """In the child of a fork: close the copied descriptor; the socket's name stays, as the parent waits on it."""
         self._socket.close()
 
     def _unread(self, *, at_most: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The counters of queues and tags: changes are gathered during a transaction and written once, at its end."""
+"""Counters of queues and tags, gathered during a transaction and written once at its end; and samples of leases."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from typing import TypeAlias
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import builder
+from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.task import TaskState
@@ -24,12 +24,13 @@ GAUGE_OF_STATE = {
 }
 TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED}
 
-FEW = 4  # up to so many rows are written one after the other, more as a list: that costs a table in memory
+MAX_ROWS_ONE_BY_ONE = 4
+"""Rows written one after the other; more are written as a list, which costs a table in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What is added to a row: the statement for one row and for a list of rows, and the numbers they take."""
+    """A change of counters: the statement for one row and for a list of rows, and the numbers they add."""
 
     one: str
     many: str
@@ -38,7 +39,7 @@ class _Change:
 
 @lru_cache(maxsize=1024)
 def _change(numbers: tuple[int, ...]) -> _Change:
-    """Few patterns of counters exist, so few statements: one for each verb, about."""
+    """Return the change that adds `numbers`, by counter. There are few patterns: about one for each verb."""
     chosen = [COLUMNS[at] for at, number in enumerate(numbers) if number]
     sets = "".join(f"{column} = {column} + ?, " for column in chosen)
     sql = f"UPDATE counts SET {sets}changed_at = ? WHERE id"  # noqa: S608
@@ -47,12 +48,12 @@ def _change(numbers: tuple[int, ...]) -> _Change:
 
 
 def tally(tags: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Each tag's row and how often it occurs; nearly always all are the same."""
+    """Return each tag's row id and how often it occurs; nearly always all are the same."""
     return ((tags[0], len(tags)),) if tags.count(tags[0]) == len(tags) else Counter(tags).items()
 
 
 class Counts:
-    """Changes of counters that are not written yet: one row of numbers for each tag. A whole queue's are their sum."""
+    """Changes of counters not written yet: a list of numbers for each tag. The changes of a queue are their sum."""
 
     __slots__ = ("_tags", "_wholes")
 
@@ -61,7 +62,7 @@ class Counts:
         self._wholes: dict[int, int] = {}
 
     def of(self, whole: int, tag: int) -> list[int]:
-        """What is to be added to a tag's counters, and to its queue's: by counter, to be changed in place."""
+        """Return the changes of a tag's counters, by counter, to be changed in place; its queue's follow."""
         numbers = self._tags.get(tag)
         if numbers is None:
             numbers = self._tags[tag] = [0] * len(COLUMNS)
@@ -69,13 +70,13 @@ class Counts:
         return numbers
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
-        """Add to a tag's counters, and to its queue's: pairs of a counter and a number."""
+        """Add to a tag's counters and its queue's: pairs of a counter and a number."""
         numbers = self.of(whole, tag)
         for counter, number in changes:
             numbers[counter] += number
 
     def write(self, cursor: Cursor, *, now: Instant) -> None:
-        """Write what was gathered: rows that change alike, such as a tag and its queue, together."""
+        """Write all changes; rows that change alike, such as a tag and its queue, together."""
         tags, wholes = self._tags, self._wholes
         if not tags:
             return
@@ -101,32 +102,34 @@ class Counts:
 
 def _write(cursor: Cursor, numbers: tuple[int, ...], ids: list[int], *, now: Instant) -> None:
     change = _change(numbers)
-    if len(ids) <= FEW:
+    if len(ids) <= MAX_ROWS_ONE_BY_ONE:
         cursor.executemany(change.one, [(*change.numbers, now, count_id) for count_id in ids])
     else:
         cursor.execute(change.many, (*change.numbers, now, f"[{','.join(map(str, ids))}]"))
 
 
 KEPT_SAMPLES = 10_000
+"""Samples kept of each queue, about."""
 TRIM_EVERY = 512
+"""Samples between two deletions of those beyond `KEPT_SAMPLES`."""
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 
 Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str]
-"""A finished lease as it is kept: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
+"""A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
 
-new_finished_lease = builder(FinishedLease)
+new_finished_lease = fast_constructor(FinishedLease)
 
 
 def write_samples(
     connection: SqliteConnection, queue_id: int, finished: Sequence[Sample], *, before: int | None
 ) -> int:
-    """Note finished leases of a queue, in order; now and then forget those beyond the number kept.
+    """Append samples of a queue, in order; now and then delete those beyond the number kept.
 
     Args:
-        before: how many were noted before; None: it is read.
+        before: the number of samples ever written before; None: it is read.
 
-    Returns how many were noted by now.
+    Returns the number of samples ever written.
     """
     if before is None:
         before = last_sample(connection, queue_id)
@@ -139,7 +142,7 @@ def write_samples(
 
 
 def read_samples(connection: SqliteConnection, queue: str, queue_id: int, *, after: int, limit: int) -> Samples:
-    """Up to `limit` finished leases beyond the cursor, oldest first."""
+    """Return up to `limit` finished leases beyond the cursor `after`, oldest first."""
     base = queue_id << _SHIFT
     finished: list[FinishedLease] = []
     missed = False
@@ -160,7 +163,7 @@ def read_samples(connection: SqliteConnection, queue: str, queue_id: int, *, aft
 
 
 def last_sample(connection: SqliteConnection, queue_id: int) -> int:
-    """How many finished leases of the queue were ever noted."""
+    """Return the number of samples ever written of the queue."""
     base = queue_id << _SHIFT
     row = connection.execute(
         "SELECT id FROM samples WHERE id > ? AND id <= ? ORDER BY id DESC LIMIT 1", (base, base + _LARGEST)
@@ -169,7 +172,7 @@ def last_sample(connection: SqliteConnection, queue_id: int) -> int:
 
 
 def sample_of(finished: FinishedLease) -> Sample:
-    """How a finished lease is kept."""
+    """Return a finished lease as stored."""
     return (
         finished.name,
         finished.tag,
@@ -185,7 +188,7 @@ def sample_of(finished: FinishedLease) -> Sample:
 
 
 def finished_of(queue: str, sample: Sample) -> FinishedLease:
-    """The finished lease that was kept so."""
+    """Return the finished lease of a sample."""
     name, tag, worker, number, outcome, waited, held, ended_at, died, reason = sample
     return new_finished_lease(
         queue, name, tag, worker, number, outcome, waited / MICROSECONDS, held / MICROSECONDS, ended_at, died, reason
@@ -193,7 +196,7 @@ def finished_of(queue: str, sample: Sample) -> FinishedLease:
 
 
 def pack(samples: Sequence[Sample]) -> str:
-    """JSON of the columns; a column whose values are all the same is written as that value."""
+    """Return the samples' columns as JSON; a column whose values are all the same is written as that value."""
     size = len(samples)
     if size == 1:
         return to_json(samples[0]).decode()
@@ -202,6 +205,6 @@ def pack(samples: Sequence[Sample]) -> str:
 
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
-    """The finished leases of one row."""
+    """Return the finished leases of one row."""
     columns = (column if isinstance(column, list) else [column] * size for column in from_json(packed))
     return [finished_of(queue, sample) for sample in zip(*columns, strict=True)]

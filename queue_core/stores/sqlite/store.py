@@ -1,6 +1,6 @@
-"""The SQLite store: transactions of one writer at a time, snapshots for readers, one sync for many commits.
+"""The SQLite store: one writer at a time, snapshots for readers, one sync for many commits.
 
-Between processes a kernel file lock orders the writers; it is released before the sync.
+A file lock orders the writers of several processes; it is released before the sync (ADR 7).
 """
 
 import contextlib
@@ -32,30 +32,33 @@ from queue_core.stores.sqlite.transaction import SqliteTransaction
 from queue_core.stores.sqlite.wal import FileSyncer, GroupSync, OpenSyncer, Reserve, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.write_lock import WriteLock
 
-CHECKPOINT_PAGES = 2000  # twice as many were tried: pages then take longer to find in the log than is gained
+CHECKPOINT_PAGES = 2000
+"""Pages of the log after which it is folded into the file. With twice as many, finding pages in it costs more than is
+saved."""
 CHECKPOINT_COMMITS = 500
-MAX_TRIES = 16
-"""Of a checkpoint on a full disk: more than there are pieces of the reserve."""
+"""Commits after which that happens where the library does not report the log's pages."""
+MAX_CHECKPOINT_TRIES = 16
+"""Tries of a checkpoint on a full disk: more than there are pieces of the reserve."""
 READER_CACHE_KIBIBYTES = 4096
 
 
 class SqliteWrite:
-    """A write transaction as a context; a class, as entering a generator costs 0.7 us more."""
+    """The context manager of a write transaction; a class, as entering a generator costs 0.7 us more."""
 
-    __slots__ = ("_step", "_store")
+    __slots__ = ("_session", "_store")
 
     def __init__(self, store: "SqliteStore") -> None:
         self._store = store
-        self._step: SqliteSession | None = None
+        self._session: SqliteSession | None = None
 
     def __enter__(self) -> SqliteTransaction:
-        step = self._step = self._store.enter()
-        return SqliteTransaction(step)
+        session = self._session = self._store.enter()
+        return SqliteTransaction(session)
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        step, self._step = self._step, None
-        if step is not None:
-            self._store.leave(step, error)
+        session, self._session = self._session, None
+        if session is not None:
+            self._store.leave(session, error)
 
 
 class SqliteStore:
@@ -73,9 +76,9 @@ class SqliteStore:
         """Open the file at `path`, or make it.
 
         Args:
-            driver: the SQLite library; the best there is by default.
+            driver: the SQLite library; default: see `best_driver`.
             vfs: the name of an apsw VFS to open the file with; "" is the usual one.
-            open_syncer: makes the log durable, given its path; a test of power cuts brings its own.
+            open_syncer: opens a `Syncer` of the log, given its path; a test of power cuts brings its own.
         """
         self._path = real_path(path)
         self._durability = durability
@@ -92,8 +95,8 @@ class SqliteStore:
         self._signals = SocketSignals(self._path)
 
     def _open(self) -> None:
-        """Open the file, or make it; no other thread may do so meanwhile."""
-        INHERITED.let_go(self._driver, self._path)
+        """Open the file, or make it. The caller holds the lock between threads."""
+        INHERITED.close_all(self._driver, self._path)
         check_path(self._path)
         inspect(self._driver, self._path, self._vfs)
         if not self._vfs:
@@ -107,7 +110,7 @@ class SqliteStore:
             self._lock.close()
             raise
         self._cursor = self._writer.cursor()
-        self._lock.begin_with(self._driver, self._writer, self._cursor)
+        self._lock.set_writer(self._driver, self._writer, self._cursor)
         self._log = self._driver.watch(self._writer)
         self._pages_left = 0
         self._commits = 0
@@ -115,18 +118,18 @@ class SqliteStore:
         self._identity.opened()
         if not self._vfs:
             self._reserve.take()
-        self._group = GroupSync(syncer, self._path, look=self._identity.check)
+        self._group = GroupSync(syncer, self._path, check_files=self._identity.check)
         self._is_strict = self._durability == "strict"
         self._ahead = None if self._is_strict else SyncAhead(syncer, self._group.fail)
-        self._room = WalPreallocator(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer))
-        self._known = CatalogCache()
+        self._preallocator = WalPreallocator(syncer, CHECKPOINT_PAGES, page_bytes=page_bytes(self._writer))
+        self._catalog = CatalogCache()
         self._is_open = True
 
     def _prepare(self) -> SqliteConnection:
-        with self._lock.alone():
+        with self._lock.between_processes():
             try:
                 return prepare(self._driver, self._path, self._vfs)
-            except StoreUnavailableError:  # a full disk has no room for the log's index; some libraries say otherwise
+            except StoreUnavailableError:  # maybe a full disk, without space for the log's index
                 if not self._reserve.spend():
                     raise
             return prepare(self._driver, self._path, self._vfs)
@@ -136,7 +139,7 @@ class SqliteStore:
 
     @property
     def path(self) -> Path:
-        """Of the file itself, whatever links led to it."""
+        """The path of the file itself, with symbolic links resolved."""
         return self._path
 
     @property
@@ -166,7 +169,7 @@ class SqliteStore:
 
     @property
     def driver(self) -> str:
-        """The SQLite library in use, and what is wrong with it, if anything."""
+        """The name and version of the SQLite library, and its known bug, if any."""
         return self._driver.name
 
     @property
@@ -180,46 +183,46 @@ class SqliteStore:
         """See `Store.begin`."""
         return SqliteWrite(self)
 
-    def enter(self, *, to_keep: bool = True) -> SqliteSession:
-        """Begin a transaction, alone among all writers; for `SqliteWrite`.
+    def enter(self, *, will_commit: bool = True) -> SqliteSession:
+        """Take the write lock and begin a transaction; for `SqliteWrite`.
 
         Args:
-            to_keep: False for one that will be rolled back, which a disk that failed does not mind.
+            will_commit: False for one that will be rolled back, which is possible even after a failed sync.
         """
         try:
-            self._lock.acquire(self._check_open if to_keep else self._open_anew)
+            self._lock.acquire(self._check_open if will_commit else self._reopen)
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
         try:
             return SqliteSession(
-                self._writer, self._known, cursor=self._cursor, seen=self._driver.version(self._writer)
+                self._writer, self._catalog, cursor=self._cursor, data_version=self._driver.version(self._writer)
             )
         except BaseException as error:
             self._give_up(error)
             raise
 
     def _check_open(self) -> None:
-        self._open_anew()
+        self._reopen()
         self._group.check()
 
-    def leave(self, step: SqliteSession, error: BaseException | None) -> None:
-        """Commit, or roll back for an `error`, and let the next writer in; for `SqliteWrite`."""
+    def leave(self, session: SqliteSession, error: BaseException | None) -> None:
+        """Commit, or roll back for an `error`, and release the write lock; for `SqliteWrite`."""
         if error is None:
             try:
-                if step.arriving:
-                    adds.let_wait(step)
-                step.write()
+                if session.staged:
+                    adds.write_staged(session)
+                session.write()
                 if self._is_strict:
-                    self._room.keep(self._log.pages)
+                    self._preallocator.keep(self._log.pages)
                 self._cursor.execute("COMMIT")
             except BaseException as failure:
                 self._give_up(failure)
                 raise
             try:
-                step.committed(seen=self._driver.version(self._writer))
-                if step.told:
+                session.committed(data_version=self._driver.version(self._writer))
+                if session.has_changes:
                     self._commits += 1
-                    self._group.note_commit()
+                    self._group.record_commit()
                 self._checkpoint_if_due()
             finally:
                 self._lock.release()
@@ -227,68 +230,68 @@ class SqliteStore:
             self._give_up(error)
 
     def _give_up(self, error: BaseException) -> None:
-        """Roll back and let the next one in; a failure of the library is raised as what it means."""
+        """Roll back and release the write lock; an error of the library is raised as ours."""
         self._cancel()
         if isinstance(error, self._driver.error):
             raise self._driver.translate(error, str(self._path)) from error
 
     def _cancel(self) -> None:
-        self._known.forget()
+        self._catalog.forget()
         self._lock.release()
 
     def within(self, connection: object) -> AbstractContextManager[SqliteTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.within`."""
-        raise InvalidRequestError("an sqlite: store has a connection of its own: leave `connection` out")
+        raise InvalidRequestError("an sqlite: store uses its own connection: leave `connection` out")
 
     @contextmanager
     def read(self) -> Iterator[SqliteTransaction]:
         """See `Store.read`."""
-        with self._snapshot() as step:
-            yield SqliteTransaction(step)
+        with self._snapshot() as session:
+            yield SqliteTransaction(session)
 
     @contextmanager
     def _snapshot(self) -> Iterator[SqliteSession]:
-        """All tasks as they are by now: nothing waits to be sorted in."""
+        """Enter a read transaction in which all adds are flushed."""
         if not self._is_open:
             with self._lock.threads:
-                self._open_anew()
+                self._reopen()
         if self._is_misplaced():
-            with self._unsaved() as step:
-                yield step
+            with self._unsaved() as session:
+                yield session
             return
         try:
-            with self._readers.glance() as step:
-                if not step.waits:
-                    yield step
+            with self._readers.snapshot() as session:
+                if not session.has_staged:
+                    yield session
                     return
-            if not self._sort_in():
-                with self._unsaved() as step:
-                    yield step
+            if not self._flush():
+                with self._unsaved() as session:
+                    yield session
                 return
-            with self._readers.glance() as step:
-                # What waits by now came after this look began; without it the file is as it was a moment before.
-                step.arrived = 0
-                yield step
+            with self._readers.snapshot() as session:
+                # Tasks staged by now were added after the read began: without them it is a snapshot of a moment ago.
+                session.staged_rows = 0
+                yield session
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
 
-    def _sort_in(self) -> bool:
-        """Sort in what waits; False when that can't be kept, as the disk is full or failed."""
+    def _flush(self) -> bool:
+        """Flush staged adds; False when that can't be committed, as the disk is full or failed."""
         try:
             with self.begin() as transaction:
-                transaction.sort_in()
+                transaction.flush()
         except StoreError:
             return False
         return True
 
     @contextmanager
     def _unsaved(self) -> Iterator[SqliteSession]:
-        """As it would be with all sorted in; nothing of it is written, and nobody else writes meanwhile."""
-        step = self.enter(to_keep=False)
+        """Flush staged adds in a write transaction that is rolled back at the end; no one else writes meanwhile."""
+        session = self.enter(will_commit=False)
         try:
-            adds.sort_in(step)
-            step.write()
-            yield step
+            adds.flush(session)
+            session.write()
+            yield session
         finally:
             self._cancel()
 
@@ -301,7 +304,7 @@ class SqliteStore:
         if self._durability == "strict":
             self._group.wait(ticket)
         else:
-            self._group.look(self._identity.glance)
+            self._group.check_files(self._identity.check_if_due)
 
     def check_room(self) -> None:
         """See `Store.check_room`."""
@@ -309,43 +312,41 @@ class SqliteStore:
             self._reserve.check()
 
     def make_room(self) -> bool:
-        """See `Store.make_room`. What the reserve leaves is turned into a log of full length at once, and into pages of
-        the file, before others can take it."""
+        """See `Store.make_room`. The freed part of the reserve becomes a log of full length at once, and pages of the
+        file, before other programs take it."""
         if not self._reserve.spend():
             return False
-        self.enter(to_keep=False)
+        self.enter(will_commit=False)
         try:
-            self._room.take_all()
+            self._preallocator.take_all()
         finally:
             self._cancel()
-        with self._lock.threads, self._lock.alone():
+        with self._lock.threads, self._lock.between_processes():
             self._fold_log()
         return True
 
-    # -- upkeep ---------------------------------------------------------------------------------------------------
+    # -- maintenance ----------------------------------------------------------------------------------------------
 
     def check(self) -> Check:
         """See `Store.check`."""
-        with self._snapshot() as step:
-            return check(step.connection)
+        with self._snapshot() as session:
+            return check(session.connection)
 
     def copy_to(self, path: Path, progress: Progress) -> None:
-        """Copy all of the file, as it is at one moment, into another file; see `backup.back_up`.
+        """Copy a snapshot of the file into another file; see `backup.back_up`.
 
-        Also while the file is not at its path any more: then nothing else is done in this process meanwhile.
+        Also works while the file is no longer at its path; then all writers of this process wait.
         """
         with self._lock.threads:
-            self._open_anew()
+            self._reopen()
         try:
             if self._is_misplaced():
                 with self._lock.threads:
                     self._driver.copy(self._writer, str(path), progress)
                 return
-            with self._readers.glance() as step:  # a reader like others: a fork waits for it, and knows of it
-                step.connection.execute(
-                    "SELECT count(*) FROM migrations"
-                ).fetchall()  # from here on nothing new is seen
-                self._driver.copy(step.connection, str(path), progress)
+            with self._readers.snapshot() as session:  # a reader of the pool, so that forks wait for it
+                session.connection.execute("SELECT count(*) FROM migrations").fetchall()  # fixes the snapshot
+                self._driver.copy(session.connection, str(path), progress)
         except self._driver.error as error:
             raise self._driver.translate(error, str(path)) from error
 
@@ -362,12 +363,12 @@ class SqliteStore:
             connections = self._readers.close()
             if self._ahead is not None:
                 self._ahead.close()
-            with self._lock.alone():
-                # SQLite would remove the log by its name, which may be another's by now; and on a full disk there is
-                # no room for a new one.
+            with self._lock.between_processes():
+                # SQLite would remove the log by its name, which may be another file by now; and on a full disk there is
+                # no space for a new one.
                 if self._is_misplaced() or self._reserve.is_spent:
                     self._driver.leave_log(self._writer)
-                # What can't be folded into the file stays in the log, and is read when the store is next opened.
+                # Commits that can't be folded into the file stay in the log, and are read at the next opening.
                 for connection in (*connections, self._writer):
                     with contextlib.suppress(self._driver.error):
                         connection.close()
@@ -377,10 +378,10 @@ class SqliteStore:
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def pause_for_fork(self, seconds: float) -> None:
-        """See `forking.Pausable`: no thread may be within SQLite."""
+        """See `forking.Pausable`: wait until no thread is inside SQLite."""
         ends_at = self._clock.monotonic() + seconds
         self._lock.pause_for_fork(seconds)
-        self._readers.hold(max(0.0, ends_at - self._clock.monotonic()))
+        self._readers.pause(max(0.0, ends_at - self._clock.monotonic()))
 
     def resume_after_fork(self) -> None:
         """See `forking.Pausable`."""
@@ -388,9 +389,9 @@ class SqliteStore:
         self._lock.resume_after_fork()
 
     def renew_after_fork(self) -> None:
-        """See `forking.Renewable`. The next call opens the file anew."""
+        """See `forking.Renewable`. The next call opens the file again."""
         was_free = self._lock.renew_after_fork()
-        connections, are_all = self._readers.take_over()
+        connections, are_all = self._readers.renew_after_fork()
         if hasattr(self, "_signals"):  # not while another thread was opening the store
             self._signals.renew_after_fork()
         if self._is_open:
@@ -399,18 +400,18 @@ class SqliteStore:
             connections = (*connections, self._writer)
         INHERITED.add(self._driver, connections, is_whole=was_free and are_all)
 
-    def _open_anew(self) -> None:
-        """In the child of a fork, once it needs the store; no other thread may do so meanwhile."""
+    def _reopen(self) -> None:
+        """Open the file again in the child of a fork. The caller holds the lock between threads."""
         if self._is_open:
             return
         if self._closed:
             raise StoreUnavailableError(f"the store {self.url} was closed: open it again")
         if self._is_inherited and not self._path.exists():
-            raise StoreUnavailableError(f"{self._path} is gone since the fork: put it back, or open the store anew")
+            raise StoreUnavailableError(f"{self._path} is gone since the fork: put it back, or open the store again")
         self._open()
 
     def _is_misplaced(self) -> bool:
-        """Whether a file that is opened now by its path would be another than that which is open."""
+        """Whether the open files are no longer those at the store's path."""
         try:
             self._identity.check()
         except StoreUnavailableError:
@@ -428,10 +429,10 @@ class SqliteStore:
         return connection
 
     def _checkpoint_if_due(self) -> None:
-        """Fold the log into the file while no other process writes: the log then starts again from its beginning.
+        """Fold the log into the file if it is long enough, with the write lock held: it then starts from its beginning.
 
-        A reader may hold a part of it back; then the next attempt waits until the log has grown as much again. Where
-        the log is not synced with every commit, that begins beforehand, unless the disk falls behind.
+        A reader may keep a part of the log in use; then the next attempt comes when the log has grown as much again. A
+        `relaxed` store syncs the log first, in a thread (`SyncAhead`), unless the disk falls behind.
         """
         if self._is_checkpoint_due():
             self._fold_log()
@@ -443,13 +444,13 @@ class SqliteStore:
         self._pages_left = self._log.pages if held_back else 0
 
     def _checkpoint(self) -> Row | None:
-        """What became of it; None: it failed."""
-        for _ in range(MAX_TRIES):
+        """Return the result row of a checkpoint; None: it failed."""
+        for _ in range(MAX_CHECKPOINT_TRIES):
             try:
                 return self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             except self._driver.error as error:
-                # On a full disk what was committed stays in the log. After any other failure a second attempt might
-                # succeed over pages that the kernel has dropped.
+                # On a full disk the commits stay in the log. After any other failure a second attempt might succeed
+                # although the kernel has dropped pages.
                 if not isinstance(self._driver.translate(error, str(self._path)), StoreFullError):
                     self._group.fail(OSError(str(error)))
                     return None
@@ -458,7 +459,7 @@ class SqliteStore:
         return None
 
     def _is_checkpoint_due(self) -> bool:
-        if not self._log.is_told:
+        if not self._log.is_reported:
             return self._commits >= CHECKPOINT_COMMITS
         grown = self._log.pages - self._pages_left
         if grown < CHECKPOINT_PAGES:

@@ -1,4 +1,4 @@
-"""The `Transaction` protocol over one step: every verb in one line, each told in the module that does it."""
+"""The `Transaction` protocol over one session: each verb calls the module that implements it."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -33,24 +33,24 @@ _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
 class SqliteTransaction:
     """See `Transaction`."""
 
-    def __init__(self, step: SqliteSession) -> None:
-        self._bare = step
+    def __init__(self, session: SqliteSession) -> None:
+        self._session = session
 
     @property
-    def _step(self) -> SqliteSession:
-        """For all but adds: by now nothing waits to be sorted in."""
-        step = self._bare
-        if step.waits:
-            adds.sort_in(step)
-        return step
+    def _flushed(self) -> SqliteSession:
+        """The session with all staged adds flushed; for all verbs but `add`."""
+        session = self._session
+        if session.has_staged:
+            adds.flush(session)
+        return session
 
     def _at(self, now: Instant) -> SqliteSession:
-        self._bare.now = now
-        return self._step
+        self._session.now = now
+        return self._flushed
 
-    def sort_in(self) -> None:
-        """Let nothing wait: see `arriving`."""
-        adds.sort_in(self._bare)
+    def flush(self) -> None:
+        """Move all staged adds to the tasks (ADR 21)."""
+        adds.flush(self._session)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -58,38 +58,38 @@ class SqliteTransaction:
         return admin.put_queue(self._at(now), spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
-        return self._step.queue(name).spec
+        return self._flushed.queue(name).spec
 
     def queues(self) -> list[QueueSpec]:
-        return admin.all_queues(self._step)
+        return admin.all_queues(self._flushed)
 
     def delete_queue(self, name: str) -> int:
-        return admin.delete_queue(self._step, name)
+        return admin.delete_queue(self._flushed, name)
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        return admin.set_paused(self._step, queue, paused)
+        return admin.set_paused(self._flushed, queue, paused)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
-        admin.set_storage_limit(self._step, limit_bytes)
+        admin.set_storage_limit(self._flushed, limit_bytes)
 
     def storage(self) -> Storage:
-        return admin.storage(self._bare.connection)
+        return admin.storage(self._session.connection)
 
     # -- producers and workers ------------------------------------------------------------------------------------
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        step = self._bare
-        step.now = now
-        adds.check_adds(step, queue, tasks, now=now)
-        if (arrived := adds.arrive(step, queue, tasks, now=now)) is not None:
-            return arrived
-        return adds.add(self._step, queue, tasks, now=now)
+        session = self._session
+        session.now = now
+        adds.check_adds(session, queue, tasks, now=now)
+        if (staged := adds.stage(session, queue, tasks, now=now)) is not None:
+            return staged
+        return adds.add(self._flushed, queue, tasks, now=now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        step = self._at(now)
-        if (exchanged := lease_ends.exchange_one(step, queue, (), request, now=now)) is not None:
+        session = self._at(now)
+        if (exchanged := lease_ends.exchange_one(session, queue, (), request, now=now)) is not None:
             return exchanged[1]
-        return leases.lease(step, queue, request, now=now)
+        return leases.lease(session, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
         return lease_ends.renew(self._at(now), queue, renewals, now=now)
@@ -105,10 +105,10 @@ class SqliteTransaction:
     ) -> tuple[Sequence[Deleted | None], Granted]:
         return lease_ends.exchange(self._at(now), queue, deletions, request, now=now)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        step = self._at(now)
-        settled = rows.settle(step, step.open_queue(queue), now=now, limit=limit)
-        return list(settled.expired), settled.horizon is not None
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        session = self._at(now)
+        expiry = rows.expire_due(session, session.open_queue(queue), now=now, limit=limit)
+        return list(expiry.expired), expiry.horizon is not None
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -136,7 +136,7 @@ class SqliteTransaction:
             self._at(now), queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reads ----------------------------------------------------------------------------------------------------
 
     def peek(
         self,
@@ -150,8 +150,8 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        look = reads.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._at(now), queue, look)
+        request = reads.PeekRequest(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._at(now), queue, request)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._at(now), queue, tags, now=now)
@@ -166,9 +166,9 @@ class SqliteTransaction:
         return reads.upcoming(self._at(now), queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        self._step.write_samples()
-        row = self._step.queue(queue)
-        return statistics.read_samples(self._step.connection, queue, row.id, after=after, limit=limit)
+        self._flushed.write_samples()
+        row = self._flushed.queue(queue)
+        return statistics.read_samples(self._flushed.connection, queue, row.id, after=after, limit=limit)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)
@@ -179,7 +179,7 @@ class SqliteTransaction:
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
-        return worker_verbs.seen(self._step, workers)
+        return worker_verbs.seen(self._flushed, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
@@ -190,31 +190,31 @@ class SqliteTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)
 
-    # -- moving a queue to another store, repeats -----------------------------------------------------------------
+    # -- transfer, idempotency ------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         return transfer.restore(self._at(now), queue, tasks, now=now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return transfer.held_names(self._step, queue, after=after, limit=limit, now=now)
+        return transfer.held_names(self._flushed, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
         transfer.hold_names(self._at(now), queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
-        transfer.set_moved(self._step, queue, to)
+        transfer.set_moved(self._flushed, queue, to)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
-        return idempotency.answer_of(self._bare, call, now=now)
+        return idempotency.answer_of(self._session, call, now=now)
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        idempotency.note_answer(self._bare, call, answer)
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        idempotency.record_answer(self._session, call, answer)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return idempotency.last_answer(self._bare, session)
+        return idempotency.last_answer(self._session, session)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        idempotency.keep_answer(self._bare, session, number, answer, now=now)
+        idempotency.keep_answer(self._session, session, number, answer, now=now)

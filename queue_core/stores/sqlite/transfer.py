@@ -1,4 +1,4 @@
-"""The verbs that move a queue to or from another store: tasks as they were, names that are held, the fence."""
+"""The transfer verbs, for moving a queue to or from another store: restore tasks, hold names, mark a queue as moved."""
 
 from collections.abc import Sequence
 
@@ -21,35 +21,35 @@ _HOLD = (
 )
 
 
-def restore(step: SqliteSession, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
+def restore(session: SqliteSession, name: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
-    queue = step.queue(name)
-    step.told = True
+    queue = session.queue(name)
+    session.has_changes = True
     outcomes: list[Added] = []
     kept: list[StoredTask] = []
     named: dict[str, int] = {}
     for moved in tasks:
         if moved.name is not None:
-            taken = refusal_of_name(step.connection, queue, moved.name, now=now)
+            taken = refusal_of_name(session.connection, queue, moved.name, now=now)
             if moved.name in named or taken is not None:
                 outcomes.append(Added(moved.name, taken or "exists"))
                 continue
-            named[moved.name] = step.next_id
-        task = semantics.restore(moved, task_id=step.next_id, queue=name, now=now)
+            named[moved.name] = session.next_id
+        task = semantics.restore(moved, task_id=session.next_id, queue=name, now=now)
         kept.append(task)
         outcomes.append(Added(task.shown_name, "added", task.state is TaskState.READY))
-        step.next_id += 1
-    _insert(step, queue, kept)
+        session.next_id += 1
+    _insert(session, queue, kept)
     if named:
-        give_names(step.connection, queue, list(named.items()), now=now)
+        give_names(session.connection, queue, list(named.items()), now=now)
     return outcomes
 
 
-def _insert(step: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
+def _insert(session: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]) -> None:
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
-        tag = step.tag_id(queue, task.tag)
-        step.counts.change(queue.whole, tag, ((GAUGE_OF_STATE[task.state], 1), (ADDED, 1)))
+        tag = session.tag_id(queue, task.tag)
+        session.counts.change(queue.whole, tag, ((GAUGE_OF_STATE[task.state], 1), (ADDED, 1)))
         is_long = len(task.payload) > LONG_PAYLOAD_BYTES
         rows.append(
             (
@@ -70,31 +70,31 @@ def _insert(step: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]) -
                 None if is_long else task.payload,
             )
         )
-    step.connection.executemany(_INSERT, rows)
-    step.connection.executemany(
+    session.connection.executemany(_INSERT, rows)
+    session.connection.executemany(
         "INSERT INTO payloads VALUES (?, ?)",
         [(task.id, task.payload) for task in tasks if len(task.payload) > LONG_PAYLOAD_BYTES],
     )
 
 
-def held_names(step: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
+def held_names(session: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
     """See `Transaction.held_names`."""
-    queue = step.queue(name)
-    rows = step.connection.execute(_HELD, (queue.id, after or "", now, limit)).fetchall()
+    queue = session.queue(name)
+    rows = session.connection.execute(_HELD, (queue.id, after or "", now, limit)).fetchall()
     return [HeldName(row[0], Instant(row[1])) for row in rows]
 
 
-def hold_names(step: SqliteSession, name: str, names: Sequence[HeldName], *, now: Instant) -> None:
+def hold_names(session: SqliteSession, name: str, names: Sequence[HeldName], *, now: Instant) -> None:
     """See `Transaction.hold_names`."""
-    queue = step.queue(name)
-    step.told = True
-    step.connection.executemany(_HOLD, [(queue.id, held.name, held.until) for held in names if held.until > now])
+    queue = session.queue(name)
+    session.has_changes = True
+    session.connection.executemany(_HOLD, [(queue.id, held.name, held.until) for held in names if held.until > now])
 
 
-def set_moved(step: SqliteSession, name: str, to: str) -> None:
-    """See `Transaction.set_moved`. Every process learns of it, as the catalog's revision rises."""
-    queue = step.queue(name)
+def set_moved(session: SqliteSession, name: str, to: str) -> None:
+    """See `Transaction.set_moved`. The catalog's revision rises, so that every process sees it."""
+    queue = session.queue(name)
     if queue.spec.moved_to != to:
-        step.told = True
-        step.connection.execute("UPDATE queues SET moved_to = ? WHERE id = ?", (to, queue.id))
-        step.catalog_changed()
+        session.has_changes = True
+        session.connection.execute("UPDATE queues SET moved_to = ? WHERE id = ?", (to, queue.id))
+        session.catalog_changed()

@@ -1,6 +1,6 @@
-"""Make commits survive a power cut, many with one sync, and keep room on the disk for those that finish tasks.
+"""The write-ahead log: sync commits to the disk, many at once, and reserve disk space for those that finish tasks.
 
-After a failed sync nobody is told that anything is durable again: the kernel may have dropped what it could not write.
+After a failed sync nothing is acknowledged as durable any more: the kernel may have dropped what it could not write.
 """
 
 import contextlib
@@ -16,16 +16,19 @@ from queue_core.errors import StoreFullError, StoreUnavailableError
 from queue_core.store import Ticket
 
 FEWEST_PAGES = 16
-"""A log that is shorter, of a program that adds a few tasks and ends, is left as it is."""
+"""The log is preallocated once it has so many pages; a program that adds a few tasks and ends leaves a short one."""
 SPARE_PAGES = 8
-"""More than most commits take."""
+"""Pages that must be left for the next commit, more than most take."""
 LOG_HEAD_BYTES = 32
 FRAME_HEAD_BYTES = 24
 RESERVE_BYTES = 12 << 20
+"""Disk space reserved for commits that finish tasks."""
 RESERVE_LOG_BYTES = 5 << 20
-"""A log of full length (`CHECKPOINT_PAGES`) takes 4.2 million bytes."""
+"""The part of the reserve freed first: a log of full length (`CHECKPOINT_PAGES`) takes 4.2 million bytes."""
 RESERVE_PIECE_BYTES = 1 << 20
+"""The part freed each time after that."""
 RESERVE_RETRY_SECONDS = 1.0
+"""Time between two attempts to refill the reserve."""
 
 
 class Syncer(Protocol):
@@ -35,10 +38,7 @@ class Syncer(Protocol):
         """Return when everything written before the call survives a power cut. Raises `OSError`."""
 
     def grow(self, size_bytes: int) -> None:
-        """Fill the file up to that size with zeros, unless it is as long. Only while nobody else writes.
-
-        Raises `OSError`.
-        """
+        """Extend a shorter file with zeros to that size. Only while nobody else writes. Raises `OSError`."""
 
     def close(self) -> None:
         """Release the file."""
@@ -48,7 +48,7 @@ OpenSyncer = Callable[[Path], Syncer]
 
 
 class FileSyncer:
-    """Syncs a file through a descriptor of its own: SQLite's lock need not be held meanwhile."""
+    """Syncs a file through its own descriptor, so that SQLite's lock need not be held meanwhile."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ class FileSyncer:
 
 
 class NoSyncer:
-    """Leaves it to the kernel when to write: what a test of power cuts must find out."""
+    """Never syncs: a test of power cuts must detect it."""
 
     def __init__(self, path: Path) -> None:
         pass
@@ -82,16 +82,16 @@ class NoSyncer:
 
 
 class WalPreallocator:
-    """Keeps room in the log for the commits to come.
+    """Preallocates the log for the commits to come.
 
-    A sync after which a file has grown takes twice as long: its size must be written too. So the log grows by as much
-    again when it is nearly full, once for many commits. Zeros at its end are no frames to SQLite, whoever finds them.
+    A sync of a file that has grown takes twice as long, as its size must be written too. So the log is doubled when it
+    is nearly full, once for many commits. SQLite does not take zeros at its end for frames.
     """
 
     def __init__(self, syncer: Syncer, most_pages: int, *, page_bytes: int) -> None:
         """Args:
-        most_pages: about as many as it has when SQLite begins anew from its start.
-        page_bytes: the file's, whoever made it.
+        most_pages: pages of the log at a checkpoint, about.
+        page_bytes: the page size of the file.
         """
         self._syncer = syncer
         self._frame_bytes = FRAME_HEAD_BYTES + page_bytes
@@ -99,11 +99,11 @@ class WalPreallocator:
         self._pages = 0
 
     def take_all(self) -> None:
-        """Make the log as long as it gets. As `keep`, only within a write transaction."""
+        """Extend the log to its full length. As `keep`, only within a write transaction."""
         self._grow(self._most_pages)
 
     def keep(self, used_pages: int) -> None:
-        """Grow if it is time. Only within a write transaction: SQLite keeps everybody else off the log meanwhile."""
+        """Extend the log if it is nearly full. Only within a write transaction, when nobody else writes to the log."""
         if used_pages < FEWEST_PAGES or used_pages + SPARE_PAGES <= self._pages or self._pages >= self._most_pages:
             return
         self._grow(min(2 * used_pages, self._most_pages))
@@ -113,41 +113,40 @@ class WalPreallocator:
         try:
             self._syncer.grow(LOG_HEAD_BYTES + self._pages * self._frame_bytes)
         except OSError:
-            self._pages = self._most_pages  # no room: the transaction finds out whether there is enough for it
+            self._pages = self._most_pages  # a full disk: the transaction may still fit into what is left
 
 
 class GroupSync:
     """Numbers commits and makes them durable; one sync serves every commit that ended before it began."""
 
-    def __init__(self, syncer: Syncer, path: Path, *, look: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, syncer: Syncer, path: Path, *, check_files: Callable[[], None] = lambda: None) -> None:
         """Args:
-        look: raises `StoreUnavailableError` while the files that were synced are not those at the store's path.
+        check_files: raises `StoreUnavailableError` while the synced files are not those at the store's path.
         """
         self._syncer = syncer
         self._path = path
-        self._look = look
+        self._check_files = check_files
         self._is_misplaced = False
         self._lock = RLock()
-        self._ended = Condition(self._lock)  # a sync has; entered by its lock: 0.12 us, and not 0.20
+        self._ended = Condition(self._lock)  # notified at the end of a sync; entered by its lock: 0.12 us, not 0.20
         self._committed = 0
         self._durable = 0
         self._busy = False
         self._failure: OSError | None = None
 
-    def note_commit(self) -> Ticket:
-        """Number a commit that has just ended. One caller at a time: whoever holds the right to write."""
+    def record_commit(self) -> Ticket:
+        """Number a commit that has just ended; only the holder of the write lock may call it."""
         self._committed += 1
         return Ticket(self._committed)
 
     def last(self) -> Ticket:
-        """The number of the last commit."""
+        """Return the number of the last commit."""
         return Ticket(self._committed)
 
     def check(self) -> None:
-        """Raise `StoreUnavailableError` once a sync has failed, and while the files are not where they belong: what
-        follows could not be kept either."""
+        """Raise `StoreUnavailableError` once a sync has failed, and while the files are not at the store's path."""
         if self._is_misplaced:
-            self._look()
+            self._check_files()
             self._is_misplaced = False
         if self._failure is not None:
             raise StoreUnavailableError(
@@ -155,22 +154,22 @@ class GroupSync:
                 "mend the disk and open the store again"
             )
 
-    def look(self, look: Callable[[], None]) -> None:
-        """Look after the files; from now on `check` raises until they are back. Raises `StoreUnavailableError`."""
+    def check_files(self, check: Callable[[], None]) -> None:
+        """Run `check`; if it raises `StoreUnavailableError`, `self.check` raises too until the files are back."""
         try:
-            look()
+            check()
         except StoreUnavailableError:
             self._is_misplaced = True
             raise
 
     def fail(self, failure: OSError) -> None:
-        """Acknowledge nothing more: what was written may be lost though a later sync would say otherwise."""
+        """Acknowledge nothing more: what was written may be lost although a later sync succeeds."""
         with self._lock:
             self._failure = self._failure or failure
             self._ended.notify_all()
 
     def wait(self, ticket: Ticket) -> None:
-        """Return when the commit is durable: by a sync of one's own, or of another thread."""
+        """Return when the commit is durable: by a sync of this thread or of another."""
         while self._durable < ticket:
             with self._lock:
                 while self._busy and self._durable < ticket:
@@ -180,14 +179,14 @@ class GroupSync:
                 self.check()
                 self._busy = True
                 covered = self._committed
-            self._lead(covered)
+            self._sync(covered)
 
-    def _lead(self, covered: int) -> None:
+    def _sync(self, covered: int) -> None:
         durable = 0
         failure: OSError | None = None
         try:
             self._syncer.sync()
-            self.look(self._look)
+            self.check_files(self._check_files)
             durable = covered
         except OSError as error:
             failure = error
@@ -204,22 +203,21 @@ class GroupSync:
 
 
 class SyncAhead:
-    """Has the log of a `relaxed` store written to the disk while transactions go on.
+    """Syncs the log of a `relaxed` store in a thread, before a checkpoint, which then has little left to wait for.
 
-    A checkpoint must wait until all of it is there, and then finds little left. One caller at a time: whoever holds the
-    right to write.
+    Only the holder of the write lock may call it.
     """
 
     def __init__(self, syncer: Syncer, failed: Callable[[OSError], None]) -> None:
         """Args:
-        failed: told, in another thread, of a sync that failed.
+        failed: called, in another thread, when a sync failed.
         """
         self._syncer = syncer
         self._failed = failed
         self._thread: Thread | None = None
 
     def is_over(self) -> bool:
-        """Begin a sync, unless one is under way; whether the one begun last has ended. It is then forgotten."""
+        """Begin a sync unless one is under way; return whether it has ended: the next call then begins another."""
         if self._thread is None:
             self._thread = Thread(target=self._sync, name="towline-sync-ahead", daemon=True)
             self._thread.start()
@@ -241,8 +239,7 @@ class SyncAhead:
 
 
 def open_beside(path: Path, store: Path) -> int:
-    """A descriptor of a file beside the store's; a new one gets the mode and the owner that the store's file has, as
-    SQLite does with its own. Raises `OSError`."""
+    """Open a file beside the store's; a new one gets its mode and owner, as SQLite's own files do. Raises `OSError`."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -253,7 +250,7 @@ def open_beside(path: Path, store: Path) -> int:
         return descriptor
     os.fchmod(descriptor, found.st_mode & 0o666)
     if os.geteuid() == 0:
-        with contextlib.suppress(OSError):  # root of a container may not; it then owns all of them
+        with contextlib.suppress(OSError):  # a container's root may not; it then owns all of them
             os.fchown(descriptor, found.st_uid, found.st_gid)
     return descriptor
 
@@ -268,18 +265,16 @@ def sync_folder(path: Path) -> None:
 
 
 class Reserve:
-    """Keeps room on the disk for what finishes tasks, so that a full disk refuses adds and nothing else.
+    """Reserves disk space for the commits that finish tasks, so that a full disk refuses only adds. Thread-safe.
 
-    A file beside the store's holds it, and is cut when the disk is full: first by what a log of full length takes,
-    which then begins anew from its start again and again; later, piece by piece, by the few pages that the store's file
-    grows without adds. A disk that is too small for it has none: when full it refuses whatever needs room.
-
-    Any thread may use it.
+    A file beside the store's holds the space, and is truncated when the disk is full: first by the size of a full log,
+    which checkpoints then reuse; later, piece by piece, for the few pages that the store's file grows without adds. On
+    a disk that is too small there is no reserve: when it is full, every change fails.
     """
 
     def __init__(self, path: Path, clock: Clock) -> None:
         """Args:
-        path: of the store's file.
+        path: the store's file.
         """
         self._store = path
         self._path = path.with_name(path.name + "-reserve")
@@ -287,20 +282,17 @@ class Reserve:
         self._lock = Lock()
         self._tried_at = 0.0
         self.is_spent = False
-        """Whether the disk was full, and is for all that is known."""
+        """Whether the disk was full and the reserve has not been refilled since."""
 
     def take(self) -> None:
-        """Take the room unless it was taken before. A part of it that is there was spent, by whatever process."""
+        """Reserve the space unless that was done before. A shorter file has been spent, maybe by another process."""
         left = self._left()
         if left < RESERVE_BYTES:
             self.is_spent = self._path.exists()
             self._refill()
 
     def spend(self) -> bool:
-        """Give a part of the room back to the disk, which is full; whether there was any, and another try is worth it.
-
-        At once: others wait for room as well.
-        """
+        """Free a part of the reserve on a full disk; return whether there was any. Retry at once, before others do."""
         with self._lock:
             left = self._left()
             if not left:
@@ -315,7 +307,7 @@ class Reserve:
             return True
 
     def check(self) -> None:
-        """Raise `StoreFullError` while there is no room for the reserve; tried once a second."""
+        """Raise `StoreFullError` while the reserve can't be refilled; tries every `RESERVE_RETRY_SECONDS`."""
         if not self.is_spent:
             return
         with self._lock:
@@ -327,7 +319,7 @@ class Reserve:
                 raise StoreFullError(
                     f"the disk of {self._store} is full: tasks are leased, released and deleted, but none are added "
                     f"until {format_bytes(RESERVE_BYTES)} are free; nothing was changed: free disk space and try again",
-                    is_alone=True,
+                    affects_only_caller=True,
                 )
 
     def _left(self) -> int:
@@ -337,11 +329,11 @@ class Reserve:
             return 0
 
     def _refill(self) -> None:
-        """Take the room again, all of it or nothing."""
+        """Reserve the space again, all of it or nothing."""
         try:
             descriptor = open_beside(self._path, self._store)
         except OSError:
-            return  # nothing new may be made here: as without a reserve
+            return  # no file can be made here: go on without a reserve
         left = os.fstat(descriptor).st_size
         try:
             os.posix_fallocate(descriptor, 0, RESERVE_BYTES)
@@ -350,6 +342,6 @@ class Reserve:
             with contextlib.suppress(OSError):
                 os.ftruncate(descriptor, left)
             if not self.is_spent:
-                self._path.unlink(missing_ok=True)  # too small a disk, or a file system that can't
+                self._path.unlink(missing_ok=True)  # the disk is too small, or the file system can't reserve
         finally:
             os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The right to write to a store's file: of one thread of one process at a time, in a transaction of SQLite."""
+"""The lock of a store's writers: one thread of one process at a time, in a transaction of SQLite."""
 
 import contextlib
 import fcntl
@@ -14,16 +14,15 @@ from queue_core.stores.sqlite.wal import open_beside
 
 
 class WriteLock:
-    """Three locks, taken in this order and released in reverse: between the threads of this process, between the
-    processes that have the file open, and SQLite's own, which is a transaction.
+    """Three locks in one, in this order: between threads, between processes, and SQLite's, which is a transaction.
 
-    The one between processes is the kernel's: fair enough, free of polling, and gone with its holder. SQLite's own
-    busy handler polls, and lets some starve.
+    The lock between processes is the kernel's (`flock`): fair enough, free of polling, and released when its holder
+    dies. SQLite's own busy handler polls, and lets some writers starve.
     """
 
     def __init__(self, path: Path) -> None:
         """Args:
-        path: of the store's file; the lock between processes is a small file beside it.
+        path: the store's file; the lock between processes is a small file beside it.
         """
         self._path = path
         self._threads = Lock()
@@ -33,7 +32,7 @@ class WriteLock:
 
     @property
     def threads(self) -> Lock:
-        """The first of the three alone: for whoever opens, closes or copies the file."""
+        """The lock between threads alone, held to open, close or copy the file."""
         return self._threads
 
     def open(self) -> None:
@@ -44,8 +43,8 @@ class WriteLock:
         except OSError as error:
             raise StoreReadOnlyError(f"can't write {path} ({error.strerror}): make the folder writable") from error
 
-    def begin_with(self, driver: Driver, writer: SqliteConnection, cursor: Cursor) -> None:
-        """Say on which connection transactions begin, once it is open."""
+    def set_writer(self, driver: Driver, writer: SqliteConnection, cursor: Cursor) -> None:
+        """Set the connection on which transactions begin, once it is open."""
         self._writer = driver, writer, cursor
 
     def close(self) -> None:
@@ -56,7 +55,7 @@ class WriteLock:
             self._descriptor = None
 
     def acquire(self, prepare: Callable[[], None]) -> None:
-        """Wait for all three; a failure releases those that were taken. Raises what `prepare` and the library raise.
+        """Take all three; after a failure none. Raises what `prepare` and the library raise.
 
         Args:
             prepare: called once no other thread of this process writes; may open the file.
@@ -73,7 +72,7 @@ class WriteLock:
             raise
 
     def release(self) -> None:
-        """Let the next one in; what was not committed is rolled back."""
+        """Release all three; a transaction that was not committed is rolled back."""
         try:
             if self._writer is not None:
                 driver, writer, _ = self._writer
@@ -89,8 +88,8 @@ class WriteLock:
                 self._threads.release()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep other processes from writing, without a transaction. Only with `threads` held."""
+    def between_processes(self) -> Iterator[None]:
+        """Hold the lock between processes, without a transaction. The caller holds `threads`."""
         assert self._descriptor is not None, "it was opened"
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
@@ -101,19 +100,19 @@ class WriteLock:
     # -- forks ----------------------------------------------------------------------------------------------------
 
     def pause_for_fork(self, seconds: float) -> None:
-        """Keep threads out, if that can be had within so many seconds."""
+        """Take the lock between threads, if that is possible within `seconds`."""
         self._is_held_for_fork = self._threads.acquire(timeout=seconds)
 
     def resume_after_fork(self) -> None:
-        """Let threads in again."""
+        """Release the lock between threads."""
         if self._is_held_for_fork:
             self._is_held_for_fork = False
             self._threads.release()
 
     def renew_after_fork(self) -> bool:
-        """In the child: begin anew. Returns whether no thread of the parent was writing.
+        """In the child: reset, and return whether no thread of the parent was writing.
 
-        The lock file is closed: through a copy of its descriptor a lock would outlive a parent that is killed.
+        The lock file is closed: the child's copy of its descriptor would keep the lock of a parent that is killed.
         """
         was_free = self._is_held_for_fork or not self._threads.locked()
         self._is_held_for_fork = False

@@ -1,6 +1,6 @@
-"""What many tasks coming and going leave behind: sizes and latencies, minute by minute, at a steady depth.
+"""Measure what steady churn leaves behind: sizes and latencies, minute by minute, at constant depth.
 
-Two processes add and exchange at a pace that leaves the engine time to clean up, which it does as it ships.
+Two processes add and exchange slowly enough that the engine, with its default settings, can clean up.
 """
 
 import multiprocessing
@@ -15,9 +15,9 @@ from queue_core.store import Deletion
 from queue_core.task import NewTask
 from tests.bench.driver import BATCH, WORKERS
 from tests.bench.measure import MeasurementFailedError
-from tests.bench.places import Engine, Place, new_place, opened, sizes
+from tests.bench.places import BenchStore, Engine, new_place, opened, sizes
 from tests.bench.record import stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 DEPTH = 100_000
 CHURN_BATCH = 10
@@ -28,16 +28,16 @@ ANSWER_SECONDS = 60.0
 COMPARED = ("add_p50", "add_p95", "exchange_p50", "exchange_p95", "table_bytes", "index_bytes")
 
 Taken = dict[str, list[float]]
-Meanwhile = Callable[[Place], AbstractContextManager[None]]
+Meanwhile = Callable[[BenchStore], AbstractContextManager[None]]
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Each minute's figures as `minute_<n>_...`; of the second and of the last also without the number."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return each minute's figures as `minute_<n>_...`; those of the second and last also without the number."""
     return churn(site, engine)
 
 
-def churn(site: Site, engine: Engine, *, in_last_third: Meanwhile = lambda _: nullcontext()) -> dict[str, float]:
-    """The same, with something else going on in the last third of the minutes."""
+def churn(site: BenchSite, engine: Engine, *, in_last_third: Meanwhile = lambda _: nullcontext()) -> dict[str, float]:
+    """Do the same with another activity in the last third of the minutes."""
     minutes = max(site.churn_minutes, 3)
     with new_place(site, engine) as place:
         _fill(place, DEPTH // site.divide_loads_by)
@@ -52,16 +52,16 @@ def churn(site: Site, engine: Engine, *, in_last_third: Meanwhile = lambda _: nu
     return figures
 
 
-def _fill(place: Place, tasks: int) -> None:
+def _fill(place: BenchStore, tasks: int) -> None:
     with closing(opened(place)) as queue:
         for _ in range(tasks // BATCH):
             queue.add([NewTask(stamped_payload())] * BATCH)
 
 
 class _Churners:
-    """Two processes that add ten tasks and exchange ten, over and over, and tell once a minute how long each took."""
+    """Two processes that repeatedly add ten tasks and exchange ten, and report once a minute how long each took."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BenchStore) -> None:
         self._place = place
         self._number = 0
         context = multiprocessing.get_context("spawn")
@@ -84,8 +84,8 @@ class _Churners:
             child.join()
             pipe.close()
 
-    def minute(self, site: Site) -> dict[str, float]:
-        """Let them run for a minute (a tenth of it in a quick run); seconds and bytes."""
+    def minute(self, site: BenchSite) -> dict[str, float]:
+        """Run them for a minute (a tenth of it in a quick run); return seconds and bytes."""
         seconds = MINUTE_SECONDS / site.divide_loads_by
         for pipe in self._pipes:
             pipe.send(seconds)
@@ -99,7 +99,7 @@ class _Churners:
             row |= {f"{verb}_p50": cuts[9], f"{verb}_p95": cuts[18]}
         row |= sizes(self._place)
         self._number += 1
-        print(f"  minute {self._number}: {_told(row)}", flush=True)
+        print(f"  minute {self._number}: {_row_figures(row)}", flush=True)
         return row
 
 
@@ -113,7 +113,7 @@ def _answer(pipe: Connection, seconds: float) -> Taken:
     return taken
 
 
-def _churn(place: Place, pipe: Connection) -> None:
+def _churn(place: BenchStore, pipe: Connection) -> None:
     with closing(opened(place)) as queue:
         finished: Sequence[Deletion] = ()
         while True:
@@ -135,7 +135,7 @@ def _churn(place: Place, pipe: Connection) -> None:
             pipe.send(taken)
 
 
-def _told(row: Mapping[str, float]) -> str:
+def _row_figures(row: Mapping[str, float]) -> str:
     shown = []
     for name, value in row.items():
         if name.endswith("bytes"):

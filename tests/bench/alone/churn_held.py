@@ -1,23 +1,23 @@
-"""The same churn while, in its last third, somebody keeps a transaction open: no row that dies can be cleaned up then.
+"""Measure churn while a transaction is open in its last third, so that dead rows can't be cleaned up.
 
-What that does is told, not bounded: it is the engine's nature, and the remedy is to end that transaction.
+The result is reported without a bar: the engine works so, and the remedy is to end that transaction.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 
 from tests.bench.alone.churn import churn
-from tests.bench.places import Engine, Place
-from tests.bench.site import Site
+from tests.bench.places import BenchStore, Engine
+from tests.bench.site import BenchSite
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """As `churn.measure`."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """See `churn.measure`."""
     return churn(site, engine, in_last_third=_open_transaction)
 
 
 @contextmanager
-def _open_transaction(place: Place) -> Iterator[None]:
+def _open_transaction(place: BenchStore) -> Iterator[None]:
     import psycopg
 
     with closing(psycopg.connect(place.url)) as connection:

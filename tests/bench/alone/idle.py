@@ -1,4 +1,4 @@
-"""What Towline costs when there is nothing to do, and how soon a new worker has its first task."""
+"""Measure the cost of an idle Towline, and how soon a new worker has its first task."""
 
 import statistics
 import time
@@ -17,7 +17,7 @@ from tests.bench.alone.served import (
 from tests.bench.measure import await_records
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE, RECORD, stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 SETTLE_SECONDS = 5.0
 WATCH_SECONDS = 10.0
@@ -25,12 +25,12 @@ WORKER_STARTS = 5
 POOLS = ("parse", "render", "mail")
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Share of a core and bytes of an idle `towline up` with three empty pools; seconds from start to first lease."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return core share and bytes of an idle `towline up` with three pools, and seconds from start to first lease."""
     return _up(site, engine) | _worker_start(site, engine)
 
 
-def _up(site: Site, engine: Engine) -> dict[str, float]:
+def _up(site: BenchSite, engine: Engine) -> dict[str, float]:
     home = site.new_directory("up")
     file = home / "towline.yaml"
     pools = "".join(
@@ -51,8 +51,8 @@ def _up(site: Site, engine: Engine) -> dict[str, float]:
         }
 
 
-def _worker_start(site: Site, engine: Engine) -> dict[str, float]:
-    """A task waits; from the start of the command to the start of its handler, which is just after the lease."""
+def _worker_start(site: BenchSite, engine: Engine) -> dict[str, float]:
+    """Return the time from a worker's start command to its first handler call, just after the lease."""
     taken = []
     with (
         new_place(site, engine) as place,

@@ -1,4 +1,4 @@
-"""Two servers on one store: from an add at the one to the lease of a worker that waits at the other."""
+"""Measure the time from an add at one server to the lease at another over the same store."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from tests.bench.alone.served import serving
 from tests.bench.alone.wake_up import wake_up_seconds
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Medians in seconds: from server to server, and, to compare, through one server alone."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return medians in seconds: from server to server, and through one server for comparison."""
     with (
         new_place(site, engine) as place,
         serving(site, place) as first,

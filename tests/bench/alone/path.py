@@ -1,26 +1,26 @@
-"""What has no peer on the whole path: how adds of many connections share syncs, and a worker's round trips a task."""
+"""Measure the whole path: how adds of many connections share syncs, and a worker's round trips per task."""
 
 from collections.abc import Mapping
 from contextlib import closing
 
 from queue_core.connect import open_queue
 from queue_core.task import NewTask
-from tests.bench.alone.served import Served, serving, working
+from tests.bench.alone.served import ServedTowline, serving, working
 from tests.bench.driver import BATCH
 from tests.bench.load import add_request, run_load
 from tests.bench.measure import await_records
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE, recorded, stamped_payload
 from tests.bench.relay import relaying
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 LOAD_SECONDS = 5.0
 CONNECTIONS = 64
 TASKS = 3_000
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Adds a second over 1 and 64 connections, and requests a worker makes for each task it does."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return adds a second over 1 and 64 connections, and a worker's requests per task."""
     with new_place(site, engine) as place, serving(site, place) as served:
         open_queue(served.url, QUEUE).close()
         figures = {
@@ -33,14 +33,14 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     return figures
 
 
-def _adds(served: Served, connections: int, site: Site) -> float:
+def _adds(served: ServedTowline, connections: int, site: BenchSite) -> float:
     request = add_request(served.address, QUEUE, stamped_payload())
     seconds = LOAD_SECONDS / site.divide_loads_by
     return run_load(served.address, request, connections=connections, seconds=seconds).per_second
 
 
-def _round_trips(served: Served, site: Site) -> float:
-    """One worker over a full queue; what it asks before its first task and after its last is left out."""
+def _round_trips(served: ServedTowline, site: BenchSite) -> float:
+    """Run one worker over a full queue; ignore requests before its first task and after its last."""
     tasks = max(TASKS // site.divide_loads_by // BATCH, 2) * BATCH
     recording = site.new_directory("record") / "started"
     with (

@@ -1,4 +1,4 @@
-"""What 300 pools with nothing to do cost: the share of a core of `towline up`, and the CPU time of its commands."""
+"""Measure the cost of 300 idle pools: core share of `towline up`, and CPU time of its commands."""
 
 import os
 import resource
@@ -11,7 +11,7 @@ from typing import Final
 from tests.bench.alone.served import ROOT, TOWLINE, cpu_share, serving
 from tests.bench.measure import MeasurementFailedError
 from tests.bench.places import Engine, new_place
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 POOLS: Final = 300
 SETTLE_SECONDS: Final = 15.0
@@ -19,10 +19,10 @@ WATCH_SECONDS: Final = 20.0
 COMMANDS: Final = (("top", "--once"), ("plan",), ("pools",), ("workers",), ("why", "p7"), ("check",))
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Share of a core of an idle `towline up` with 300 empty pools, each with a queue of its own; seconds per command.
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return the core share of an idle `towline up` with 300 pools and queues, and CPU seconds per command.
 
-    CPU seconds, not those of a wall clock: other programs of the machine take no part in them.
+    CPU seconds don't depend on the machine's other programs as wall-clock seconds do.
     """
     home = site.new_directory("pools")
     file = home / "towline.yaml"
@@ -45,7 +45,7 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
 
 
 def _command_seconds(home: Path, url: str, command: Sequence[str]) -> float:
-    """CPU time of one command beside the settings file."""
+    """Return the CPU time of one command beside the settings file."""
     before = _children_seconds()
     environment = {**os.environ, "TOWLINE_URL": url, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([*TOWLINE, *command], cwd=home, env=environment, capture_output=True, check=False)

@@ -1,7 +1,6 @@
-"""What more pending tasks, or more tags, cost: the same verbs on a small and a large store, taken in turns.
+"""Measure the cost of more pending tasks or tags: the same verbs on a small and a large store, by turns.
 
-Without syncs (`relaxed`), whose time would hide the rest; and the memory of a server on either store, where it holds
-the store itself.
+Without syncs (`relaxed`), whose time would hide the rest; and a server's memory on either store.
 """
 
 import statistics
@@ -14,9 +13,9 @@ from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.bench.alone.served import resident_bytes, serving
-from tests.bench.places import Engine, Place, new_place, opened
+from tests.bench.places import BenchStore, Engine, new_place, opened
 from tests.bench.record import QUEUE, stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 FEW, MANY, TAGS = 10_000, 1_000_000, 100_000
 SAMPLES = 300
@@ -26,15 +25,15 @@ TAG = "tag-0"
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """A store to fill: how many tasks over how many tags (0: untagged)."""
+    """A store's size: how many tasks over how many tags (0: untagged)."""
 
     name: str
     tasks: int
     tags: int = 0
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """Medians in seconds of `stats`, `add`, `lease` and `delete`, and resident bytes of a server, by store."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return medians in seconds of `stats`, `add`, `lease` and `delete`, and a server's resident bytes, by store."""
     divisor = site.divide_loads_by
     figures: dict[str, float] = {}
     pairs = (
@@ -53,7 +52,7 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
     return figures
 
 
-def _fill(place: Place, depth: Depth) -> None:
+def _fill(place: BenchStore, depth: Depth) -> None:
     payload = stamped_payload()
     with closing(opened(place)) as queue:
         for first in range(0, depth.tasks, FILL_BATCH):
@@ -65,8 +64,8 @@ def _tag(depth: Depth, number: int) -> str | None:
     return f"tag-{number % depth.tags}" if depth.tags else None
 
 
-def _verbs(places: Mapping[Depth, Place]) -> dict[str, float]:
-    """Both stores take turns, so that whatever else the machine does falls on both."""
+def _verbs(places: Mapping[Depth, BenchStore]) -> dict[str, float]:
+    """Measure both stores by turns, so that other load on the machine affects both."""
     taken: dict[str, list[float]] = {}
     queues = {depth: opened(place) for depth, place in places.items()}
     try:
@@ -81,7 +80,7 @@ def _verbs(places: Mapping[Depth, Place]) -> dict[str, float]:
 
 
 def _sample(queue: Queue, tag: str | None) -> dict[str, float]:
-    """Each verb once; the store is as deep afterwards as before."""
+    """Call each verb once; the store's depth is unchanged afterwards."""
     tags = ANY if tag is None else TagFilter.of(tag)
     leases: list[Lease] = []
     return {
@@ -98,8 +97,8 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _server_memory(site: Site, place: Place) -> float:
-    """Resident bytes of a server on that store once it has been used."""
+def _server_memory(site: BenchSite, place: BenchStore) -> float:
+    """Return the resident bytes of a used server on that store."""
     with serving(site, place) as served, closing(open_queue(served.url, QUEUE)) as queue:
         for _ in range(SAMPLES):
             _sample(queue, None)

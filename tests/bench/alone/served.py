@@ -1,4 +1,4 @@
-"""Towline's commands as a user runs them, each in a process of its own, and what those processes cost."""
+"""Run Towline's commands as a user does, each in its own process, and measure those processes."""
 
 import os
 import subprocess
@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 
 from tests.bench.measure import MeasurementFailedError, check_alive, end_group
-from tests.bench.places import Place
+from tests.bench.places import BenchStore
 from tests.bench.record import RECORDING_VARIABLE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 from tests.support.stores.engines import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -25,8 +25,8 @@ POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A running server: what clients are told, where it listens, and its process."""
+class ServedTowline:
+    """A running server: the clients' URL, its address, and its process."""
 
     url: str
     address: tuple[str, int]
@@ -34,8 +34,8 @@ class Served:
 
 
 @contextmanager
-def serving(site: Site, place: Place, *, arguments: Sequence[str] = ("serve",)) -> Iterator[Served]:
-    """`towline serve`, or another command that serves, over the store at that place; ended by SIGTERM."""
+def serving(site: BenchSite, place: BenchStore, *, arguments: Sequence[str] = ("serve",)) -> Iterator[ServedTowline]:
+    """Run `towline serve`, or another serving command, over the store at that place; ended by SIGTERM."""
     port = free_port()
     settings = {
         "TOWLINE_STORE": place.url,
@@ -45,19 +45,19 @@ def serving(site: Site, place: Place, *, arguments: Sequence[str] = ("serve",)) 
     home = site.new_directory("served")
     with towline(arguments, settings, home) as process:
         _await_ready(process, port, home)
-        yield Served(f"http://127.0.0.1:{port}", ("127.0.0.1", port), process)
+        yield ServedTowline(f"http://127.0.0.1:{port}", ("127.0.0.1", port), process)
 
 
 @contextmanager
-def working(site: Site, url: str, recording: Path) -> Iterator[Callable[[], None]]:
-    """`towline work` with the no-op handler, one task at a time; yields a check that raises when it has ended."""
+def working(site: BenchSite, url: str, recording: Path) -> Iterator[Callable[[], None]]:
+    """Run `towline work` with the no-op handler, one task at a time; yield a check that raises when it has ended."""
     home = site.new_directory("worker")
     with towline(*work_command(url), home, recording=recording) as process:
         yield check_alive([process], home / "log")
 
 
 def work_command(url: str, *, app: str = "tests.bench.handlers:app") -> tuple[Sequence[str], Mapping[str, str]]:
-    """The arguments and settings of a worker for a server or a store."""
+    """Return the arguments and settings of a worker for a server or a store."""
     return ("work", app), {"TOWLINE_URL": url}
 
 
@@ -65,7 +65,7 @@ def work_command(url: str, *, app: str = "tests.bench.handlers:app") -> tuple[Se
 def towline(
     arguments: Sequence[str], settings: Mapping[str, str], home: Path, *, recording: Path | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Any of Towline's commands with its log in `home`; ended by SIGTERM, then with all it started."""
+    """Run a Towline command with its log in `home`; end it by SIGTERM, then all it started."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
     environment |= {**settings, "PYTHONPATH": str(ROOT)}
     if recording is not None:
@@ -76,7 +76,7 @@ def towline(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            cwd=home,  # no settings file of the user's is found there
+            cwd=home,  # no settings file of the user is there
             env=environment,
             start_new_session=True,
         )
@@ -87,13 +87,13 @@ def towline(
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all it started."""
+    """Return the process and its descendants."""
     root = psutil.Process(pid)
     return [root, *root.children(recursive=True)]
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the tree has used so far: its living members, and the dead ones their parents waited for."""
+    """Return the CPU time of the tree so far, including reaped processes."""
     total = 0.0
     for process in tree(pid):
         with suppress(psutil.NoSuchProcess):
@@ -103,19 +103,19 @@ def cpu_seconds(pid: int) -> float:
 
 
 def cpu_share(pid: int, *, seconds: float) -> float:
-    """The tree's share of one core over the next `seconds`."""
+    """Return the tree's share of one core over the next `seconds`."""
     before, began = cpu_seconds(pid), time.monotonic()
     time.sleep(seconds)
     return (cpu_seconds(pid) - before) / (time.monotonic() - began)
 
 
 def resident_bytes(pid: int) -> int:
-    """Resident memory summed over the tree: shared pages count once for each process."""
+    """Return the sum of resident memory over the tree; shared pages count once per process."""
     return sum(process.memory_info().rss for process in tree(pid))
 
 
 def proportional_bytes(pid: int) -> int:
-    """The same with shared pages split among those that share them: what the tree costs the machine."""
+    """Return the tree's memory with shared pages divided among their users."""
     return sum(process.memory_full_info().pss for process in tree(pid))
 
 

@@ -1,4 +1,4 @@
-"""What waiting costs: a thousand lease calls that wait for nothing, and how soon added work reaches one that waits."""
+"""Measure the cost of a thousand idle waiting lease calls, and how soon added work reaches a waiter."""
 
 import resource
 import time
@@ -11,7 +11,7 @@ from tests.bench.load import held_open, lease_request
 from tests.bench.measure import MeasurementFailedError
 from tests.bench.places import Engine, new_place
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 WAITERS = 1_000
 OPEN_FILES = WAITERS * 2 + 500
@@ -19,8 +19,8 @@ SETTLE_SECONDS = 2.0
 WATCH_SECONDS = 10.0
 
 
-def measure(site: Site, engine: Engine) -> Mapping[str, float]:
-    """The share of a core under idle waiters, and the median from add to a waiting lease's return, in seconds."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return the core share under idle waiters, and the median time from add to a waiting lease's return (seconds)."""
     _allow_open_files()
     with new_place(site, engine) as place, serving(site, place) as served:
         open_queue(served.url, QUEUE).close()
@@ -35,7 +35,7 @@ def measure(site: Site, engine: Engine) -> Mapping[str, float]:
 
 
 def _allow_open_files() -> None:
-    """A thousand sockets here and in the server, which inherits the limit."""
+    """Raise the limit of open files for a thousand sockets here and in the server, which inherits it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
         raise MeasurementFailedError(f"open files are limited to {hard}; {OPEN_FILES} are needed")

@@ -1,4 +1,4 @@
-"""How soon added work reaches a worker that waits: added at one server, leased at the same or at another."""
+"""Measure how soon added work reaches a waiting worker: added at one server, leased at the same or another."""
 
 import multiprocessing
 import statistics
@@ -10,14 +10,14 @@ from queue_core.connect import open_queue
 from queue_core.store import Deletion
 from tests.bench.measure import LATENCY_EVERY_SECONDS, LATENCY_SAMPLES, WARM_UP_TASKS, MeasurementFailedError
 from tests.bench.record import QUEUE, STAMP_DIGITS, stamped_payload
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 WAIT_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 
 
-def wake_up_seconds(site: Site, *, add_at: str, wait_at: str) -> float:
-    """The median from just before an add to the return of the waiting lease, one task every 20 ms."""
+def wake_up_seconds(site: BenchSite, *, add_at: str, wait_at: str) -> float:
+    """Return the median time from just before an add to the return of the waiting lease, one task every 20 ms."""
     samples = max(LATENCY_SAMPLES // site.divide_loads_by, 20)
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -47,7 +47,7 @@ def wake_up_seconds(site: Site, *, add_at: str, wait_at: str) -> float:
 
 
 def _lease_as_they_come(url: str, tasks: int, pipe: Connection) -> None:
-    """A worker that waits: seconds from the stamp in each payload to the return of the lease."""
+    """Lease as a waiting worker; return seconds from each payload's time stamp to the lease's return."""
     taken: list[float] = []
     finished: list[Deletion] = []
     with closing(open_queue(url, QUEUE)) as queue:

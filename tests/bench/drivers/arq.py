@@ -13,7 +13,7 @@ from redis import Redis
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 JOB = "record"
 TUNED_POLL_SECONDS = 0.05
@@ -22,7 +22,7 @@ TUNED_POLL_SECONDS = 0.05
 class ArqDriver:
     """Defaults; `tuned` polls twenty times a second instead of twice, and keeps no results.
 
-    A poll takes what there is room for: with jobs as short as ours, defaults leave it idle.
+    A poll takes as many jobs as there is room for: with very short jobs the default leaves it idle.
     """
 
     durable = "to a second"
@@ -33,7 +33,7 @@ class ArqDriver:
         self._tuned = tuned
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=True)
         Redis.from_url(self._url).flushall()
 
@@ -74,7 +74,7 @@ async def note(_context: dict[str, object], payload: bytes) -> None:
 
 
 def main() -> None:
-    """One worker."""
+    """Run one worker."""
     jobs, settings = [func(note, name=JOB)], RedisSettings.from_dsn(sys.argv[1])
     if sys.argv[2:] == ["tuned"]:
         Worker(jobs, redis_settings=settings, poll_delay=TUNED_POLL_SECONDS, keep_result=0).run()

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 import greenstalk
 
 from tests.bench.driver import Consumer, Loads, NotOfferedError, Producer
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
 class BeanstalkdDriver:
@@ -20,7 +20,7 @@ class BeanstalkdDriver:
         self._synced = synced
         self._address = ("", 0)
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         url = urlsplit(site.beanstalkd(synced=self._synced))
         self._address = (url.hostname or "", url.port or 0)
         self._empty()

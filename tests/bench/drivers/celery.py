@@ -11,32 +11,32 @@ from redis import Redis
 
 from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 TASK = "bench.record"
 
 
 def make_app(url: str) -> Celery:
-    """The application as producer and workers share it: defaults, no result backend."""
+    """Return the application of producer and workers: defaults, no result backend."""
     app = Celery("bench", broker=url)
     app.task(record, name=TASK, ignore_result=True)
     return app
 
 
 class CeleryDriver:
-    """Prefork, concurrency 2, the defaults otherwise; `tuned` holds 100 messages a process and talks to no one."""
+    """Prefork, concurrency 2, otherwise defaults; `tuned` prefetches 100 messages a process, without gossip."""
 
     loads = Loads(add=4_000, drain=4_000)
 
     def __init__(self, *, logged: bool = False, tuned: bool = False) -> None:
-        """`logged`: Redis writes what it was given to disk, synced every second; else it keeps nothing."""
+        """`logged`: Redis syncs a log every second; else it keeps nothing."""
         self.name = "Celery + Redis, tuned" if tuned else "Celery + Redis"
         self.durable = "to a second" if logged else "no"
         self._logged = logged
         self._tuned = tuned
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=self._logged)
         Redis.from_url(self._url).flushall()
 
@@ -69,7 +69,7 @@ class CeleryProducer:
 
 
 def main() -> None:
-    """The worker."""
+    """Run the worker."""
     command = ["worker", "--pool=prefork", f"--concurrency={WORKERS}", "--loglevel=WARNING"]
     if sys.argv[2:] == ["tuned"]:
         command += ["--prefetch-multiplier=100", "--without-gossip", "--without-mingle", "--without-heartbeat"]

@@ -1,4 +1,4 @@
-"""Dramatiq over Redis: `send` to add; two worker processes of eight threads each, as it ships.
+"""Dramatiq over Redis: `send` to add; two worker processes of eight threads each, the default.
 
 Run as a program it is one worker: `python -m tests.bench.drivers.dramatiq URL`.
 """
@@ -13,7 +13,7 @@ from redis import Redis
 
 from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 ACTOR = "record"
 
@@ -28,7 +28,7 @@ class DramatiqDriver:
     def __init__(self) -> None:
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis()
         Redis.from_url(self._url).flushall()
 

@@ -12,11 +12,11 @@ from huey import SqliteHuey
 
 from tests.bench.driver import WORKERS, Loads, NotOfferedError, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
 class HueyDriver:
-    """Defaults: SQLite syncs every commit, results are kept only when a task returns something."""
+    """Defaults: SQLite syncs every commit; results are kept only when a task returns something."""
 
     name = "Huey, SQLite"
     durable = "yes"
@@ -25,7 +25,7 @@ class HueyDriver:
     def __init__(self) -> None:
         self._directory: Path | None = None
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._directory = site.new_directory("huey")
 
     def producer(self) -> Producer:

@@ -13,7 +13,7 @@ from psycopg.types.json import Jsonb
 
 from tests.bench.driver import IN_A_TABLE, Consumer, Producer
 from tests.bench.places import new_database
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 from tests.support.stores.engines import EngineUnavailableError
 
 QUEUE = "bench"
@@ -31,7 +31,7 @@ class PgmqDriver:
         self._url = ""
         self._stack = ExitStack()
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         sql = _sql(site)
         self._url = self._stack.enter_context(new_database(site))
         with psycopg.connect(self._url, autocommit=True) as connection:
@@ -79,7 +79,7 @@ def _message(payload: bytes) -> Jsonb:
     return Jsonb({"body": payload.decode()})
 
 
-def _sql(site: Site) -> str:
+def _sql(site: BenchSite) -> str:
     if site.pgmq_sql is not None:
         return site.pgmq_sql.read_text()
     try:

@@ -12,7 +12,7 @@ from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.places import new_database
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 TASK = "bench.record"
 
@@ -28,7 +28,7 @@ class ProcrastinateDriver:
         self._url = ""
         self._stack = ExitStack()
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = self._stack.enter_context(new_database(site))
         app = App(connector=SyncPsycopgConnector(conninfo=self._url))
         with app.open():

@@ -11,7 +11,7 @@ from rq import Queue, SimpleWorker, Worker
 
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 QUEUE = "bench"
 WORKER_CLASSES = {"fork": Worker, "simple": SimpleWorker}
@@ -28,7 +28,7 @@ class RqDriver:
         self._kind = "simple" if simple else "fork"
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis()
         Redis.from_url(self._url).flushall()
 

@@ -1,6 +1,6 @@
 """Taskiq over a Redis stream: `kiq` to add; `taskiq worker` with its two processes of up to 100 tasks each.
 
-An async task, as it advises; a message is acknowledged once its task has ended, as it ships.
+An async task, as its documentation advises; by default a message is acknowledged once its task has ended.
 """
 
 import os
@@ -13,14 +13,14 @@ from taskiq_redis import RedisStreamBroker
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.loop_producer import LoopProducer
 from tests.bench.record import record
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 TASK = "bench.record"
 URL_VARIABLE = "TOWLINE_BENCH_TASKIQ"
 
 
 class TaskiqDriver:
-    """Defaults, but for its log: a line for every task is left out."""
+    """Defaults, without its log line per task."""
 
     name = "Taskiq, stream, 100 tasks a worker"
     durable = "to a second"
@@ -29,7 +29,7 @@ class TaskiqDriver:
     def __init__(self) -> None:
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._url = site.redis(logged=True)
         Redis.from_url(self._url).flushall()
 
@@ -64,7 +64,7 @@ class TaskiqProducer(LoopProducer):
 
 
 def make_broker(url: str) -> RedisStreamBroker:
-    """The broker as producer and workers share it."""
+    """Return the broker of producer and workers."""
     broker = RedisStreamBroker(url)
     broker.register_task(note, task_name=TASK)
     return broker
@@ -76,5 +76,5 @@ async def note(payload: str) -> None:
 
 
 def broker_of_worker() -> RedisStreamBroker:
-    """What `taskiq worker` calls."""
+    """Return the broker for `taskiq worker`."""
     return make_broker(os.environ[URL_VARIABLE])

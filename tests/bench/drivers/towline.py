@@ -1,6 +1,6 @@
 """Towline as a library: programs that open the store themselves, without a server.
 
-A consumer's steady state is one step: delete what it holds and lease the next.
+A consumer's loop is one exchange: delete the held tasks and lease the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,8 +10,8 @@ from functools import partial
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from tests.bench.driver import IN_A_TABLE, Consumer, Loads, Producer
-from tests.bench.places import Durability, Engine, Place, new_place, opened
-from tests.bench.site import Site
+from tests.bench.places import BenchStore, Durability, Engine, new_place, opened
+from tests.bench.site import BenchSite
 
 NAMES: Mapping[Engine, str] = {"sqlite": "SQLite", "postgresql": "PostgreSQL", "redis": "Redis"}
 LOADS: Mapping[tuple[Engine, Durability], Loads] = {
@@ -31,10 +31,10 @@ class TowlineDriver:
         self.loads = LOADS[engine, durability]
         self._engine: Engine = engine
         self._durability: Durability = durability
-        self._place = Place("", durability, engine)
+        self._place = BenchStore("", durability, engine)
         self._stack = ExitStack()
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._place = self._stack.enter_context(new_place(site, self._engine, durability=self._durability))
         opened(self._place).close()
 
@@ -49,7 +49,7 @@ class TowlineDriver:
 
 
 def durable(engine: Engine, durability: Durability) -> str:
-    """What an acknowledged add survives, for the table."""
+    """Return what an acknowledged add survives, for the table."""
     if durability == "strict":
         return "yes"
     return "to a second" if engine == "redis" else "not across a power cut"
@@ -58,7 +58,7 @@ def durable(engine: Engine, durability: Durability) -> str:
 class TowlineClient:
     """One opened store, as producer or consumer."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: BenchStore) -> None:
         self._queue = opened(place)
         self._held: list[Lease] = []
 

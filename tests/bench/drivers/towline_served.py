@@ -9,11 +9,11 @@ from tests.bench.alone.served import TOWLINE, serving, work_command
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.places import Durability, new_place
 from tests.bench.record import QUEUE
-from tests.bench.site import Site
+from tests.bench.site import BenchSite
 
 
 class TowlineServedDriver:
-    """Strict syncs every acknowledged change; a worker holds one task at a time and fetches none ahead."""
+    """Strict syncs every acknowledged change; a worker holds one task at a time without prefetch."""
 
     loads = Loads(add=3_000, drain=8_000, add_batch=50_000)
 
@@ -25,7 +25,7 @@ class TowlineServedDriver:
         self._stack = ExitStack()
         self._url = ""
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         place = self._stack.enter_context(new_place(site, "sqlite", durability=self._durability))
         self._url = self._stack.enter_context(serving(site, place)).url
         open_queue(self._url, QUEUE).close()

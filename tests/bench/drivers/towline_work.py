@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from tests.bench.alone.served import TOWLINE, work_command
 from tests.bench.driver import WORKERS, Loads, Producer
 from tests.bench.drivers.towline import NAMES, TowlineClient, durable
-from tests.bench.places import Durability, Engine, Place, new_place, opened
-from tests.bench.site import Site
+from tests.bench.places import BenchStore, Durability, Engine, new_place, opened
+from tests.bench.site import BenchSite
 
 
 class TowlineWorkDriver:
-    """One task a worker at a time and none fetched ahead, or `concurrency` async handlers a worker."""
+    """One task at a time without prefetch, or `concurrency` async handlers per worker."""
 
     def __init__(self, *, engine: Engine, durability: Durability, concurrency: int = 1) -> None:
         held = f", {concurrency} tasks a worker" if concurrency > 1 else ""
@@ -21,10 +21,10 @@ class TowlineWorkDriver:
         self._engine: Engine = engine
         self._durability: Durability = durability
         self._concurrency = concurrency
-        self._place = Place("", durability, engine)
+        self._place = BenchStore("", durability, engine)
         self._stack = ExitStack()
 
-    def start(self, site: Site) -> None:
+    def start(self, site: BenchSite) -> None:
         self._place = self._stack.enter_context(new_place(site, self._engine, durability=self._durability))
         opened(self._place).close()
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator.demo.containers import LIBRARY, library_folder
-from orchestrator.demo.docker_engine import why_none
+from orchestrator.demo.docker_engine import why_no_engine
 from orchestrator.demo.library import find_modules, moved
 from tests.support.commands import Commands, program_environment
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.fleet.demo_outcome import good_outcome
 
 
 def test_the_demo_with_containers_grows_survives_a_kill_finishes_and_shrinks_to_nothing(
-    docker_engine: DockerEngine, tmp_path: Path
+    docker_engine: PrivateDockerEngine, tmp_path: Path
 ) -> None:
     folder = tmp_path / "out"
     done = subprocess.run(
@@ -54,7 +54,10 @@ def test_an_engine_of_another_machine_is_refused_for_what_it_does_not_share(
 
 
 def test_an_image_that_cannot_be_had_is_named_with_the_reason(
-    docker_engine: DockerEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    docker_engine: PrivateDockerEngine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", docker_engine.url)
     told = Commands(tmp_path, capsys)("demo", "--docker", "--image", "localhost:1/nothing:1")
@@ -63,7 +66,10 @@ def test_an_image_that_cannot_be_had_is_named_with_the_reason(
 
 
 def test_an_image_that_cannot_work_is_refused_before_anything_begins(
-    docker_engine: DockerEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    docker_engine: PrivateDockerEngine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with docker_engine.client() as client, tarfile.open(tmp_path / "empty.tar", "w") as empty:
         empty.close()
@@ -98,4 +104,4 @@ def test_modules_that_links_bring_in_from_elsewhere_stay_where_they_are(tmp_path
 
 
 def test_why_no_engine_can_be_started_is_told_in_words_fit_for_a_skip() -> None:
-    assert why_none() == "" or why_none().startswith("dockerd: ")
+    assert why_no_engine() == "" or why_no_engine().startswith("dockerd: ")

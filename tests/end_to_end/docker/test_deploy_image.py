@@ -11,7 +11,7 @@ import pytest
 
 from queue_core.api import Queue
 from queue_core.connect import open_queue
-from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
+from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
 from tests.support.fleet.deployed import Compose, build_towline, compose_program, local_base, local_postgres
 from tests.support.stores.engines import memory_directory
@@ -33,7 +33,7 @@ print([m.__name__ for m in list(sys.modules.values())
 
 
 @pytest.fixture
-def engine() -> Iterator[DockerEngine]:
+def engine() -> Iterator[PrivateDockerEngine]:
     try:
         with docker_engine(parent=memory_directory()) as running:
             yield running
@@ -42,7 +42,7 @@ def engine() -> Iterator[DockerEngine]:
 
 
 def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the_demo(
-    engine: DockerEngine, tmp_path: Path
+    engine: PrivateDockerEngine, tmp_path: Path
 ) -> None:
     """One story, since the image is built once: it takes most of the time."""
     image = build_towline(engine, base=local_base(engine))
@@ -100,7 +100,7 @@ def it_runs_read_only_and_is_healthy(client: docker.APIClient, image: str) -> No
         client.remove_container(container, force=True, v=True)
 
 
-def the_demo_is_done(engine: DockerEngine, compose: Compose) -> None:
+def the_demo_is_done(engine: PrivateDockerEngine, compose: Compose) -> None:
     with engine.client() as client:
         eventually(lambda: state_of(client, "demo")["Status"] == "exited", seconds=PATIENCE_SECONDS)
         assert state_of(client, "demo")["ExitCode"] == 0, compose("logs", "--no-color")

@@ -5,18 +5,20 @@ from pathlib import Path
 import pytest
 from docker.errors import NotFound
 
-from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
+from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine
 
-IMPORTS = "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.fleet.working"
+IMPORTS = (
+    "import ssl, sqlite3, ctypes, apsw, orchestrator.cli, queue_core.worker.__main__, tests.support.fleet.recording_app"
+)
 
 
-def test_a_container_of_the_image_needs_nothing_from_outside_and_is_anybody(docker_engine: DockerEngine) -> None:
+def test_a_container_of_the_image_needs_nothing_from_outside_and_is_anybody(docker_engine: PrivateDockerEngine) -> None:
     said = _run(docker_engine, ["python3", "-c", f"{IMPORTS}; print('all there')"], user="65534:65534")
 
     assert said == (0, "all there\n")
 
 
-def test_a_container_of_the_image_has_a_shell_and_the_command(docker_engine: DockerEngine) -> None:
+def test_a_container_of_the_image_has_a_shell_and_the_command(docker_engine: PrivateDockerEngine) -> None:
     code, said = _run(docker_engine, ["/bin/sh", "-c", "towline --version && sleep 0 && exit 7"])
 
     assert (code, said.split()[0]) == (7, "towline")
@@ -45,7 +47,7 @@ def test_an_engine_with_a_network_has_it_in_a_namespace_of_its_own() -> None:
         pytest.skip(str(error))
 
 
-def _run(engine: DockerEngine, command: list[str], *, user: str = "root") -> tuple[int, str]:
+def _run(engine: PrivateDockerEngine, command: list[str], *, user: str = "root") -> tuple[int, str]:
     """A container's exit code and all it said; it has no network and may not write."""
     with engine.client() as client:
         limits = client.create_host_config(network_mode="none", read_only=True)

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.soak.docker_restarts import restarted
-from tests.support.docker.engine import DockerEngine
-from tests.support.docker.load import Load
+from tests.support.docker.engine import PrivateDockerEngine
+from tests.support.docker.load import ContainerLoad
 from tests.support.docker.site import docker_site
 from tests.support.eventually import eventually
 
@@ -14,13 +14,13 @@ KILLS = 3
 
 @pytest.mark.parametrize("live_restore", [False, True], ids=["containers end with it", "containers live on"])
 def test_an_engine_that_is_killed_and_started_again_during_load_loses_no_task(
-    docker_engine: DockerEngine, live_restore: bool
+    docker_engine: PrivateDockerEngine, live_restore: bool
 ) -> None:
     with docker_engine.live_restore(wanted=live_restore), docker_site(docker_engine) as site:
         site.write(resize=site.pool(workers={"min": 3, "max": 3}))
         site.start()
         eventually(lambda: len(site.living()) == 3, seconds=SECONDS)
-        with Load(site) as load:
+        with ContainerLoad(site) as load:
             eventually(lambda: len(site.notes("end")) >= 10, seconds=SECONDS)
             before = site.living()
             docker_engine.restart()
@@ -40,7 +40,7 @@ def test_an_engine_that_is_killed_and_started_again_during_load_loses_no_task(
 
 
 def test_a_supervisor_that_is_killed_again_and_again_during_load_finds_its_containers(
-    docker_engine: DockerEngine,
+    docker_engine: PrivateDockerEngine,
 ) -> None:
     with docker_site(docker_engine) as site:
         seen = restarted(site, kills=KILLS)

@@ -6,17 +6,17 @@ from typing import cast
 import pytest
 
 from queue_core.task import TaskState
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.site import DockerSite, docker_site
 from tests.support.docker.stop import stopped
 from tests.support.eventually import eventually
 
 SECONDS = 30.0
-APP = "tests.support.docker.work:app"
+APP = "tests.support.docker.container_app:app"
 
 
 @pytest.fixture
-def site(docker_engine: DockerEngine) -> Iterator[DockerSite]:
+def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
     with docker_site(docker_engine) as site:
         yield site
 
@@ -68,9 +68,9 @@ def test_a_changed_image_and_a_lowered_max_cut_no_container_short(site: DockerSi
     old = set(site.living())
     changed = site.pool(**pool, container={"image": f"{site.engine.image()}-next"})  # type: ignore[arg-type]
     site.write(resize=changed)
-    eventually(lambda: len(site.told("worker.finishing")) == 2, seconds=SECONDS)
+    eventually(lambda: len(site.logged("worker.finishing")) == 2, seconds=SECONDS)
     site.write(resize={**changed, "workers": {"min": 1, "max": 1}})
-    eventually(lambda: len(site.told("supervisor.reloaded")) == 2, seconds=SECONDS)
+    eventually(lambda: len(site.logged("supervisor.reloaded")) == 2, seconds=SECONDS)
     until = site.now() + 4.0
     eventually(lambda: cast("float", site.shown()["shown_at"]) >= until, seconds=SECONDS)
     assert old <= site.living().keys()
@@ -80,7 +80,7 @@ def test_a_changed_image_and_a_lowered_max_cut_no_container_short(site: DockerSi
     assert (stats.deleted_total, stats.released_total, stats.expired_total) == (2, 0, 0)
     assert len(site.notes("begin")) == 2
     eventually(lambda: len(site.living()) == 1 and not old & site.living().keys(), seconds=SECONDS)
-    assert not site.told("worker.killed") + site.told("worker.draining")
+    assert not site.logged("worker.killed") + site.logged("worker.draining")
     site.stop()
 
 
@@ -125,7 +125,9 @@ def test_a_shell_that_keeps_signals_to_itself_is_ended_with_all_it_started(site:
     site.stop()
 
 
-def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order(docker_engine: DockerEngine) -> None:
+def test_a_paused_container_loses_its_task_to_another_and_is_ended_in_good_order(
+    docker_engine: PrivateDockerEngine,
+) -> None:
     with docker_site(docker_engine, lease_seconds=2.0) as site:
         site.write(resize=site.pool(workers={"min": 2, "max": 2}))
         site.start()
@@ -162,7 +164,7 @@ def test_six_tasks_of_a_container_that_somebody_stops_run_again_elsewhere_as_if_
     site.stop()
 
 
-def test_a_task_that_ends_its_container_is_dead_in_the_end_and_no_other(docker_engine: DockerEngine) -> None:
+def test_a_task_that_ends_its_container_is_dead_in_the_end_and_no_other(docker_engine: PrivateDockerEngine) -> None:
     with docker_site(docker_engine, max_leases=3) as site:
         site.write(resize=site.pool(workers={"min": 1, "max": 2}, concurrency=4))
         site.start()

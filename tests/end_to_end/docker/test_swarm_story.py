@@ -49,6 +49,6 @@ def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_dec
 
     eventually(lambda: not site.workers() and sum(site.running()) == 0, seconds=PATIENCE_SECONDS)
     assert first.running() == 0
-    assert not site.told("worker.spawn_failed")
+    assert not site.logged("worker.spawn_failed")
     assert not site.files.read_snapshot()["pools"]["resize"]["failed_starts"]  # type: ignore[index]
-    assert {entry["cause"] for entry in site.told("worker.reaped")} <= {"drained", "finished"}
+    assert {entry["cause"] for entry in site.logged("worker.reaped")} <= {"drained", "finished"}

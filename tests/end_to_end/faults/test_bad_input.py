@@ -16,7 +16,7 @@ from queue_core.connect import open_queue
 from queue_core.stats import QueueStats
 from queue_core.store import Page
 from queue_core.task import NewTask
-from tests.support.commands import Told, program_environment, run_program
+from tests.support.commands import CommandResult, program_environment, run_program
 from tests.support.eventually import eventually
 
 SETTINGS = """\
@@ -240,7 +240,7 @@ def counts(folder: Path) -> QueueStats:
         return queue.stats()
 
 
-def on_a_mount(folder: Path, script: str) -> Told:
+def on_a_mount(folder: Path, script: str) -> CommandResult:
     """Run a script where it may mount file systems of its own; skipped where that is not allowed."""
     (folder / "small").mkdir()
     if shutil.which("unshare") is None or _fails(
@@ -256,7 +256,7 @@ def on_a_mount(folder: Path, script: str) -> Told:
         timeout=120,
         check=False,
     )
-    return Told(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def _fails(command: list[str]) -> bool:

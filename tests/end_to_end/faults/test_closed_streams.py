@@ -65,7 +65,7 @@ def test_a_command_does_what_it_does_with_open_streams(tmp_path: Path, closed: t
         code = process.wait(timeout=30)
     said = (tmp_path / "log").read_text()
     assert code == (78 if words.startswith("work") else 0), said
-    assert "mistake in Towline" not in said
+    assert "bug in Towline" not in said
     assert "Traceback" not in said
 
 
@@ -92,7 +92,7 @@ def test_a_worker_has_no_store_or_socket_as_a_standard_stream(tmp_path: Path, cl
     queues.put_queue(QueueSpec("thumbs"))
     notes = tmp_path / "notes"
     queues.queue("thumbs").add([NewTask(f"hold {notes}".encode())])
-    told = {"TOWLINE_APP": "tests.support.fleet.working:app", "TOWLINE_WORKER": "w-1", "TOWLINE_URL": store}
+    told = {"TOWLINE_APP": "tests.support.fleet.recording_app:app", "TOWLINE_WORKER": "w-1", "TOWLINE_URL": store}
     with started(WORKER, closed, tmp_path / "log", **told) as process:
         eventually(notes.exists)
         streams = streams_of(process.pid)

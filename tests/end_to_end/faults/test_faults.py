@@ -12,55 +12,55 @@ from tests.faults.full_disk import failing_disks, unable_to_sync
 from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_write import kills_at_writes
-from tests.faults.outcome import Budget, Tally
+from tests.faults.outcome import FaultBudget, FaultTally
 from tests.faults.power_cut import power_cuts
 
 AMPLE_SECONDS = 60.0
 
 
 def test_nothing_is_lost_when_producers_and_workers_are_killed_at_random(tmp_path: Path) -> None:
-    tally = kills_at_random(Budget(4.0, seed=1), tmp_path)
+    tally = kills_at_random(FaultBudget(4.0, seed=1), tmp_path)
     assert tally.violations == []
     assert tally.kills >= 8
     assert tally.operations >= 200
 
 
 def test_the_store_survives_a_kill_at_its_nth_write(tmp_path: Path) -> None:
-    tally = kills_at_writes(Budget(AMPLE_SECONDS, seed=1), tmp_path, points=48)
+    tally = kills_at_writes(FaultBudget(AMPLE_SECONDS, seed=1), tmp_path, points=48)
     assert tally.violations == []
     assert tally.kills >= 40
 
 
 def test_what_was_acknowledged_survives_power_cuts(tmp_path: Path) -> None:
-    tally = power_cuts(Budget(AMPLE_SECONDS, seed=1), tmp_path, cuts=60)
+    tally = power_cuts(FaultBudget(AMPLE_SECONDS, seed=1), tmp_path, cuts=60)
     assert tally.violations == []
     assert tally.cuts == 60
 
 
 def test_power_cuts_show_a_store_that_does_not_sync(tmp_path: Path) -> None:
-    tally = power_cuts(Budget(AMPLE_SECONDS, seed=1), tmp_path, cuts=20, syncing=False)
+    tally = power_cuts(FaultBudget(AMPLE_SECONDS, seed=1), tmp_path, cuts=20, syncing=False)
     assert "I1" in {violation.invariant for violation in tally.violations}
 
 
 def test_nothing_is_lost_when_server_supervisor_and_workers_are_killed(tmp_path: Path) -> None:
-    tally = kills_of_servers(Budget(7.0, seed=4), tmp_path)  # its callers share a client
+    tally = kills_of_servers(FaultBudget(7.0, seed=4), tmp_path)  # its callers share a client
     assert tally.violations == []
     assert tally.kills >= 2
     assert tally.operations >= 100
 
 
 def test_a_full_disk_and_a_failing_sync_lose_nothing(tmp_path: Path) -> None:
-    tally = failing_disks(Budget(AMPLE_SECONDS, seed=1), tmp_path, points=24)
+    tally = failing_disks(FaultBudget(AMPLE_SECONDS, seed=1), tmp_path, points=24)
     assert tally.violations == []
     assert tally.disk_errors >= 20
 
 
 def test_a_failing_sync_shows_a_store_that_does_not_heed_it(tmp_path: Path) -> None:
-    tally = Tally("disk")
+    tally = FaultTally("disk")
     for number in range(8):
         home = tmp_path / str(number)
         home.mkdir()
-        unable_to_sync(tally, home, f"1/{number}", Budget(AMPLE_SECONDS, seed=1).started(), heeding=False)
+        unable_to_sync(tally, home, f"1/{number}", FaultBudget(AMPLE_SECONDS, seed=1).started(), heeding=False)
     assert "I1" in {violation.invariant for violation in tally.violations}
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.runtimes import procfs
-from tests.soak.starts import Fleet
-from tests.soak.tide import POOLS
+from tests.soak.empty_source import POOLS
+from tests.soak.starts import SoakFleet
 from tests.support.eventually import eventually
 from tests.support.stores.small_disk import a_small_disk, fill
 
@@ -21,7 +21,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_notes_and_no_worker(small_disk: Path) -> None:
-    fleet = Fleet(small_disk)
+    fleet = SoakFleet(small_disk)
     try:
         fleet.order(1)
         eventually(lambda: fleet.shown_workers() == len(POOLS) == len(fleet.workers()), seconds=30)

@@ -10,13 +10,13 @@ from random import Random
 import pytest
 
 from tests.faults.__main__ import main
-from tests.faults.excerpt import story_of
-from tests.faults.faulty_proxy import Fate, FaultyProxy, Kind, Plan, a_faulty_proxy
+from tests.faults.faulty_proxy import Fate, FatePlan, FaultyProxy, Kind, a_faulty_proxy
 from tests.faults.http_mutants import open_hopefully, serve_giving_back
-from tests.faults.outcome import Budget, Tally
-from tests.faults.over_http import Conditions, over_http
+from tests.faults.outcome import FaultBudget, FaultTally
+from tests.faults.over_http import FaultConditions, over_http
+from tests.faults.report import story_of
 from tests.faults.sites import StoreName
-from tests.faults.story import Story, a_lease
+from tests.faults.story import HandMadeHistory, a_lease
 from tests.support.eventually import eventually
 
 LONGEST_SECONDS = 90.0  # where many programs share the machine
@@ -29,8 +29,10 @@ ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n5678"
     ("store", "servers"), [("sqlite", 1), ("postgresql", 1), ("postgresql", 2), ("redis", 1), ("redis", 2)]
 )
 def test_every_answer_over_http_was_true(store: StoreName, servers: int, tmp_path: Path) -> None:
-    how = Conditions(servers)
-    tally = over_http(store, Budget(LONGEST_SECONDS, seed=3, operations=ENOUGH_OPERATIONS), tmp_path, conditions=how)
+    how = FaultConditions(servers)
+    tally = over_http(
+        store, FaultBudget(LONGEST_SECONDS, seed=3, operations=ENOUGH_OPERATIONS), tmp_path, conditions=how
+    )
     if tally.skipped:
         pytest.skip(tally.skipped)
     assert tally.violations == []
@@ -40,14 +42,14 @@ def test_every_answer_over_http_was_true(store: StoreName, servers: int, tmp_pat
 
 
 def test_a_client_that_counts_a_lost_answer_as_done_is_found_out(tmp_path: Path) -> None:
-    how = Conditions(shares={"refuse": 0.1, "swallow": 0.05}, mean_seconds={}, open_it=open_hopefully)
-    tally = over_http("sqlite", Budget(LONGEST_SECONDS, seed=3, operations=1500), tmp_path, conditions=how)
+    how = FaultConditions(shares={"refuse": 0.1, "swallow": 0.05}, mean_seconds={}, open_it=open_hopefully)
+    tally = over_http("sqlite", FaultBudget(LONGEST_SECONDS, seed=3, operations=1500), tmp_path, conditions=how)
     assert "I4" in _found(tally)
 
 
 def test_a_server_that_gives_leases_back_because_of_a_socket_is_found_out(tmp_path: Path) -> None:
-    how = Conditions(shares={"reset answered": 0.2}, mean_seconds={}, serve_it=serve_giving_back)
-    tally = over_http("sqlite", Budget(LONGEST_SECONDS, seed=3, operations=1500), tmp_path, conditions=how)
+    how = FaultConditions(shares={"reset answered": 0.2}, mean_seconds={}, serve_it=serve_giving_back)
+    tally = over_http("sqlite", FaultBudget(LONGEST_SECONDS, seed=3, operations=1500), tmp_path, conditions=how)
     assert {"I2", "I6"} <= _found(tally)
     proof = next(tmp_path.glob("*/violations.txt")).read_text()
     assert "leased as" in proof
@@ -62,7 +64,9 @@ def test_the_command_takes_two_servers_on_one_store_only_over_http(capsys: pytes
 
 def test_a_task_s_story_tells_its_calls_in_order() -> None:
     lease = a_lease(since=2.05, until=2.5)
-    told = list(story_of(Story().add().lease(lease).end("delete", lease.token, lost=True).add("b").calls, "a"))
+    told = list(
+        story_of(HandMadeHistory().add().lease(lease).end("delete", lease.token, lost=True).add("b").calls, "a")
+    )
     assert ["adds a" in told[0], "number 1" in told[1], "delete of" in told[2]] == [True, True, True]
     assert len(told) == 3
     assert told[2].endswith(f"lost {lease.token}")
@@ -111,14 +115,14 @@ def test_a_proxy_that_refuses_cannot_be_connected_to_until_it_accepts_again() ->
 
 
 def test_a_plan_gives_each_kind_its_share() -> None:
-    plan = Plan({"swallow": 0.1, "stall answer": 0.2}, Random(1))
+    plan = FatePlan({"swallow": 0.1, "stall answer": 0.2}, Random(1))
     drawn = [plan() for _ in range(10_000)]
     assert sum(fate.kind == "swallow" for fate in drawn) == pytest.approx(1000, rel=0.15)
     assert sum(fate.kind == "stall answer" for fate in drawn) == pytest.approx(2000, rel=0.15)
     assert all((fate.seconds > 0) == (fate.kind == "stall answer") for fate in drawn)
 
 
-def _found(tally: Tally) -> set[str]:
+def _found(tally: FaultTally) -> set[str]:
     return {violation.invariant for violation in tally.violations}
 
 

@@ -13,7 +13,7 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask
-from tests.support.cutting_wire import CuttingWire, WireFate, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.servers import a_server
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import EngineName, SharedEngines
@@ -28,7 +28,7 @@ class Ways:
 
     direct: Queues
     wired: Queues
-    wire: CuttingWire
+    wire: CuttingTcpProxy
 
 
 @pytest.fixture(scope="module", params=["postgresql", "redis"])
@@ -45,7 +45,7 @@ def ways(request: pytest.FixtureRequest, engine_name: EngineName, shared_engines
     except EngineUnavailableError as error:
         pytest.skip(str(error))
     with ExitStack() as stack:
-        wire = stack.enter_context(a_wire(engine.host, engine.port))
+        wire = stack.enter_context(a_tcp_proxy(engine.host, engine.port))
         direct = stack.enter_context(closing(LocalQueues(QueueService(open_store(url)))))
         store = open_store(url.replace(f":{engine.port}/", f":{wire.port}/"))
         wired: Queues
@@ -58,7 +58,7 @@ def ways(request: pytest.FixtureRequest, engine_name: EngineName, shared_engines
 
 @pytest.mark.parametrize("fate", ["drop", "lose answer"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_verb_whose_connection_breaks_is_done_as_told_and_once(ways: Ways, verb: str, fate: WireFate) -> None:
+def test_a_verb_whose_connection_breaks_is_done_as_told_and_once(ways: Ways, verb: str, fate: TcpFate) -> None:
     act = VERBS[verb]
     undisturbed = prepare(ways.direct, _name(verb, fate, "undisturbed"), act_on=ways.direct)
     before = look(ways.direct, undisturbed.queue.name)

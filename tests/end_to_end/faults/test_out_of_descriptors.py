@@ -12,8 +12,8 @@ from pathlib import Path
 
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
-from tests.soak.starts import Fleet
-from tests.soak.tide import POOLS
+from tests.soak.empty_source import POOLS
+from tests.soak.starts import SoakFleet
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 
@@ -54,7 +54,7 @@ def no_more_descriptors(pid: int) -> Iterator[None]:
 
 
 def test_a_supervisor_goes_on_and_heeds_afterwards_what_it_could_not_read(tmp_path: Path) -> None:
-    fleet = Fleet(tmp_path)
+    fleet = SoakFleet(tmp_path)
     pid = fleet.process.pid
     try:
         fleet.order(1)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tests.soak.crew import Done
 from tests.soak.figures import Look
 from tests.soak.renewing import renewals
 from tests.soak.rolling import roll
 from tests.soak.starts import faults, soak
+from tests.soak.towline_up import TaskOutcome
 
 
 def test_a_supervisor_is_flat_over_three_hundred_starts_and_stops(tmp_path: Path) -> None:
@@ -29,10 +29,10 @@ def test_a_pool_at_its_max_is_replaced_under_load_without_a_gap(tmp_path: Path) 
     rolled = roll(tmp_path, workers=4, task_seconds=0.3)
     assert rolled.least_ready == 4
     assert rolled.most_processes <= 5
-    assert rolled.done == Done(rolled.done.added, lost=0, twice=0, released=0, expired=0)
+    assert rolled.done == TaskOutcome(rolled.done.added, lost=0, twice=0, released=0, expired=0)
 
 
 def test_a_supervisor_and_its_server_are_renewed_under_load_and_nobody_notices(tmp_path: Path) -> None:
     renewed = renewals(tmp_path, times=2, workers=2)
     assert (renewed.least_ready, renewed.is_same_crew, renewed.is_same_process) == (2, True, True)
-    assert renewed.done == Done(renewed.done.added, lost=0, twice=0, released=0, expired=0)
+    assert renewed.done == TaskOutcome(renewed.done.added, lost=0, twice=0, released=0, expired=0)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.faults.checker import Violation
 from tests.faults.kill_store import kills_on
-from tests.faults.outcome import Budget
+from tests.faults.outcome import FaultBudget
 from tests.faults.sites import STORES, StoreName
 from tests.faults.two_servers import BRIEF, two_servers
 
@@ -29,7 +29,7 @@ def evidence(violations: Sequence[Violation], folder: Path) -> str:
 
 @pytest.mark.parametrize("store", STORES)
 def test_nothing_is_lost_or_doubled_whatever_is_killed_or_cut(store: StoreName, tmp_path: Path) -> None:
-    budget = Budget(LONGEST_SECONDS, seed=2, operations=ENOUGH_OPERATIONS)
+    budget = FaultBudget(LONGEST_SECONDS, seed=2, operations=ENOUGH_OPERATIONS)
     tally = kills_on(store, budget, tmp_path, round_seconds=ROUND_SECONDS)
     if tally.skipped:
         pytest.skip(tally.skipped)
@@ -40,7 +40,7 @@ def test_nothing_is_lost_or_doubled_whatever_is_killed_or_cut(store: StoreName, 
 
 
 def test_a_store_that_waits_for_no_disk_is_seen_to_lose_what_was_acknowledged(tmp_path: Path) -> None:
-    budget = Budget(LONGEST_SECONDS, seed=1)
+    budget = FaultBudget(LONGEST_SECONDS, seed=1)
     tally = kills_on("postgresql", budget, tmp_path, round_seconds=ROUND_SECONDS, durability="relaxed")
     if tally.skipped:
         pytest.skip(tally.skipped)
@@ -50,7 +50,7 @@ def test_a_store_that_waits_for_no_disk_is_seen_to_lose_what_was_acknowledged(tm
 
 @pytest.mark.parametrize("store", ["postgresql", "redis"])
 def test_forty_workers_get_over_a_killed_server_and_a_store_that_is_cut_off(store: str, tmp_path: Path) -> None:
-    tally = two_servers(store, Budget(0.0, seed=1), tmp_path, course=BRIEF)
+    tally = two_servers(store, FaultBudget(0.0, seed=1), tmp_path, course=BRIEF)
     if tally.skipped:
         pytest.skip(tally.skipped)
     assert tally.violations == []

@@ -107,7 +107,7 @@ def test_a_worker_goes_on_within_seconds_of_the_stores_return(engine: Engine, ho
 @contextmanager
 def a_worker(url: str, *, tag: str, log: Path) -> Iterator[None]:
     """`towline work`, one task at a time."""
-    command = ["-m", "orchestrator", "work", "tests.support.fleet.working:app", "--queue", QUEUE, "--tag", tag]
+    command = ["-m", "orchestrator", "work", "tests.support.fleet.recording_app:app", "--queue", QUEUE, "--tag", tag]
     environment = {**program_environment(), "TOWLINE_URL": url, "TOWLINE_WORKER": f"worker-{tag}-{os.getpid()}"}
     with log.open("wb") as output:
         process = subprocess.Popen([sys.executable, *command], env=environment, stdout=output, stderr=output)

@@ -97,9 +97,9 @@ def test_a_runtime_that_is_first_collects_orphans_behind_a_worker_that_ended(tmp
         import os, subprocess, sys, time
         from pathlib import Path
         from orchestrator.runtimes import procfs
-        from orchestrator.runtimes.process import Bystanders
+        from orchestrator.runtimes.process import OtherProcesses
         assert os.getpid() == 1
-        bystanders = Bystanders(Path("state"), lock=None)
+        bystanders = OtherProcesses(Path("state"), lock=None)
         worker = subprocess.Popen(["true"])
         while procfs.ended_children_of(1) != [worker.pid]:
             time.sleep(0.01)

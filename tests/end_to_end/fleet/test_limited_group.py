@@ -15,7 +15,7 @@ from orchestrator.cli.commands.overrides import moment
 from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from tests.soak.tide import POOLS
+from tests.soak.empty_source import POOLS
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 
@@ -96,8 +96,8 @@ def test_a_worker_that_the_group_has_no_memory_for_is_told_as_that(group: Group,
     (group.cpu / ("cpu.max" if group.cpu == group.memory else "cpu.cfs_quota_us")).write_text(
         "max 100000" if group.cpu == group.memory else "-1"
     )
-    files.change_orders(POOLS[0], lambda _: Overrides(ScaleOverride(1, Expiry.after(600.0, moment()))))
-    program = [sys.executable, "-m", "tests.soak.tide", str(tmp_path), sys.executable, "-c", GREEDY]
+    files.change_overrides(POOLS[0], lambda _: Overrides(ScaleOverride(1, Expiry.after(600.0, moment()))))
+    program = [sys.executable, "-m", "tests.soak.empty_source", str(tmp_path), sys.executable, "-c", GREEDY]
     with (tmp_path / "log").open("wb") as log:
         supervisor = subprocess.Popen(
             group.command(*program), cwd=ROOT, env=program_environment(), stdout=log, stderr=log

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from queue_core.task import NewTask
-from tests.soak.crew import Crew
+from tests.soak.towline_up import TowlineUp
 from tests.support.commands import Commands
 from tests.support.eventually import eventually
 
@@ -17,8 +17,8 @@ Json = dict[str, object]
 
 
 @pytest.fixture
-def crew(tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(tmp_path)
+def crew(tmp_path: Path) -> Iterator[TowlineUp]:
+    crew = TowlineUp(tmp_path)
     crew.write(workers=1, colour="red")
     try:
         yield crew
@@ -27,22 +27,22 @@ def crew(tmp_path: Path) -> Iterator[Crew]:
 
 
 @pytest.fixture
-def towline(crew: Crew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+def towline(crew: TowlineUp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
     monkeypatch.chdir(crew.folder)
     return Commands(crew.folder, capsys)
 
 
-def in_force(crew: Crew) -> Json:
+def in_force(crew: TowlineUp) -> Json:
     pools = cast("dict[str, Json]", crew.shown("pools") or {})
     return cast("Json", pools.get("crew", {}).get("settings") or {})
 
 
-def sampled(crew: Crew) -> Json:
+def sampled(crew: TowlineUp) -> Json:
     pools = cast("dict[str, Json]", crew.shown("pools") or {})
     return cast("Json", pools.get("crew", {}).get("sample") or {})
 
 
-def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: Crew, towline: Commands) -> None:
+def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: TowlineUp, towline: Commands) -> None:
     refused = towline("reload")
     assert refused.code == 69
     assert "no supervisor is alive" in refused.err
@@ -77,7 +77,7 @@ def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: Crew, to
     assert towline("reload").out == "no pool changed\n"
 
 
-def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: Crew, towline: Commands) -> None:
+def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: TowlineUp, towline: Commands) -> None:
     crew.start()
     (first,) = eventually(crew.workers, seconds=30)
     whole = crew.settings.read_text()
@@ -91,7 +91,9 @@ def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: Crew, towline: C
     assert not crew.logged("worker.draining")
 
 
-def test_queues_that_are_new_in_the_file_are_made_by_a_reload_and_shown_by_plan(crew: Crew, towline: Commands) -> None:
+def test_queues_that_are_new_in_the_file_are_made_by_a_reload_and_shown_by_plan(
+    crew: TowlineUp, towline: Commands
+) -> None:
     crew.start()
     queues = crew.queues()
     try:
@@ -116,7 +118,7 @@ def test_queues_that_are_new_in_the_file_are_made_by_a_reload_and_shown_by_plan(
         queues.close()
 
 
-def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: Crew, towline: Commands) -> None:
+def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: TowlineUp, towline: Commands) -> None:
     crew.write(workers=3, colour="red")
     crew.settings.write_text(crew.settings.read_text().replace("grace: 30s", "grace: 300ms"))
     crew.start()
@@ -138,7 +140,7 @@ def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: Crew, towl
         queues.close()
 
 
-def test_a_supervisor_that_hangs_does_not_answer_in_time(crew: Crew, towline: Commands) -> None:
+def test_a_supervisor_that_hangs_does_not_answer_in_time(crew: TowlineUp, towline: Commands) -> None:
     pid = crew.start()
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -149,7 +151,7 @@ def test_a_supervisor_that_hangs_does_not_answer_in_time(crew: Crew, towline: Co
     assert "no answer within 0.3 s" in told.err
 
 
-def test_a_host_is_drained_before_a_reboot_and_used_again_after_it(crew: Crew, towline: Commands) -> None:
+def test_a_host_is_drained_before_a_reboot_and_used_again_after_it(crew: TowlineUp, towline: Commands) -> None:
     crew.start()
     queues = crew.queues()
     queue = queues.queue("jobs")

@@ -14,18 +14,18 @@ from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
-from tests.support.fleet.supervised_site import POOL, REPOSITORY, Site, a_site
+from tests.support.fleet.supervised_site import POOL, REPOSITORY, SupervisedSite, a_site
 
 CLOCK = SystemMonotonicClock()
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def site(tmp_path: Path) -> Iterator[SupervisedSite]:
     with a_site(tmp_path) as site:
         yield site
 
 
-def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) -> None:
+def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: SupervisedSite) -> None:
     site.write(resize=POOL)
     supervisor = site.start()
     assert site.workers() == {}
@@ -41,9 +41,9 @@ def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Site) 
     assert not site.files.is_supervised()
 
 
-def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: Site) -> None:
+def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_wait(site: SupervisedSite) -> None:
     more = {
-        "app": "tests.support.fleet.slow_to_import:app",
+        "app": "tests.support.fleet.slow_import_app:app",
         "slo": "1s",
         "workers": {"max": 16},
         "spawn_parallelism": 1,
@@ -52,13 +52,13 @@ def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_
     # A minute is within sixteen starts, one at a time, and long enough for a slow machine.
     site.queue.add([NewTask(f"note {site.folder}/notes".encode(), delay_seconds=60.0)] * 16)
     site.start()
-    eventually(lambda: site.told("worker.started"), seconds=50)
+    eventually(lambda: site.logged("worker.started"), seconds=50)
     stats = site.queue.stats()
     assert (stats.delayed, stats.leased_total) == (16, 0)
-    assert "16 become leasable within" in str(site.told("pool.decided")[0]["why"])
+    assert "16 become leasable within" in str(site.logged("pool.decided")[0]["why"])
 
 
-def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: Site) -> None:
+def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: SupervisedSite) -> None:
     pool = {**POOL, "slo": "20s"}
     site.write(resize=pool, other=pool)
     site.start()
@@ -70,7 +70,7 @@ def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: S
     eventually(site.is_done)
 
 
-def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
+def test_workers_that_end_after_each_task_are_no_crash_loop(site: SupervisedSite) -> None:
     command = [sys.executable, "-m", "tests.support.fleet.one_shot"]
     site.write(resize={**POOL, "app": None, "command": command, "slo": "60s", "workers": {"max": 4}})
     site.start()
@@ -78,23 +78,23 @@ def test_workers_that_end_after_each_task_are_no_crash_loop(site: Site) -> None:
         site.queue.add(NewTask(f"note {site.folder}/notes".encode()))
     eventually(site.is_done, seconds=120)
     assert len({worker for worker, _ in site.notes()}) == 16
-    assert not [entry for entry in site.told("worker.reaped") if entry["cause"] != "finished"]
-    assert not [entry for entry in site.told("pool.decided") if "crash_loop" in entry["limited_by"]]
+    assert not [entry for entry in site.logged("worker.reaped") if entry["cause"] != "finished"]
+    assert not [entry for entry in site.logged("pool.decided") if "crash_loop" in entry["limited_by"]]
 
 
-def test_a_pool_goes_back_to_what_its_downstream_stands(site: Site) -> None:
+def test_a_pool_goes_back_to_what_its_downstream_stands(site: SupervisedSite) -> None:
     site.queues.put_queue(QueueSpec("thumbs", lease_seconds=120, max_leases=3))
-    site.write(resize={**POOL, "app": "tests.support.downstream:app", "slo": "1s", "workers": {"max": 6}})
+    site.write(resize={**POOL, "app": "tests.support.throttled_app:app", "slo": "1s", "workers": {"max": 6}})
     site.start()
     for _ in range(80):
         site.queue.add(NewTask(str(site.folder).encode()))
     eventually(lambda: site.queue.stats().deleted_total + site.queue.stats().dead == 80, seconds=120)
     assert site.queue.stats().dead == 0
-    said = [why for entry in site.told("pool.decided") for why in cast("list[str]", entry["limits"])]
+    said = [why for entry in site.logged("pool.decided") for why in cast("list[str]", entry["limits"])]
     assert [why for why in said if "of leases fail at" in why]
 
 
-def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Site) -> None:
+def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "slo": "50s"})  # a turn every 5 s
     site.start()
     added_at = CLOCK.wall_seconds()
@@ -103,7 +103,7 @@ def test_a_task_for_an_empty_pool_is_leased_without_waiting_for_a_turn(site: Sit
     assert float(note[2]) - added_at < 3.0
 
 
-def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Site) -> None:
+def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
     site.start()
     eventually(lambda: len(site.workers()) == 2)
@@ -122,7 +122,7 @@ def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Site) 
     eventually(site.is_done)
 
 
-def test_a_killed_supervisor_comes_back_to_the_same_workers(site: Site) -> None:
+def test_a_killed_supervisor_comes_back_to_the_same_workers(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 2, "max": 2}})
     first = site.start()
     eventually(lambda: len(site.workers()) == 2)
@@ -148,7 +148,7 @@ def test_a_killed_supervisor_comes_back_to_the_same_workers(site: Site) -> None:
     assert site.workers() == {}
 
 
-def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Site) -> None:
+def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: SupervisedSite) -> None:
     site.write(orphan_grace="1s", resize={**POOL, "workers": {"min": 1}})
     supervisor = site.start()
     eventually(site.workers)
@@ -157,7 +157,7 @@ def test_workers_whose_supervisor_does_not_come_back_end_by_themselves(site: Sit
     eventually(lambda: not site.workers(), seconds=20)
 
 
-def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(site: Site) -> None:
+def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_watchdog(site: SupervisedSite) -> None:
     stubborn = "trap 'echo asked' TERM; while :; do sleep 600 & wait $!; done"
     pool = {"queue": "thumbs", "command": ["sh", "-c", stubborn], "slo": "5s", "grace": "1s", "workers": {"min": 1}}
     site.write(orphan_grace="1s", other=pool)
@@ -169,11 +169,11 @@ def test_any_program_whose_supervisor_does_not_come_back_is_ended_by_the_warden(
     assert (site.files.path / "workers" / f"{worker}.log").read_text() == "asked\n"
 
 
-def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
+def test_a_second_supervisor_of_the_same_state_is_refused(site: SupervisedSite) -> None:
     site.write(resize=POOL)
     site.start()
     second = subprocess.run(
-        [sys.executable, "-m", "tests.support.fleet.supervised", str(site.settings)],
+        [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(site.settings)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -184,7 +184,7 @@ def test_a_second_supervisor_of_the_same_state_is_refused(site: Site) -> None:
     assert "AlreadySupervisedError" in second.stderr
 
 
-def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site: Site) -> None:
+def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 1}}, encode={**POOL, "workers": {"min": 1}})
     supervisor = site.start()
     before = eventually(lambda: len(site.workers()) == 2 and site.workers())
@@ -193,27 +193,27 @@ def test_a_changed_file_changes_the_pools_and_a_broken_one_changes_nothing(site:
     eventually(lambda: sorted(w.split("-")[0] for w in site.workers()) == ["extra", "resize"])
     assert site.workers()[kept] == before[kept]
     site.write(resize={**POOL, "slo": "never"})
-    eventually(lambda: site.told("supervisor.reload_refused"))
+    eventually(lambda: site.logged("supervisor.reload_refused"))
     supervisor.send_signal(signal.SIGHUP)
-    eventually(lambda: len(site.told("supervisor.reload_refused")) == 2)
+    eventually(lambda: len(site.logged("supervisor.reload_refused")) == 2)
     assert site.workers()[kept] == before[kept]
 
 
-def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: Site) -> None:
+def test_a_pool_whose_workers_change_replaces_them_new_before_old(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "workers": {"min": 1, "max": 2}})
     site.start()
     (old,) = eventually(site.workers)
-    eventually(lambda: site.told("worker.started"))
+    eventually(lambda: site.logged("worker.started"))
     site.write(resize={**POOL, "workers": {"min": 1, "max": 2}, "env": {"COLOUR": "blue"}})
     eventually(lambda: old not in site.workers())
-    (ended,) = eventually(lambda: [entry for entry in site.told("worker.reaped") if entry["worker"] == old])
-    spawned = [entry for entry in site.told("worker.spawned") if entry["replaces"] == old]
+    (ended,) = eventually(lambda: [entry for entry in site.logged("worker.reaped") if entry["worker"] == old])
+    spawned = [entry for entry in site.logged("worker.spawned") if entry["replaces"] == old]
     assert spawned[0]["timestamp"] < ended["timestamp"]  # type: ignore[operator]
     assert ended["cause"] == "drained"
     assert len(site.workers()) == 1
 
 
-def test_workers_that_cannot_start_are_started_less_and_less_often(site: Site) -> None:
+def test_workers_that_cannot_start_are_started_less_and_less_often(site: SupervisedSite) -> None:
     site.write(broken={**POOL, "app": "no.such.module:app", "workers": {"min": 2}})
     site.start()
     eventually(lambda: len(site.files.read_deaths(limit=10)) >= 2)
@@ -224,7 +224,7 @@ def test_workers_that_cannot_start_are_started_less_and_less_often(site: Site) -
     assert shown["next_start_at"] is not None
 
 
-def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(site: Site) -> None:
+def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(site: SupervisedSite) -> None:
     site.write(resize={**POOL, "grace": "300s"})
     supervisor = site.start()
     site.hold()

@@ -21,7 +21,7 @@ from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS
 from queue_core.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.commands import ROOT, program_environment
-from tests.support.cutting_wire import CuttingWire, WireFate
+from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate
 from tests.support.eventually import eventually
 from tests.support.stores.stores import new_url
 
@@ -30,7 +30,7 @@ CALL_SECONDS = 10.0
 """A call that is under way as its lead ends is seen through; it does not act on what it hears."""
 POOL = {
     "queue": "thumbs",
-    "app": "tests.support.fleet.working:app",
+    "app": "tests.support.fleet.recording_app:app",
     "slo": "5s",
     "workers": {"min": 1, "max": 2},
     "grace": "5s",
@@ -45,7 +45,7 @@ class Host:
     url: str = ""
     is_cut: bool = False
     process: subprocess.Popen[bytes] | None = None
-    wire: CuttingWire = field(init=False)
+    wire: CuttingTcpProxy = field(init=False)
 
     @property
     def files(self) -> StateDir:
@@ -60,7 +60,7 @@ class Host:
         )
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fleet.supervised", str(settings)],
+                [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(settings)],
                 cwd=ROOT,
                 env=program_environment(),
                 stdout=output,
@@ -74,13 +74,13 @@ class Host:
         found = procfs.worker_processes(str(self.files.path))
         return {process.worker: process.pid for process in found if process.leads}
 
-    def told(self, event: str) -> list[str]:
+    def logged(self, event: str) -> list[str]:
         """When it logged an event."""
         lines = (self.folder / "log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry["timestamp"] for entry in logged if entry["event"] == event]
 
-    def fate(self) -> WireFate:
+    def fate(self) -> TcpFate:
         return "drop" if self.is_cut else "pass"
 
     def end(self) -> None:
@@ -98,7 +98,7 @@ def _a_host(folder: Path, url: str) -> Host:
     assert parts.hostname is not None
     assert parts.port is not None
     host = Host(folder)
-    host.wire = CuttingWire(parts.hostname, parts.port, choose=host.fate)
+    host.wire = CuttingTcpProxy(parts.hostname, parts.port, choose=host.fate)
     address = parts.netloc.replace(f"{parts.hostname}:{parts.port}", f"127.0.0.1:{host.wire.port}")
     host.url = parts._replace(netloc=address).geturl()
     return host
@@ -117,7 +117,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host
         first.start()
         eventually(lambda: first.phase() == "leading" and len(first.workers()) == 1, seconds=30.0)
         # Who can't reach the store as it starts gives up, and nobody would start another while the wire is cut.
-        eventually(lambda: first.told(events.WORKER_STARTED), seconds=30.0)
+        eventually(lambda: first.logged(events.WORKER_STARTED), seconds=30.0)
         second.start()
         eventually(lambda: second.phase() == "standby", seconds=30.0)
         yield first, second
@@ -146,7 +146,7 @@ def test_a_supervisor_that_is_cut_off_leads_no_more_when_another_does_and_keeps_
     assert list(first.workers()) == [worker]
     eventually(lambda: first.phase() == "standby", seconds=CALL_SECONDS)
     assert list(first.workers()) == [worker]
-    assert len(first.told(events.WORKER_SPAWNED)) == 1
+    assert len(first.logged(events.WORKER_SPAWNED)) == 1
     first.is_cut = False
     eventually(lambda: first.workers() == {}, seconds=30.0)  # its workers go, as another one leads
     assert (first.phase(), second.phase()) == ("standby", "leading")

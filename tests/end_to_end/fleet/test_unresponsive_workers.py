@@ -64,7 +64,7 @@ class Up:
         """The same once there are two."""
         return eventually(lambda: found if len(found := self.notes(lease)) == 2 else [], seconds=30)
 
-    def told(self, event: str) -> list[dict[str, object]]:
+    def logged(self, event: str) -> list[dict[str, object]]:
         """What was logged of one event."""
         lines = (self.folder / "log").read_text().splitlines()
         return [told for line in lines if line.startswith("{") and (told := json.loads(line))["event"] == event]
@@ -81,7 +81,7 @@ queues:
 pools:
   crew:
     queue: jobs
-    app: tests.support.fleet.hanging:app
+    app: tests.support.fleet.hanging_app:app
     slo: {SLO_SECONDS:g}s
     workers: {{min: 2, max: 3}}
     grace: 4s
@@ -129,7 +129,9 @@ def _stop_the_processes(up: Up) -> None:
     ("hang", "known"),
     [
         pytest.param(_keep_the_lock_in_a_regex, "in match", id="a-regex-keeps-the-interpreter-lock"),
-        pytest.param(_keep_the_lock_in_an_extension, "fleet/hanging.py", id="an-extension-keeps-the-interpreter-lock"),
+        pytest.param(
+            _keep_the_lock_in_an_extension, "fleet/hanging_app.py", id="an-extension-keeps-the-interpreter-lock"
+        ),
         pytest.param(_stop_the_processes, "stopped (SIGSTOP)", id="stopped"),
     ],
 )
@@ -141,7 +143,7 @@ def test_the_tasks_of_workers_that_hang_start_elsewhere_in_time(up: Up, hang: Ca
     again = up.two_notes(2)
     assert not hung & {note[0] for note in again}
     assert max(float(note[2]) for note in again) - ready_at <= SLO_SECONDS + START_SECONDS
-    assert {told["worker"] for told in up.told("worker.unresponsive")} == hung
+    assert {told["worker"] for told in up.logged("worker.unresponsive")} == hung
     deaths = eventually(lambda: found if len(found := _deaths(up, hung)) == 2 else [], seconds=30)
     for death in deaths:
         assert death["cause"] == "unresponsive"
@@ -168,7 +170,7 @@ def test_nobody_is_taken_for_hung_who_waits_on_a_paused_queue_while_the_supervis
     eventually(
         lambda: float(str((up.files.read_snapshot() or {})["shown_at"])) > continued_at + WAITS_SECONDS + 1, seconds=30
     )
-    assert up.told("worker.unresponsive") == []
+    assert up.logged("worker.unresponsive") == []
     assert up.workers("idle") == workers
     up.queue.resume()
     eventually(lambda: up.notes(1), seconds=10)
@@ -178,13 +180,13 @@ def test_nobody_is_taken_for_hung_who_waits_on_a_paused_queue_while_the_supervis
 def test_where_workers_open_the_store_themselves_the_work_of_those_that_hang_is_done_too(tmp_path: Path) -> None:
     queues = open_queues(f"sqlite:///{tmp_path}/towline.db")
     queues.put_queue(QueueSpec("jobs", lease_seconds=LEASE_SECONDS))
-    pool = {"queue": "jobs", "app": "tests.support.fleet.hanging:app", "slo": "1s", "workers": {"min": 2, "max": 3}}
+    pool = {"queue": "jobs", "app": "tests.support.fleet.hanging_app:app", "slo": "1s", "workers": {"min": 2, "max": 3}}
     files = StateDir(tmp_path / "state")
     settings = {"store": f"sqlite:///{tmp_path}/towline.db", "state_dir": str(files.path)}
     (tmp_path / "settings.json").write_text(json.dumps({**settings, "pools": {"crew": {**pool, "grace": "2s"}}}))
     with (tmp_path / "log").open("wb") as output:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fleet.supervised", str(tmp_path / "settings.json")],
+            [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(tmp_path / "settings.json")],
             cwd=ROOT,
             stdout=output,
             stderr=output,

@@ -13,28 +13,27 @@ from queue_core.stores.memory.store import MemoryStore
 from tests.differential.answers import TOMBSTONED_TASK, Leased, Modified
 from tests.differential.comparison import compare
 from tests.differential.facts import RETENTION
-from tests.differential.programs import a_program
-from tests.differential.report import REASONS, story
-from tests.differential.rules import RULES
-from tests.differential.running import EMBEDDED, StoreName, fresh, run
-from tests.differential.shrinking import shrunk
-from tests.differential.steps import (
+from tests.differential.operations import (
     BOUNDED,
     PLAIN,
     Add,
     Delete,
     Eta,
     Given,
-    Lease,
+    LeaseCall,
     Modify,
     NewOne,
     Pass,
     Picked,
-    Retry,
+    RetryParameters,
     Stats,
     Step,
     Which,
 )
+from tests.differential.programs import a_program
+from tests.differential.report import REASONS, story
+from tests.differential.rules import RULES
+from tests.differential.running import EMBEDDED, StoreName, fresh, run, shrunk
 from tests.support.stores.engines import EngineUnavailableError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
@@ -74,8 +73,8 @@ def a_task(name: str | None = None, *, eta: int = 0, tag: bytes | None = None) -
     return NewOne(None if name is None else Given(name.encode()), tag, Eta("now", eta))
 
 
-def leased(*, count: int = 10, seconds: float = 10.0, queue: str = PLAIN, by_tag: bool = False) -> Lease:
-    return Lease(queue, seconds, count, by_tag=by_tag, tag=None)
+def leased(*, count: int = 10, seconds: float = 10.0, queue: str = PLAIN, by_tag: bool = False) -> LeaseCall:
+    return LeaseCall(queue, seconds, count, by_tag=by_tag, tag=None)
 
 
 RULED: dict[str, tuple[Step, ...]] = {
@@ -97,7 +96,7 @@ RULED: dict[str, tuple[Step, ...]] = {
         Stats((BOUNDED,)),
     ),
     "a task's own limit": (
-        Add(BOUNDED, (replace(a_task("a"), retry=Retry(None, 0)),)),
+        Add(BOUNDED, (replace(a_task("a"), retry=RetryParameters(None, 0)),)),
         *[step for _ in range(3) for step in (Pass(1), leased(queue=BOUNDED, seconds=0.0))],
     ),
     "untagged tasks fill up": (

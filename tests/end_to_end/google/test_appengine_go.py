@@ -12,7 +12,7 @@ import pytest
 from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import ROOT
-from tests.support.sdks.serving import Served, sdk_environment, serving, serving_here
+from tests.support.sdks.serving import SdkServer, sdk_environment, serving, serving_here
 
 SOURCE = ROOT / "tests" / "support" / "sdks" / "go" / "story.go"
 PACKAGES = Path("/usr/share/gocode")
@@ -45,7 +45,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["memory", "sqlite"])
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SdkServer]:
     if request.param == "memory":
         with serving_here(MemoryStore(), SPECS) as running:
             yield running
@@ -54,7 +54,7 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             yield running
 
 
-def run(program: Path, story: str, served: Served, *, service: str = "default") -> None:
+def run(program: Path, story: str, served: SdkServer, *, service: str = "default") -> None:
     """Run one story; where the metadata server of Google's machines would be asked, the environment answers."""
     environment = sdk_environment(
         API_HOST=served.host,
@@ -72,7 +72,7 @@ def run(program: Path, story: str, served: Served, *, service: str = "default") 
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_go_program_finds_what_app_engine_would_tell_it(program: Path, served: Served, story: str) -> None:
+def test_a_go_program_finds_what_app_engine_would_tell_it(program: Path, served: SdkServer, story: str) -> None:
     run(program, story, served)
 
 

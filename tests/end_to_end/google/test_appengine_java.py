@@ -17,9 +17,9 @@ from queue_core.clock import SystemClock
 from queue_core.task import QueueSpec
 from tests.support.sdks import java_runtime, recorded
 from tests.support.sdks.java_runtime import TICKET, Client
-from tests.support.sdks.recorded import Call
+from tests.support.sdks.recorded import RecordedCall
 from tests.support.sdks.relay import Exchange, read_message, relaying
-from tests.support.sdks.serving import Served, serving, serving_here
+from tests.support.sdks.serving import SdkServer, serving, serving_here
 from tests.support.stores.stores import opened
 
 RECORDED_VERSION = "2.0.36"
@@ -42,7 +42,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def served_here(store: str, folder: Path, *, ticket: str | None) -> Iterator[Served]:
+def served_here(store: str, folder: Path, *, ticket: str | None) -> Iterator[SdkServer]:
     """A server of the queue in this process."""
     with opened(store, folder) as made, serving_here(made, [STORY], ticket=ticket) as served:
         yield served
@@ -54,8 +54,10 @@ def test_a_java_application_finds_what_app_engine_would_tell_it(application: Pat
     if java_runtime.version(tmp_path) != RECORDED_VERSION:
         return  # what another release sends has been answered rightly, which is all that it must be
     (tmp_path / "recorded.txt").write_text(recorded.written(exchanges, title=TITLE))  # should it have to be new
-    sent = [recorded.told(Call(exchange.request, exchange.answer).asked) for exchange in exchanges]
-    assert sent == [recorded.told(call.asked) for call in recorded.read(recorded.JAVA)]
+    sent = [
+        recorded.fields_of(RecordedCall(exchange.request, exchange.answer).service_request) for exchange in exchanges
+    ]
+    assert sent == [recorded.fields_of(call.service_request) for call in recorded.read(recorded.JAVA)]
 
 
 def test_the_other_client_of_the_java_runtime_finds_the_same(application: Path, tmp_path: Path) -> None:
@@ -68,16 +70,16 @@ def test_a_ticket_that_is_no_token_is_a_security_exception(application: Path, tm
         served_here("memory", tmp_path, ticket=TICKET) as served,
         java_runtime.running(application, api=f"{served.host}:{served.port}", folder=tmp_path, client="jdk") as url,
     ):
-        assert java_runtime.ask(f"{url}/stranger", ticket="somebody-elses-ticket") == "ok"
+        assert java_runtime.call(f"{url}/stranger", ticket="somebody-elses-ticket") == "ok"
 
 
-def run(application: Path, served: Served, *, client: Client, folder: Path) -> list[Exchange]:
+def run(application: Path, served: SdkServer, *, client: Client, folder: Path) -> list[Exchange]:
     """Run the story, and return what went over the wire."""
     with (
         relaying(served) as relay,
         java_runtime.running(application, api=f"{relay.host}:{relay.port}", folder=folder, client=client) as url,
     ):
-        assert java_runtime.ask(f"{url}/story") == "ok"
+        assert java_runtime.call(f"{url}/story") == "ok"
     if client == "jdk":
         first = relay.exchanges[0]
         assert head_lines(first.request_head) == head_lines(head(relay.host, relay.port, first.request))
@@ -95,14 +97,14 @@ def test_a_ticket_may_be_empty_where_no_token_is_asked_for(tmp_path: Path) -> No
         replay(served, ticket=b"")
 
 
-def replay(served: Served, *, ticket: bytes) -> None:
+def replay(served: SdkServer, *, ticket: bytes) -> None:
     """Send what is recorded, with the leases' etas of now, and compare the answers field by field."""
     now = SystemClock().now() // 1000 * 1000  # Java counts milliseconds
     current: dict[int, int] = {}
     start: int | None = None
     with socket.create_connection((served.host, served.port), timeout=10) as connection:
         for call in recorded.read(recorded.JAVA):
-            for eta in recorded.etas(call.asked):
+            for eta in recorded.etas(call.service_request):
                 start = eta if start is None else start
                 current.setdefault(eta, now + eta - start)  # an eta that no answer told was made from the time of day
             body = recorded.with_etas(call.request, current)
@@ -112,9 +114,9 @@ def replay(served: Served, *, ticket: bytes) -> None:
             answer_head, answer = read_message(connection)
             assert answer_head + answer == in_one_piece
             assert answer_head.startswith(b"HTTP/1.1 200 ")
-            found = Call(body, answer)
-            assert recorded.told(found.told) == recorded.told(call.told), call.method
-            current |= zip(recorded.etas(call.told), recorded.etas(found.told), strict=True)
+            found = RecordedCall(body, answer)
+            assert recorded.fields_of(found.service_response) == recorded.fields_of(call.service_response), call.method
+            current |= zip(recorded.etas(call.service_response), recorded.etas(found.service_response), strict=True)
 
 
 def head_lines(told: bytes) -> set[bytes]:

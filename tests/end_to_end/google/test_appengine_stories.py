@@ -119,7 +119,7 @@ def test_a_scripts_thread_runs_them_too(site: Site) -> None:
 def test_a_script_that_calls_connect_needs_no_command(site: Site) -> None:
     code = (
         "import json; from queue_core import connect_appengine; connect_appengine();"
-        f"from tests.end_to_end.appengine_programs.snippets import run; print(json.dumps(run({QUEUE!r})))"
+        f"from tests.end_to_end.google.appengine_programs.snippets import run; print(json.dumps(run({QUEUE!r})))"
     )
     environment = program_environment() | {"TOWLINE_URL": site.url}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
@@ -130,7 +130,7 @@ def test_a_script_that_calls_connect_needs_no_command(site: Site) -> None:
 def test_a_wsgi_application_needs_the_environment_alone(site: Site) -> None:
     code = (
         "import json; from google.appengine.api import wrap_wsgi_app;"
-        "from tests.end_to_end.appengine_programs.snippets import run\n"
+        "from tests.end_to_end.google.appengine_programs.snippets import run\n"
         f"def app(environ, start): start('200 OK', []); return [json.dumps(run({QUEUE!r})).encode()]\n"
         "from wsgiref.util import setup_testing_defaults; environ = {}; setup_testing_defaults(environ)\n"
         "print(b''.join(wrap_wsgi_app(app)(environ, lambda status, headers, error=None: None)).decode())"

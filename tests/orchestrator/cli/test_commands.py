@@ -113,7 +113,7 @@ def test_there_is_no_command_beyond_those_and_help_lists_them_in_sections(towlin
     told = towline("--help")
     assert told.code == 0
     assert set(command().list_commands(click.Context(command()))) == set(THE_COMMANDS)
-    for section in ("Run:", "Tasks:", "Move:", "Look:", "Set up:", "Exit codes:"):
+    for section in ("Run:", "Tasks:", "Move:", "Inspect:", "Set up:", "Exit codes:"):
         assert section in told.out
     for code, _ in MEANINGS:
         assert f"  {code} " in told.out
@@ -155,7 +155,7 @@ def test_init_writes_files_that_are_right_and_never_over_others(towline: Command
     before = (towline.folder / "new/towline.yaml").read_text()
     again = towline("init", "--dir", "new")
     assert again.code == 73
-    assert "there already" in again.err
+    assert "exists already" in again.err
     assert (towline.folder / "new/towline.yaml").read_text() == before
 
 

@@ -7,7 +7,7 @@ import pytest
 from orchestrator.cli.commands.doctor import engine_findings
 from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.settings_file import Project, parse
-from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 
 
 def a_project(tmp_path: Path, runtime: str, *, listen: str = "unix:/srv/run/queue.sock") -> Project:
@@ -39,7 +39,7 @@ def test_an_engine_that_is_not_there_is_bad_and_says_who_needs_it(tmp_path: Path
     [(TEST_IMAGE, "never", None), ("nobody/has:1", "missing", "warn"), ("nobody/has:1", "never", "bad")],
 )
 def test_an_engine_that_answers_is_asked_for_the_image(
-    docker_engine: DockerEngine, tmp_path: Path, image: str, pull: str, level: str | None
+    docker_engine: PrivateDockerEngine, tmp_path: Path, image: str, pull: str, level: str | None
 ) -> None:
     settings = f'{{docker: {{image: "{image}", pull: {pull}, engine: "{docker_engine.url}", network: host}}}}'
     first, *others = found_in(a_project(tmp_path, settings))

@@ -5,7 +5,7 @@ from typing import cast
 import pytest
 
 from orchestrator.cli.commands.overrides import moment
-from orchestrator.cli.times import typed_instant
+from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Overrides
 from orchestrator.scaling.decision import Conditions
@@ -14,8 +14,7 @@ from orchestrator.scaling.replay import recorded
 from orchestrator.state.directory import StateDir
 from tests.orchestrator.cli.test_commands import SETTINGS, TASKS
 from tests.support.commands import Commands
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 SECOND = 1.0
 HOUR = 3_600.0
@@ -29,7 +28,7 @@ def towline(towline: Commands) -> Commands:
 
 
 def orders(towline: Commands) -> Overrides:
-    return StateDir(towline.folder / ".towline").read_orders().get("resize", Overrides()).in_force(moment())
+    return StateDir(towline.folder / ".towline").read_overrides().get("resize", Overrides()).in_force(moment())
 
 
 def test_a_pool_is_scaled_for_a_while_and_told_so(towline: Commands) -> None:
@@ -79,7 +78,7 @@ def test_a_backlog_is_asked_to_be_done_by_a_time(towline: Commands) -> None:
         pytest.param(["pause", "thumbs", "--changes", "up"], 2, "--changes goes with --pool", id="queues-have-no-size"),
         pytest.param(["pools", "--finish-by", "09:00"], 2, "goes with a POOL", id="finish-what"),
         pytest.param(["pools", "resize", "--finish-by", "soon"], 2, "write a time such as 09:00", id="no-time-at-all"),
-        pytest.param(["pools", "resize", "--finish-by", "2020-01-01"], 2, "that is over", id="long-ago"),
+        pytest.param(["pools", "resize", "--finish-by", "2020-01-01"], 2, "in the past", id="long-ago"),
         pytest.param(["why", "resize", "--at", "then"], 2, "write a time such as 09:00", id="why-when"),
     ],
 )
@@ -129,7 +128,7 @@ def test_why_tells_what_was_seen_what_decided_and_what_held_it(past: Commands) -
 def test_why_at_a_time_tells_the_decision_that_was_in_force(past: Commands) -> None:
     assert "2 ready" in past("why", "resize", "--at", "2h").out
     assert "900 ready" in past("why", "resize", "--at", "10m").out
-    assert "no decision is kept from before" in past("why", "resize", "--at", "4h").err
+    assert "no decision is on record before" in past("why", "resize", "--at", "4h").err
 
 
 def test_a_decision_is_made_again_from_what_was_kept(past: Commands) -> None:
@@ -143,7 +142,7 @@ def test_a_decision_whose_inputs_are_gone_is_told_without(past: Commands) -> Non
     (past.folder / ".towline" / "replays.jsonl").unlink()
     told = past("why", "resize", "--at", "10m", "--full")
     assert told.code == 0
-    assert "no longer kept" in told.err
+    assert "no longer recorded" in told.err
 
 
 # 2026-03-29 12:00:00 UTC; in Berlin clocks went forward that night.
@@ -169,4 +168,4 @@ def test_times_are_read_as_people_mean_them(
 ) -> None:
     monkeypatch.setenv("TZ", "UTC")
     __import__("time").tzset()
-    assert typed_instant(text, now=NOON, side=side).at - NOON == seconds  # type: ignore[arg-type]
+    assert parse_instant(text, now=NOON, side=side).at - NOON == seconds  # type: ignore[arg-type]

@@ -89,13 +89,13 @@ def test_a_command_tells_that_a_server_does_not_answer_and_for_how_long_it_waite
 
 def _shorten(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Calls of commands wait for so long instead of five seconds to thirty."""
-    ask = Transport.ask
+    ask = Transport.request
 
     def asked(self: Transport, request: bytes, *, timeout_seconds: float) -> object:
         assert timeout_seconds <= 30.0
         return ask(self, request, timeout_seconds=seconds)
 
-    monkeypatch.setattr(Transport, "ask", asked)
+    monkeypatch.setattr(Transport, "request", asked)
 
 
 @pytest.mark.parametrize(("repeat", "method"), [("safe", "GET"), ("safe", "POST"), ("keyed", "POST"), ("once", "POST")])
@@ -109,7 +109,7 @@ def test_a_silent_server_is_asked_as_often_as_the_caller_takes(
         never_answers(connection)
 
     url = serve(count)
-    retries = Retries(tries=5, first_pause_seconds=0.0, silences=2)
+    retries = Retries(tries=5, first_pause_seconds=0.0, timeouts=2)
     with closing(HttpCaller(url, token=None, retries=retries, timeout_seconds=0.1)) as caller:
         with pytest.raises(StoreUnavailableError) as raised:
             caller.call(method, "/v1/x", None if method == "GET" else {}, repeat=repeat)  # type: ignore[arg-type]
@@ -129,9 +129,9 @@ def test_an_answer_that_comes_byte_by_byte_has_no_more_time_than_another(serve: 
 
     transport = Transport(parse_address(serve(slow)))
     try:
-        with pytest.raises(ResponseLostError, match=r"no answer within 0\.3 s") as raised:
-            transport.ask(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", timeout_seconds=0.3)
-        assert raised.value.is_silence
+        with pytest.raises(ResponseLostError, match=r"no response within 0\.3 s") as raised:
+            transport.request(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", timeout_seconds=0.3)
+        assert raised.value.is_timeout
     finally:
         transport.close()
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
-from queue_core.process.terminal_text import clean, clean_json, clean_lines
+from queue_core.process.terminal import clean, clean_json, clean_lines
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
-from tests.support.commands import Commands, Told
+from tests.support.commands import CommandResult, Commands
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -69,7 +69,7 @@ def fill(url: str) -> None:
     queues.close()
 
 
-def check(told: Told) -> None:
+def check(told: CommandResult) -> None:
     assert OBEYED.findall(told.out + told.err) == []
     assert not [line for line in (told.out + told.err).splitlines() if line.startswith("error: spoofed")]
 

@@ -93,7 +93,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     assert "held: 4 tasks" in told.out
     lines = {line.split(":")[0].split()[0]: line for line in told.out.splitlines() if line.startswith("    thumbs/")}
     assert (
-        "suspect (the 2nd death it was there at), held back to run alone; dead now: its worker died 3"
+        "suspect (the 2nd death while it was held), held back to run alone; dead now: its worker died 3"
         in (lines["thumbs/poison"])
     )
     assert "given back; leased now by resize-next (lease 1)" in lines["thumbs/again"]
@@ -113,7 +113,7 @@ def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Comman
     told = towline("why-died", "resize-aaa")
     assert told.code == 0
     assert "dead: its worker died 5 times" in told.out
-    assert "what became of them since is not known" in told.out
+    assert "what has become of them since is not known" in told.out
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Comman
         pytest.param({"cause": "overdue"}, "grace", id="overdue"),
         pytest.param({"cause": "drained"}, "nothing to do", id="drained"),
         pytest.param({"cause": "drained", "held": [a_held("long")]}, "raise grace", id="drained before it was done"),
-        pytest.param({"held_unknown": True}, "not known: the queue was away", id="the queue was away"),
+        pytest.param({"held_unknown": True}, "not known: the queue was unavailable", id="the queue was away"),
         pytest.param(
             {"held": "?", "last_lines": 7, "lived_seconds": "long", "at": None}, "held: nothing", id="nonsense"
         ),

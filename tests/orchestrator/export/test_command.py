@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.commands import Commands
-from tests.support.stores.exporting import SETTINGS
+from tests.support.fleet.export_requests import SETTINGS
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_the_command_writes_to_stdout_or_to_a_folder_and_over_nothing_unasked(to
         (["--to", "keda", "--namespace", "No_Name"], 2, "--namespace"),
         (["--to", "nomad"], 2, "keda"),
         (["--to", "keda", "backup.jsonl"], 2, "goes with neither"),
-        ([], 2, "which FILE?"),
+        ([], 2, "give a FILE"),
         (["backup.jsonl", "--out", "x"], 2, "go with --to"),
         (["--to", "keda", "-f", "missing.yaml"], 66, "missing.yaml"),
     ],

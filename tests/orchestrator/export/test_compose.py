@@ -9,8 +9,8 @@ import yaml
 from orchestrator.export.compose import SETTINGS_FILE, compose
 from orchestrator.export.request import ExportRefusedError
 from orchestrator.settings_file import parse
+from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import COMPOSE
-from tests.support.stores.exporting import HOSTILE, SETTINGS, a_request
 
 
 def interpolated(text: str) -> str:
@@ -47,7 +47,7 @@ def test_the_head_of_a_compose_file_tells_how_its_settings_are_read_again() -> N
 
 @pytest.mark.parametrize(
     ("runtime", "told"),
-    [("{swarm: {image: a}}", "runs no services of a swarm"), ("external", "which image?")],
+    [("{swarm: {image: a}}", "does not run swarm services"), ("external", "which image?")],
 )
 def test_what_compose_can_not_run_is_refused(runtime: str, told: str) -> None:
     with pytest.raises(ExportRefusedError, match=told):
@@ -55,7 +55,7 @@ def test_what_compose_can_not_run_is_refused(runtime: str, told: str) -> None:
 
 
 def test_a_pool_named_as_the_queues_service_is_refused() -> None:
-    with pytest.raises(ExportRefusedError, match="name the pool otherwise"):
+    with pytest.raises(ExportRefusedError, match="give the pool another name"):
         compose(a_request(SETTINGS.replace("  resize:", "  towline:"), images={"": "a"}))
 
 

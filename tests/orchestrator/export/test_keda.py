@@ -12,8 +12,8 @@ import yaml
 from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportedFiles, ExportRefusedError
 from orchestrator.settings_file import parse
+from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
 from tests.support.platform_schemas import KEDA
-from tests.support.stores.exporting import HOSTILE, SETTINGS, a_request
 
 KUBERNETES = "1.31"
 LEAKY = "store: postgresql://a:hunter22@h/d"
@@ -159,10 +159,10 @@ def test_a_file_on_a_volume_is_told_as_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
-        pytest.param("store: sqlite:///queue.db", LEAKY, "store: the URL has a password", id="password"),
+        pytest.param("store: sqlite:///queue.db", LEAKY, "store: the URL contains a password", id="password"),
         pytest.param("runtime: external", "runtime: process", "pools.resize.runtime: which image?", id="no image"),
         pytest.param("  resize:", f"  {'r' * 56}:", "at most 55 characters", id="name too long"),
-        pytest.param("  resize:", "  resize-:", "the last no -", id="no DNS label"),
+        pytest.param("  resize:", "  resize-:", "not end in -", id="no DNS label"),
         pytest.param("    app: tasks:app\n", "", "pools.resize: what runs", id="nothing to run"),
     ],
 )
@@ -179,11 +179,11 @@ def test_every_reason_is_told_at_once() -> None:
     with pytest.raises(ExportRefusedError) as refused:
         keda(a_request(BARE, images={}))
     told = "\n".join(refused.value.lines)
-    assert all(word in told for word in ("server.tokens", "no name for Kubernetes", "which image?", "what runs"))
+    assert all(word in told for word in ("server.tokens", "not a valid Kubernetes name", "which image?", "what runs"))
 
 
 def test_without_pools_there_is_nothing_to_scale() -> None:
-    with pytest.raises(ExportRefusedError, match="nothing to scale"):
+    with pytest.raises(ExportRefusedError, match="no pools to scale"):
         keda(a_request("queues: {thumbs: {}}"))
 
 

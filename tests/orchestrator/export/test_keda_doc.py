@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import orchestrator
-from orchestrator.http_api.answers import PoolStats
+from orchestrator.http_api.paths import PoolStats
 from tests.support.commands import Commands
 from tests.support.platform_schemas import KEDA
 

@@ -12,7 +12,7 @@ from orchestrator.export.request import ExportRefusedError, ExportRequest
 from orchestrator.export.systemd import systemd
 from queue_core.cli.exits import UNAVAILABLE
 from tests.support.commands import ROOT, Commands
-from tests.support.stores.exporting import SETTINGS, a_request
+from tests.support.fleet.export_requests import SETTINGS, a_request
 
 
 def reload_of(unit: str) -> str:

@@ -95,7 +95,7 @@ def test_what_is_wanted_is_told_and_whoever_comes_is_counted(scene: Scene) -> No
     scene.source.ready = 0
     assert scene.turn()[0] == target
     assert scene.states()["resize/a"] == "busy"
-    assert scene.reconciler.pools["resize"].tally.starts == 1
+    assert scene.reconciler.pools["resize"].counters.starts == 1
 
 
 def test_nobody_is_fenced_drained_or_given_up_for_dead(scene: Scene) -> None:
@@ -114,7 +114,7 @@ def test_nobody_is_fenced_drained_or_given_up_for_dead(scene: Scene) -> None:
     scene.leave("resize/b")
     scene.turn()
     assert scene.states() == {}
-    assert {cause.value for cause in pool.tally.deaths} == {"drained"}
+    assert {cause.value for cause in pool.counters.deaths} == {"drained"}
 
 
 def test_a_worker_that_vanished_is_wanted_again(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def starts(scene: Scene) -> Iterator[tuple[int, int]]:
             return [name for name in fake.live if name not in scene.source.seen]
 
         def end() -> None:
-            for verb, worker in fake.asked:
+            for verb, worker in fake.calls:
                 if verb in {"drain", "kill"} and worker in fake.live:
                     fake.end(worker, now=scene.clock.monotonic(), code=0)
             scene.reconciler.reap()

@@ -31,7 +31,7 @@ from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import Commands
 from tests.support.fleet.fleet_builders import NOW, a_pool
-from tests.support.fleet.fleet_views import a_managed_pool, a_pulse, a_view
+from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 from tests.support.servers import read_reply
 
 DOC: Final = Path(orchestrator.__file__).parent / "doc" / "metrics.md"
@@ -53,7 +53,7 @@ def alone(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -
 @contextmanager
 def beside_queues(pulse: Heartbeat, clock: ManualMonotonicClock, *tokens: AccessToken) -> Iterator[int]:
     """The same paths at the listener of a queue server; its port."""
-    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), also=fleet_paths(pulse, clock))
+    server = ServerThread(MemoryStore(), ServeOptions(port=0, tokens=tokens), extensions=fleet_paths(pulse, clock))
     url = server.start()
     try:
         yield int(url.rpartition(":")[2])
@@ -77,7 +77,7 @@ def got(port: int, path: str, *, token: str = "", host: str = "") -> tuple[HTTPR
 
 @BOTH
 def test_a_pool_is_told_in_flat_numbers(serving: object) -> None:
-    with serving(*a_pulse()) as port:  # type: ignore[operator]
+    with serving(*a_heartbeat()) as port:  # type: ignore[operator]
         answer, body = got(port, "/v1/pools/resize/stats")
     told = json.loads(body)
     assert answer.status == 200
@@ -103,10 +103,10 @@ def test_a_pool_is_told_in_flat_numbers(serving: object) -> None:
 
 @BOTH
 def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(serving: object) -> None:
-    pool = a_managed_pool()
+    pool = a_running_pool()
     task = SuspectedTask("thumbs", "poison", None, 0.5, 2, 5)
-    pool.suspects = (IsolatedTask(task, "7.99", NOW, Monotonic(NOW + 120)),)
-    with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
+    pool.suspected = (IsolatedTask(task, "7.99", NOW, Monotonic(NOW + 120)),)
+    with serving(*a_heartbeat(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])
         metrics = got(port, "/metrics")[1].decode()
     assert told["suspects"] == 1
@@ -115,9 +115,9 @@ def test_suspects_that_wait_for_a_worker_are_told_in_numbers_and_to_prometheus(s
 
 @BOTH
 def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_prometheus(serving: object) -> None:
-    pool = a_managed_pool(a_pool(slo=3.0))
-    pool.tally.waits = pool.tally.waits.after([0.1] * 8 + [2.0], at=NOW)
-    with serving(*a_pulse(a_view(pool))) as port:  # type: ignore[operator]
+    pool = a_running_pool(a_pool(slo=3.0))
+    pool.counters.waits = pool.counters.waits.after([0.1] * 8 + [2.0], at=NOW)
+    with serving(*a_heartbeat(a_view(pool))) as port:  # type: ignore[operator]
         told = json.loads(got(port, "/v1/pools/resize/stats")[1])
         metrics = got(port, "/metrics")[1].decode()
     assert (told["p99_over_slo"], told["worst_over_slo"]) == (2.0, 2.0)
@@ -131,8 +131,8 @@ def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_promet
 def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
     towline: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = a_managed_pool(a_pool("resize", slo=3.0))
-    with beside_queues(*a_pulse(a_view(late, a_managed_pool(a_pool("other")))), VIEWER) as port:
+    late = a_running_pool(a_pool("resize", slo=3.0))
+    with beside_queues(*a_heartbeat(a_view(late, a_running_pool(a_pool("other")))), VIEWER) as port:
         url = f"http://127.0.0.1:{port}"
         told = towline("health", "--url", url)
         assert (told.code, told.out.endswith("supervisor: leading\n")) == (0, True)
@@ -147,7 +147,7 @@ def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
 
 @BOTH
 def test_every_answer_is_as_the_openapi_document_says(serving: object) -> None:
-    with serving(*a_pulse()) as port:  # type: ignore[operator]
+    with serving(*a_heartbeat()) as port:  # type: ignore[operator]
         document = json.loads(got(port, "/openapi.json")[1])
         for path, place in {
             "/v1/pools": "/v1/pools",
@@ -167,7 +167,7 @@ def test_every_answer_is_as_the_openapi_document_says(serving: object) -> None:
 
 @BOTH
 def test_an_observers_token_reads_numbers_and_metrics_and_nobody_else_does(serving: object) -> None:
-    with serving(*a_pulse(), VIEWER) as port:  # type: ignore[operator]
+    with serving(*a_heartbeat(), VIEWER) as port:  # type: ignore[operator]
         for path in ("/v1/pools", "/v1/pools/resize/stats", "/metrics"):
             assert got(port, path)[0].status == 401
             assert got(port, path, token="wrong-secret-0123456789")[0].status == 401
@@ -177,7 +177,7 @@ def test_an_observers_token_reads_numbers_and_metrics_and_nobody_else_does(servi
 
 @BOTH
 def test_a_page_that_made_its_name_resolve_here_is_refused(serving: object) -> None:
-    with serving(*a_pulse()) as port:  # type: ignore[operator]
+    with serving(*a_heartbeat()) as port:  # type: ignore[operator]
         for path in ("pools", "supervisor/livez", "supervisor/readyz", "supervisor/leader"):
             assert got(port, f"/v1/{path}", host="evil.example")[0].status == 421
         assert got(port, "/openapi.json", host="evil.example")[0].status == 421
@@ -185,7 +185,7 @@ def test_a_page_that_made_its_name_resolve_here_is_refused(serving: object) -> N
 
 @BOTH
 def test_a_request_for_another_protocol_is_served_as_it_is(serving: object) -> None:
-    with serving(*a_pulse()) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as caller:  # type: ignore[operator]
+    with serving(*a_heartbeat()) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as caller:  # type: ignore[operator]
         lines = [
             "GET /v1/pools HTTP/1.1",
             "host: localhost",
@@ -201,7 +201,7 @@ def test_a_request_for_another_protocol_is_served_as_it_is(serving: object) -> N
 
 @BOTH
 def test_an_unknown_pool_is_told_with_what_may_be_meant(serving: object) -> None:
-    with serving(*a_pulse()) as port:  # type: ignore[operator]
+    with serving(*a_heartbeat()) as port:  # type: ignore[operator]
         answer, body = got(port, "/v1/pools/resise/stats")
         assert (answer.status, json.loads(body)["type"]) == (404, "urn:towline:problem:unknown-pool")
         assert "resize" in json.loads(body)["detail"]
@@ -211,7 +211,7 @@ def test_an_unknown_pool_is_told_with_what_may_be_meant(serving: object) -> None
 
 
 def test_probes_at_a_listener_of_its_own_have_their_usual_names() -> None:
-    with alone(*a_pulse()) as port:
+    with alone(*a_heartbeat()) as port:
         for path in ("/livez", "/healthz", "/readyz"):
             assert got(port, path)[0].status == 200
         assert got(port, "/nothing")[0].status == 404
@@ -219,12 +219,12 @@ def test_probes_at_a_listener_of_its_own_have_their_usual_names() -> None:
 
 def test_a_listener_that_the_network_reaches_wants_tokens() -> None:
     with pytest.raises(InvalidSettingError, match="token"):
-        FleetListener(ServeOptions(host="0.0.0.0", port=0), fleet_paths(*a_pulse()))
+        FleetListener(ServeOptions(host="0.0.0.0", port=0), fleet_paths(*a_heartbeat()))
 
 
 def test_a_stopped_listener_lets_go_of_its_socket(tmp_path: Path) -> None:
     path = tmp_path / "fleet.sock"
-    listener = FleetListener(ServeOptions(socket_path=path), fleet_paths(*a_pulse()))
+    listener = FleetListener(ServeOptions(socket_path=path), fleet_paths(*a_heartbeat()))
     listener.start()
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(path))
@@ -237,7 +237,7 @@ def test_a_stopped_listener_lets_go_of_its_socket(tmp_path: Path) -> None:
     [("starting", "is starting"), ("standby", "is standby"), ("stopping", "is stopping"), ("stopped", "has stopped")],
 )
 def test_only_the_leader_has_numbers(phase: Phase, why: str) -> None:
-    pulse, _ = a_pulse(a_view(phase=phase))
+    pulse, _ = a_heartbeat(a_view(phase=phase))
     with pytest.raises(Problem) as refused:
         paths.pool_stats(pulse, "resize", now=NOW)
     assert refused.value.status == 503
@@ -245,7 +245,7 @@ def test_only_the_leader_has_numbers(phase: Phase, why: str) -> None:
 
 
 def test_numbers_of_a_supervisor_that_hangs_are_not_told() -> None:
-    pulse, clock = a_pulse()
+    pulse, clock = a_heartbeat()
     clock.advance(LIVE_SECONDS)
     assert paths.pool_stats(pulse, "resize", now=clock.monotonic()).sample_age_seconds == LIVE_SECONDS
     clock.advance(0.001)
@@ -255,39 +255,39 @@ def test_numbers_of_a_supervisor_that_hangs_are_not_told() -> None:
 
 
 def test_a_standby_is_well_and_ready_but_no_leader() -> None:
-    pulse, _ = a_pulse(a_view(phase="standby"))
+    pulse, _ = a_heartbeat(a_view(phase="standby"))
     assert paths.ready(pulse, now=NOW).phase == "standby"
     with pytest.raises(Problem):
         paths.leader(pulse, now=NOW)
 
 
 def test_a_pool_that_is_not_decided_on_has_no_numbers_yet() -> None:
-    pool = a_managed_pool()
+    pool = a_running_pool()
     pool.decision = None
-    pulse, _ = a_pulse(a_view(pool))
+    pulse, _ = a_heartbeat(a_view(pool))
     with pytest.raises(Problem, match="not been decided"):
         paths.pool_stats(pulse, "resize", now=NOW)
     assert paths.all_pools(pulse, now=NOW).pools == ()
 
 
 def test_workers_of_others_are_looked_for_before_their_number_is_told() -> None:
-    pool = a_managed_pool(a_pool(runtime="external"))
-    young, _ = a_pulse(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS + 0.001))
+    pool = a_running_pool(a_pool(runtime="external"))
+    young, _ = a_heartbeat(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS + 0.001))
     with pytest.raises(Problem):
         paths.pool_stats(young, "resize", now=NOW)
-    settled, _ = a_pulse(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS))
+    settled, _ = a_heartbeat(a_view(pool, started_at=NOW - paths.SETTLING_SECONDS))
     assert paths.pool_stats(settled, "resize", now=NOW).desired_workers == 2
 
 
 def test_a_dry_run_asks_nobody_for_workers() -> None:
-    pool = a_managed_pool(a_pool(dry_run=True))
+    pool = a_running_pool(a_pool(dry_run=True))
     assert pool.decision is not None
     pool.decision = replace(pool.decision, target=7)
-    assert paths.pool_stats(a_pulse(a_view(pool))[0], "resize", now=NOW).desired_workers == 2
+    assert paths.pool_stats(a_heartbeat(a_view(pool))[0], "resize", now=NOW).desired_workers == 2
 
 
 def told_of(view: FleetView | None = None) -> dict[str, dict[str, object]]:
-    pulse, clock = a_pulse(view)
+    pulse, clock = a_heartbeat(view)
     families = text_string_to_metric_families(exposition(*fleet_paths(pulse, clock).collectors).decode())
     return {
         sample.name: {"type": family.type, "labels": {k for k in sample.labels if k != "le"}}
@@ -329,7 +329,7 @@ def test_the_page_of_metrics_names_every_label() -> None:
 
 
 def test_a_queue_server_tells_the_metrics_of_both() -> None:
-    with beside_queues(*a_pulse()) as port:
+    with beside_queues(*a_heartbeat()) as port:
         text = got(port, "/metrics")[1].decode()
     assert 'towline_pool_desired_workers{pool="resize"} 2.0' in text
     assert "towline_waiting_leases 0.0" in text
@@ -339,5 +339,5 @@ def test_a_queue_server_tells_the_metrics_of_both() -> None:
 
 
 def test_a_fleet_of_no_pools_is_told_too() -> None:
-    pulse, clock = a_pulse(FleetView("leading", NOW, {}))
+    pulse, clock = a_heartbeat(FleetView("leading", NOW, {}))
     assert b"towline_supervisor_pools 0.0" in exposition(*fleet_paths(pulse, clock).collectors)

@@ -1,4 +1,4 @@
-"""What is particular to workers that are processes: their logs, their environment, their warden."""
+"""What is particular to workers that are processes: their logs, their environment, their watchdog."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
-from orchestrator.runtimes import procfs, warden
+from orchestrator.runtimes import procfs, watchdog
 from orchestrator.runtimes.process import STACK_SIGNAL, TASKS_NAME, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import KEPT_ON_FULL_DISK_BYTES, MAX_LOG_BYTES, WorkerLogs
@@ -219,10 +219,10 @@ def test_a_worker_that_writes_much_keeps_two_files_of_its_output_and_that_is_sai
     assert (told["worker"], told["file"]) == ("w1", str(output))
 
 
-def test_a_warden_rotates_logs_where_there_is_no_supervisor(runtime: ProcessRuntime, tmp_path: Path) -> None:
+def test_a_watchdog_rotates_logs_where_there_is_no_supervisor(runtime: ProcessRuntime, tmp_path: Path) -> None:
     runtime.spawn(request_for(shell("sleep 600"), tmp_path), now=CLOCK.monotonic())
     os.truncate(runtime.logs.path("w1"), 3 * MAX_LOG_BYTES)
-    on_duty = threading.Thread(target=warden.watch, args=(str(tmp_path), str(tmp_path / "supervisor.lock")))
+    on_duty = threading.Thread(target=watchdog.watch, args=(str(tmp_path), str(tmp_path / "supervisor.lock")))
     on_duty.start()
     try:
         eventually(lambda: runtime.logs.path("w1").stat().st_size < MAX_LOG_BYTES)
@@ -271,18 +271,18 @@ def test_logs_of_the_living_and_of_the_newest_dead_are_kept(tmp_path: Path) -> N
 def test_what_is_due_to_an_orphan(lost_seconds: float, app: str, due: int | None) -> None:
     process = own_process(TOWLINE_ORPHAN_GRACE_SECONDS="10", TOWLINE_GRACE_SECONDS="2", TOWLINE_APP=app)
     process.leads = True
-    assert warden.verdict(process, lost_seconds=lost_seconds) == due
+    assert watchdog.verdict(process, lost_seconds=lost_seconds) == due
 
 
 def test_what_an_orphan_started_is_not_asked_but_ended_with_it() -> None:
     process = own_process(TOWLINE_ORPHAN_GRACE_SECONDS="10", TOWLINE_GRACE_SECONDS="2")
     process.leads = False
-    assert warden.verdict(process, lost_seconds=12) is None
-    assert warden.verdict(process, lost_seconds=17) == 9
+    assert watchdog.verdict(process, lost_seconds=12) is None
+    assert watchdog.verdict(process, lost_seconds=17) == 9
 
 
-def test_a_warden_leaves_when_there_is_nobody_to_watch_over(tmp_path: Path) -> None:
-    warden.watch(str(tmp_path), str(tmp_path / "supervisor.lock"))
+def test_a_watchdog_leaves_when_there_is_nobody_to_watch_over(tmp_path: Path) -> None:
+    watchdog.watch(str(tmp_path), str(tmp_path / "supervisor.lock"))
     assert (tmp_path / "warden.lock").exists()
 
 
@@ -291,7 +291,7 @@ def test_the_signal_for_a_stack_is_the_one_that_a_worker_has_a_handler_for() -> 
 
 
 def test_the_process_of_the_handlers_is_looked_for_by_the_name_it_gives_itself() -> None:
-    assert TASKS_NAME == respawn.NAME
+    assert TASKS_NAME == respawn.PROCESS_NAME
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel does not tell who waits for a core")

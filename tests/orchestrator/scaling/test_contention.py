@@ -22,8 +22,7 @@ from orchestrator.scaling.guards import contention
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
 from orchestrator.scaling.replay import recorded, replayed
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 TURN_SECONDS = 2.0
 POOL = a_pool(most=60, slo=10, contention="guard")

@@ -12,8 +12,7 @@ from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.finish_by import forecast_finish
 from orchestrator.scaling.learning import PolicyState
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 
 NINE = 9 * 3600.0  # 09:00 UTC of the first day
 

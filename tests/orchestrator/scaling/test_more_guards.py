@@ -17,8 +17,7 @@ from orchestrator.scaling.erlang import ErlangNeed
 from orchestrator.scaling.guards import GUARDS, Guard, budget, guarded, host_headroom, min_billing, stale_sample
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet, a_fleet_of, a_pool, a_sample, a_worker
+from tests.support.fleet.fleet_builders import NOW, a_fleet, a_fleet_of, a_pool, a_sample, a_worker, learn_and_decide
 
 SMALL = "96 of 1,024 MiB are free, and one worker takes 100 MiB"
 

@@ -20,8 +20,7 @@ from orchestrator.scaling.guards import FAILING_SHARE, failing_work
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.overload import Overload
 from orchestrator.scaling.plan import plan_actions
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 Fails = Callable[[int, float], float]
 """The chance to fail of a lease that begins as one of so many, at an instant."""

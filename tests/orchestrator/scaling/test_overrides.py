@@ -82,16 +82,16 @@ def test_orders_that_come_at_the_same_time_are_all_kept(tmp_path: Path) -> None:
     files = StateDir(tmp_path / "state")
     with ThreadPoolExecutor(8) as pool:
         for number in range(40):
-            pool.submit(files.change_orders, f"pool-{number}", lambda _: SCALED)
-    assert len(files.read_orders()) == 40
+            pool.submit(files.change_overrides, f"pool-{number}", lambda _: SCALED)
+    assert len(files.read_overrides()) == 40
 
 
 def test_an_unreadable_file_of_orders_is_told_and_replaced_by_the_next_order(tmp_path: Path) -> None:
     files = StateDir(tmp_path)
     (tmp_path / "orders.json").write_text("{")
     with pytest.raises(ValueError, match="not overrides"):
-        files.read_orders()
-    before = files.orders_mark()
-    files.change_orders("a", lambda _: SCALED)
-    assert files.orders_mark() != before
-    assert files.read_orders() == {"a": SCALED}
+        files.read_overrides()
+    before = files.overrides_mark()
+    files.change_overrides("a", lambda _: SCALED)
+    assert files.overrides_mark() != before
+    assert files.read_overrides() == {"a": SCALED}

@@ -19,7 +19,6 @@ from orchestrator.scaling.erlang import ErlangNeed
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.reserve import Reserve
-from tests.support.fleet.decisions import learn_and_decide
 from tests.support.fleet.fleet_builders import (
     NOW,
     a_finished_lease,
@@ -29,6 +28,7 @@ from tests.support.fleet.fleet_builders import (
     a_pool,
     a_sample,
     a_worker,
+    learn_and_decide,
 )
 
 MANY_CORES = Conditions(cores=100_000)

@@ -16,8 +16,7 @@ from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_pool
+from tests.support.fleet.fleet_builders import NOW, a_pool, learn_and_decide
 
 STARTUP_SECONDS = 2.0
 MONDAY_8_UTC = 1_774_857_600.0 - 12 * 3_600 + 8 * 3_600  # 2026-03-30 08:00 UTC

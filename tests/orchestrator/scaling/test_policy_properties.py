@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.replay import recorded, replayed
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.policy_stories import Moment, Story, stories, told
+from tests.support.fleet.fleet_builders import learn_and_decide
+from tests.support.fleet.policy_stories import PolicyStory, StoryDecision, decisions_of, stories
 
 PROOFS: Final = frozenset(
     {
@@ -34,8 +34,8 @@ whatever_happens = settings(max_examples=60, deadline=None, suppress_health_chec
 
 @given(stories)
 @whatever_happens
-def test_while_a_task_is_late_a_slot_for_each_task_is_wanted(story: Story) -> None:
-    for moment in told(story):
+def test_while_a_task_is_late_a_slot_for_each_task_is_wanted(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         decision = moment.decision
         if moment.is_late:
             assert decision.unguarded >= moment.slot_each
@@ -43,8 +43,8 @@ def test_while_a_task_is_late_a_slot_for_each_task_is_wanted(story: Story) -> No
 
 @given(stories)
 @whatever_happens
-def test_what_was_cut_stays_wanted_and_who_cut_it_is_named(story: Story) -> None:
-    for moment in told(story):
+def test_what_was_cut_stays_wanted_and_who_cut_it_is_named(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         decision = moment.decision
         assert (decision.target == decision.unguarded) or decision.limits
         if decision.target < min(decision.unguarded, moment.spec.workers.max):
@@ -53,8 +53,8 @@ def test_what_was_cut_stays_wanted_and_who_cut_it_is_named(story: Story) -> None
 
 @given(stories)
 @whatever_happens
-def test_nothing_learned_holds_or_shrinks_a_pool_that_is_late(story: Story) -> None:
-    for moment in told(story):
+def test_nothing_learned_holds_or_shrinks_a_pool_that_is_late(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         decision = moment.decision
         if moment.is_late and not PROOFS.intersection(decision.limited_by):
             wanted = max(decision.current, decision.unguarded, moment.slot_each)
@@ -63,8 +63,8 @@ def test_nothing_learned_holds_or_shrinks_a_pool_that_is_late(story: Story) -> N
 
 @given(stories)
 @whatever_happens
-def test_min_and_max_hold(story: Story) -> None:
-    for moment in told(story):
+def test_min_and_max_hold(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         low, high = moment.spec.workers.min, moment.spec.workers.max
         decision = moment.decision
         assert decision.target >= min(low, decision.current)
@@ -77,29 +77,29 @@ def test_min_and_max_hold(story: Story) -> None:
 
 @given(stories)
 @whatever_happens
-def test_nobody_who_holds_a_lease_is_retired(story: Story) -> None:
-    for moment in told(story):
+def test_nobody_who_holds_a_lease_is_retired(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         holders = {lease.worker for lease in moment.sample.running}
         assert holders.isdisjoint(leave.worker for leave in moment.todo.retire)
 
 
 @given(stories)
 @whatever_happens
-def test_every_number_of_a_decision_is_one(story: Story) -> None:
-    for moment in told(story):
+def test_every_number_of_a_decision_is_one(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         json.dumps(moment.decision.record(), allow_nan=False)
         assert not re.search(r"\b(nan|inf)\b", " ".join(_texts(moment)))
 
 
-def _texts(moment: Moment) -> tuple[str, ...]:
+def _texts(moment: StoryDecision) -> tuple[str, ...]:
     decision = moment.decision
     return decision.why, *decision.notes, *(limit.why for limit in decision.limits)
 
 
 @given(stories)
 @whatever_happens
-def test_the_same_inputs_give_the_same_decision(story: Story) -> None:
-    for moment in told(story):
+def test_the_same_inputs_give_the_same_decision(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         again = learn_and_decide(
             moment.sample,
             fleet=moment.fleet,
@@ -122,8 +122,8 @@ def test_the_same_inputs_give_the_same_decision(story: Story) -> None:
 
 @given(stories)
 @whatever_happens
-def test_what_was_learned_survives_a_restart(story: Story) -> None:
-    for moment in told(story):
+def test_what_was_learned_survives_a_restart(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         kept = json.loads(json.dumps(moment.after.to_json(), allow_nan=False))
         assert PolicyState.from_json(kept).to_json() == moment.after.to_json()
 
@@ -133,13 +133,13 @@ def test_what_was_learned_survives_a_restart(story: Story) -> None:
 
 @given(stories)
 @whatever_happens
-def test_the_sentence_of_a_decision_agrees_with_its_numbers(story: Story) -> None:
-    for moment in told(story):
+def test_the_sentence_of_a_decision_agrees_with_its_numbers(story: PolicyStory) -> None:
+    for moment in decisions_of(story):
         if moment.decision.rule in SENTENCES:
             SENTENCES[moment.decision.rule](moment)
 
 
-def _numbers(moment: Moment, *patterns: str) -> Mapping[str, float]:
+def _numbers(moment: StoryDecision, *patterns: str) -> Mapping[str, float]:
     """The numbers in the sentence by their names; a pattern has <name> where the sentence has one of them."""
     for pattern in patterns:
         found = re.fullmatch(re.sub(r"<(\w+)>", r"(?P<\1>[0-9.]+)", pattern), moment.decision.why)
@@ -148,7 +148,7 @@ def _numbers(moment: Moment, *patterns: str) -> Mapping[str, float]:
     raise AssertionError(f"no such sentence: {moment.decision.why}")
 
 
-def _deadline(moment: Moment) -> None:
+def _deadline(moment: StoryDecision) -> None:
     decision, inputs = moment.decision, moment.decision.inputs
     told = _numbers(
         moment,
@@ -169,7 +169,7 @@ def _deadline(moment: Moment) -> None:
     assert told["within"] == pytest.approx(max(0.0, inputs.usable_slo_seconds - told["age"]), abs=0.11)
 
 
-def _late(moment: Moment) -> None:
+def _late(moment: StoryDecision) -> None:
     decision = moment.decision
     told = _numbers(
         moment,
@@ -181,7 +181,7 @@ def _late(moment: Moment) -> None:
     assert moment.is_late
 
 
-def _saturated(moment: Moment) -> None:
+def _saturated(moment: StoryDecision) -> None:
     decision, inputs, workers = moment.decision, moment.decision.inputs, moment.spec.workers
     told = _numbers(
         moment,
@@ -197,14 +197,14 @@ def _saturated(moment: Moment) -> None:
     assert decision.unguarded == moment.slot_each
 
 
-def _warm(moment: Moment) -> None:
+def _warm(moment: StoryDecision) -> None:
     decision = moment.decision
     told = _numbers(moment, r"a start takes <startup> s, too long for the slo: <kept> are kept warm")
     assert told["startup"] == pytest.approx(decision.inputs.startup_seconds, abs=0.051)
     assert decision.unguarded == told["kept"] - moment.elsewhere > decision.current
 
 
-def _idle(moment: Moment) -> None:
+def _idle(moment: StoryDecision) -> None:
     decision = moment.decision
     told = _numbers(moment, r"worker <level> was not needed for <spare> s; it pays to keep it for <hold> s")
     assert decision.unguarded == told["level"] - 1 + decision.inputs.starting < decision.current
@@ -212,7 +212,7 @@ def _idle(moment: Moment) -> None:
     assert told["spare"] >= told["hold"]
 
 
-def _paper(moment: Moment) -> None:
+def _paper(moment: StoryDecision) -> None:
     decision = moment.decision
     told = _numbers(moment, r"<paper> meet the slo by the Erlang C estimate, for <restart> s now")
     assert told["paper"] <= decision.unguarded + moment.elsewhere < decision.current + moment.elsewhere
@@ -220,7 +220,7 @@ def _paper(moment: Moment) -> None:
     assert told["restart"] == pytest.approx(restart, abs=0.51)
 
 
-SENTENCES: Final[Mapping[str, Callable[[Moment], None]]] = {
+SENTENCES: Final[Mapping[str, Callable[[StoryDecision], None]]] = {
     "deadline": _deadline,
     "late": _late,
     "saturated": _saturated,

@@ -12,8 +12,7 @@ from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.recurrence import Recurrence
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 
 def after(gaps: list[float], *, tasks: int = 40) -> Recurrence:

@@ -16,8 +16,15 @@ from orchestrator.scaling.decision import Conditions, FinishBy
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.replay import recorded, replayed
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_finished_lease, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import (
+    NOW,
+    a_finished_lease,
+    a_fleet_of,
+    a_lease,
+    a_pool,
+    a_sample,
+    learn_and_decide,
+)
 
 samples = st.builds(
     lambda ages, times, arrivals, held, finished: a_sample(

@@ -19,9 +19,8 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 START_SECONDS = 2.0
 
@@ -30,7 +29,7 @@ START_SECONDS = 2.0
 class Work:
     """Real decisions over a real queue in virtual time: workers that lease, work for so long and delete."""
 
-    stage: Stage
+    stage: ReconcilerStage
     clock: ManualClock
     queue: Queue
     pools: dict[str, PoolSpec]
@@ -56,13 +55,13 @@ class Work:
             self._work()
             sizes = self.sizes()
             self.peak = max(self.peak, sum(sizes.values()))
-        self.starts = sum(verb == "spawn" for verb, _ in self.stage.runtime.asked)
+        self.starts = sum(verb == "spawn" for verb, _ in self.stage.runtime.calls)
 
     def _work(self) -> None:
         now, runtime = self.stage.clock.monotonic(), self.stage.runtime
         for worker in [name for name, (until, _) in self.held.items() if until <= now]:
             self.queue.delete(self.held.pop(worker)[1])
-        for worker in [name for verb, name in runtime.asked if verb == "drain" and name in runtime.live]:
+        for worker in [name for verb, name in runtime.calls if verb == "drain" and name in runtime.live]:
             if worker not in self.held:
                 runtime.end(worker, now=now, code=0)
         for worker, handle in list(runtime.live.items()):
@@ -82,7 +81,7 @@ class Work:
 
 
 @pytest.fixture
-def work(stage: Stage) -> Iterator[Work]:
+def work(stage: ReconcilerStage) -> Iterator[Work]:
     clock = ManualClock()
     queues = LocalQueues(QueueService(open_store("memory:"), clock=clock, jitter=lambda: 0.0))
     queues.put_queue(QueueSpec("thumbs", lease_seconds=600))

@@ -11,8 +11,7 @@ from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.upcoming import lead_seconds
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_pool, a_sample, learn_and_decide
 
 FOUR_CORES = Conditions(cores=4)
 SLOW_START = Startup(9, 6.4)

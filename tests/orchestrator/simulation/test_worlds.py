@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 
 from tests.bench.worlds import summary
-from tests.support.fleet.worlds import a_world, judged
+from tests.support.fleet.worlds import a_world, world_result
 
 WORLDS = range(20)
 
 
 @pytest.mark.parametrize("number", WORLDS)
 def test_a_pool_has_nothing_to_regret(number: int) -> None:
-    found = judged(a_world(number))
+    found = world_result(a_world(number))
     assert not found.regrets, found.line
 
 
@@ -23,7 +23,7 @@ def test_a_world_is_made_from_its_number_alone() -> None:
 
 def test_worlds_are_of_every_kind_and_within_their_bounds() -> None:
     worlds = [a_world(number) for number in range(200)]
-    kinds = Counter(kind for world in worlds for kind in world.told.split(" ", maxsplit=1)[0].split("/"))
+    kinds = Counter(kind for world in worlds for kind in world.description.split(" ", maxsplit=1)[0].split("/"))
     assert set(kinds) == {
         *("poisson", "bursts", "square", "batches", "ramp", "on-off"),
         *("constant", "lognormal", "bimodal", "phases", "heavy-tail", "drift"),
@@ -37,5 +37,5 @@ def test_worlds_are_of_every_kind_and_within_their_bounds() -> None:
 
 
 def test_the_bench_sums_worlds_up() -> None:
-    told = summary([judged(a_world(0))])
+    told = summary([world_result(a_world(0))])
     assert told.startswith("1 worlds, 0 marked (0.0%)\n")

@@ -9,21 +9,22 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.samples import QueueSample, Waiting
+from orchestrator.samples import PresentWorker, QueueSample, Waiting
 from orchestrator.source import SampleQuery
-from orchestrator.sources.presence import ServersPresence
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,
     MAX_HELD_AT_ONCE,
     MAX_NEW_AT_ONCE,
-    Heard,
+    PresenceQuery,
     QueueSource,
+    ServersPresence,
 )
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
+from queue_core.stats import WorkerActivity
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
@@ -306,9 +307,9 @@ class Servers:
     def lease_at_b(self) -> Future[list[Lease]]:
         return self._pool.submit(self.at_b.queue(QUEUE).lease, worker="w1", wait_seconds=30.0)
 
-    def sample(self, *, elsewhere: Heard | None) -> QueueSample:
+    def sample(self, *, elsewhere: PresenceQuery | None) -> QueueSample:
         """As a supervisor at the first server sees it."""
-        source = QueueSource(self.at_a, elsewhere=elsewhere)
+        source = QueueSource(self.at_a, all_presence=elsewhere)
         return source.sample(a_pool(queue=QUEUE), workers=["w1"], now=Monotonic(NOW))
 
 
@@ -401,3 +402,48 @@ def test_a_store_that_is_away_is_asked_once_for_all_pools_of_a_call(counted: Cou
 def test_pools_are_looked_at_one_by_one_where_the_server_knows_no_other_way(counted: Counted) -> None:
     counted.failure = UnknownQueueError("there is no such thing")
     assert QueueSource(counted).samples(POOLS, now=Monotonic(NOW)) == {}
+
+
+class AServer:
+    """A server that has heard of these workers; of None it is away."""
+
+    def __init__(self, *heard: WorkerActivity, is_away: bool = False) -> None:
+        self.heard = list(heard)
+        self.is_away = is_away
+
+    def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
+        if self.is_away:
+            raise StoreUnavailableError("away")
+        return [one for one in self.heard if one.worker.startswith(prefix)]
+
+
+def test_a_worker_that_moved_is_told_as_the_server_knows_it_that_heard_of_it_last() -> None:
+    left = AServer(WorkerActivity("resize/a", 9.0, waits=True, hung_up=True))
+    joined = AServer(WorkerActivity("resize/a", 0.0, waits=True, hung_up=False), WorkerActivity("x", 0.0, True, False))
+    for servers in ([left, joined], [joined, left]):
+        assert ServersPresence(servers)("thumbs", "resize/") == [
+            PresentWorker("resize/a", 0.0, waits=True, hung_up=False)
+        ]
+
+
+def test_a_server_that_is_away_has_nobody_waiting_at_it() -> None:
+    there = AServer(WorkerActivity("resize/a", 1.0, waits=False, hung_up=False))
+    found = ServersPresence([AServer(is_away=True), there])("thumbs", "resize/")
+    assert [one.worker for one in found] == ["resize/a"]
+
+
+def test_when_no_server_answers_nobody_is_taken_for_gone() -> None:
+    with pytest.raises(StoreUnavailableError):
+        ServersPresence([AServer(is_away=True), AServer(is_away=True)])("thumbs", "resize/")
+
+
+def test_over_a_store_nobody_can_tell() -> None:
+    assert ServersPresence([])("thumbs", "resize/") == []
+
+
+def test_of_all_servers_nobody_can_tell_while_one_does_not_answer() -> None:
+    there = AServer(WorkerActivity("resize-1", 9.0, waits=True, hung_up=False))
+    with pytest.raises(StoreUnavailableError):
+        ServersPresence([AServer(is_away=True), there]).all("thumbs", "")
+    joined = AServer(WorkerActivity("resize-1", 0.0, waits=True, hung_up=False))
+    assert ServersPresence([joined, there]).all("thumbs", "") == [PresentWorker("resize-1", 0.0, waits=True)]

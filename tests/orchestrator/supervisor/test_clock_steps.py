@@ -18,7 +18,7 @@ STEPS = [pytest.param(-26 * HOURS, id="back"), pytest.param(26 * HOURS, id="fort
 
 
 def a_showcase(folder: Path, clock: ManualMonotonicClock) -> SnapshotWriter:
-    return SnapshotWriter(StateDir(folder), clock=clock, url="memory:", pulse=Heartbeat(now=clock.monotonic()))
+    return SnapshotWriter(StateDir(folder), clock=clock, url="memory:", heartbeat=Heartbeat(now=clock.monotonic()))
 
 
 def managed(fleet: Fleet, spec: PoolSpec) -> Pool:

@@ -19,7 +19,7 @@ from orchestrator.scaling.replay import replayed
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage as PlainStage
+from tests.support.fleet.reconciler_stage import ReconcilerStage as PlainStage
 
 MIB = 2**20
 AMPLE = HostCapacity(64 * 2**30, 60 * 2**30, 1_000.0, 1_000.0)
@@ -52,7 +52,7 @@ class Stage(PlainStage):
 
     def turn(self, *, after: float = 5.0) -> None:
         """Workers that were asked to finish do so, and all others are seen."""
-        for worker in [worker for verb, worker in self.runtime.asked if verb == "drain"]:
+        for worker in [worker for verb, worker in self.runtime.calls if verb == "drain"]:
             if worker in self.runtime.live:
                 self.runtime.end(worker, now=Monotonic(self.clock.monotonic() + after), code=0)
         self.source.seen.update(self.runtime.live)
@@ -62,7 +62,7 @@ class Stage(PlainStage):
         return len(self.reconciler.pools[name].fleet.alive)
 
     def order(self, orders: Overrides, name: str = "resize") -> None:
-        self.files.change_orders(name, lambda _: orders)
+        self.files.change_overrides(name, lambda _: orders)
 
     def until(self, seconds: float) -> Expiry:
         return Expiry.after(seconds, Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot()))
@@ -81,8 +81,8 @@ def test_a_pool_scaled_by_hand_has_that_size_until_the_time_is_over(stage: Stage
     stage.turn(after=0.5)
     stage.turn()
     assert stage.size() == 5
-    assert stage.told(events.POOL_DECIDED)[0]["why"] == "at least min 5 (scaled to 5 by hand)"
-    assert stage.told(events.POOL_DECIDED)[0]["notes"] == ["scaled to 5 by hand, for 60 s more"]
+    assert stage.logged(events.POOL_DECIDED)[0]["why"] == "at least min 5 (scaled to 5 by hand)"
+    assert stage.logged(events.POOL_DECIDED)[0]["notes"] == ["scaled to 5 by hand, for 60 s more"]
     for _ in range(5):
         stage.turn()
     assert stage.size() == 5
@@ -97,8 +97,8 @@ def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) ->
     stage.source.ready, stage.source.age_seconds = 50, 20.0
     for _ in range(3):
         stage.turn()
-    assert stage.runtime.asked == []
-    assert stage.told(events.POOL_DECIDED)[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
+    assert stage.runtime.calls == []
+    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
 
 
 def test_a_window_without_workers_shuts_a_pool_whatever_waits_and_why_says_so(stage: Stage) -> None:
@@ -107,8 +107,8 @@ def test_a_window_without_workers_shuts_a_pool_whatever_waits_and_why_says_so(st
     stage.source.ready, stage.source.age_seconds = 50, 20.0
     for _ in range(3):
         stage.turn()
-    assert stage.runtime.asked == []
-    told = stage.told(events.POOL_DECIDED)[0]
+    assert stage.runtime.calls == []
+    told = stage.logged(events.POOL_DECIDED)[0]
     assert (told["target"], told["limits"]) == (0, ["max 0 (schedule * * * * *)"])
     assert told["notes"] == ["schedule * * * * *: min 0, max 0"]
 
@@ -121,7 +121,7 @@ def test_busy_workers_beyond_the_size_by_hand_finish_first(stage: Stage) -> None
     stage.turn()
     stage.order(Overrides(ScaleOverride(1, stage.until(600))))
     stage.turn()
-    assert {verb for verb, _ in stage.runtime.asked} == {"spawn"}
+    assert {verb for verb, _ in stage.runtime.calls} == {"spawn"}
     assert len(stage.source.retired) == 2
 
 
@@ -145,7 +145,7 @@ def test_a_pause_by_hand_holds_and_says_so(stage: Stage) -> None:
     stage.source.ready = 5
     stage.turn()
     assert stage.size() == 0
-    assert stage.told(events.POOL_DECIDED)[0]["limited_by"] == ["paused"]
+    assert stage.logged(events.POOL_DECIDED)[0]["limited_by"] == ["paused"]
     stage.order(Overrides())
     stage.turn()
     assert stage.size() == 1
@@ -157,7 +157,7 @@ def test_what_was_asked_is_told_once(stage: Stage) -> None:
     for _ in range(3):
         stage.turn()
     asked = [entry for entry in stage.logs if entry["event"] == events.POOL_OVERRIDDEN]
-    assert [(entry["pool"], entry["orders"]) for entry in asked] == [("resize", {"paused": "both"})]
+    assert [(entry["pool"], entry["overrides"]) for entry in asked] == [("resize", {"paused": "both"})]
 
 
 def test_orders_that_cant_be_read_change_nothing(stage: Stage) -> None:
@@ -178,7 +178,7 @@ def test_a_schedule_opens_and_closes_while_turns_go_on(stage: Stage) -> None:
     assert sizes[:9] == [0] * 9
     assert sizes[10:21] == [2] * 11
     assert sizes[-1] == 0
-    assert stage.told(events.POOL_DECIDED)[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
+    assert stage.logged(events.POOL_DECIDED)[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
 
 
 def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage) -> None:
@@ -188,7 +188,7 @@ def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage
     assert stage.size() == 1
     stage.order(Overrides(finish_by=FinishOverride(stage.until(20))))
     stage.turn()
-    assert stage.told(events.POOL_DECIDED)[-1]["rule"] == "finish_by"
+    assert stage.logged(events.POOL_DECIDED)[-1]["rule"] == "finish_by"
     assert stage.size() > 1
 
 
@@ -197,10 +197,10 @@ def test_a_dry_run_decides_and_records_but_never_acts(stage: Stage) -> None:
     stage.source.ready, stage.source.age_seconds = 5, 20.0
     for _ in range(4):
         stage.turn()
-    assert stage.runtime.asked == []
-    (told,) = stage.told(events.POOL_DECIDED)
+    assert stage.runtime.calls == []
+    (told,) = stage.logged(events.POOL_DECIDED)
     assert told["target"] == stage.reconciler.pools["resize"].decision.target  # type: ignore[union-attr]
-    assert "dry run: nobody is started or stopped" in told["notes"]
+    assert "dry run: no worker is started or stopped" in told["notes"]
 
 
 def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> None:
@@ -208,7 +208,7 @@ def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> 
     stage.set_pools(a_pool(least=6))
     stage.turn()
     assert stage.size() == 2  # of 64 MiB each, as nothing is known of them
-    told = stage.told(events.POOL_DECIDED)[0]
+    told = stage.logged(events.POOL_DECIDED)[0]
     assert told["limited_by"] == ["host_headroom"]
     assert told["limits"] == ["room for 2 more: 160 of 1,024 MiB are free, and one worker takes 64 MiB"]
     assert told["would_be_without_guards"] == 6
@@ -245,7 +245,7 @@ def test_a_new_pool_is_tried_on_as_many_workers_as_there_are_cores_for_a_second(
     assert sizes[:4] == [2] * 4
     assert min(sizes[8:]) > 2  # with two workers half a second of each is enough
     unknown = "nothing is known yet of what a worker takes: 2 until one was measured for a second"
-    assert stage.told(events.POOL_DECIDED)[0]["limits"] == [f"room for 2 more: {unknown}"]
+    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [f"room for 2 more: {unknown}"]
 
 
 def test_a_new_pool_of_tasks_that_compute_has_a_core_for_each_worker(stage: Stage) -> None:
@@ -255,7 +255,7 @@ def test_a_new_pool_of_tasks_that_compute_has_a_core_for_each_worker(stage: Stag
 
 
 def test_a_new_pool_whose_workers_nobody_can_measure_is_not_held_for_ever(stage: Stage) -> None:
-    stage.runtime.is_untold = True
+    stage.runtime.is_unreported = True
     sizes = grown(stage)
     assert sizes[:12] == [2] * 12  # for three seconds of work
     assert min(sizes[-4:]) > 2
@@ -324,7 +324,7 @@ def test_with_its_budget_spent_a_pool_grows_no_further(stage: Stage) -> None:
     stage.restart(pool)
     stage.source.ready, stage.source.age_seconds = 50, 20.0
     stage.turn(after=0)
-    assert "budget" in stage.told(events.POOL_DECIDED)[-1]["limited_by"]
+    assert "budget" in stage.logged(events.POOL_DECIDED)[-1]["limited_by"]
 
 
 def test_a_usage_file_that_cant_be_read_is_told_and_passed_over(stage: Stage) -> None:
@@ -342,7 +342,7 @@ def test_every_change_has_a_record_that_makes_the_same_decision_again(stage: Sta
         stage.turn()
         stage.turn(after=30)
     decisions, replays = stage.files.read_decisions(limit=100), stage.files.read_replays(limit=100)
-    assert len(decisions) == len(replays) == len(stage.told(events.POOL_DECIDED)) >= 3
+    assert len(decisions) == len(replays) == len(stage.logged(events.POOL_DECIDED)) >= 3
     for decision, record in zip(decisions, replays, strict=True):
         assert (decision["at"], decision["target"]) == (record["at"], record["target"])
         again = replayed(record["inputs"])
@@ -354,7 +354,7 @@ def test_an_idle_pool_leaves_no_record(stage: Stage) -> None:
     stage.set_pools(a_pool(), replace_name(a_pool(least=1)))
     for _ in range(10):
         stage.turn()
-    assert len(stage.told(events.POOL_DECIDED)) == 1
+    assert len(stage.logged(events.POOL_DECIDED)) == 1
 
 
 def replace_name(pool: PoolSpec) -> PoolSpec:

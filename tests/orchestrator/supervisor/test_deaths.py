@@ -13,21 +13,21 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import Journal, amended, read_journal
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import view_of
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 
-def die(stage: Stage, worker: str, *tasks: str, after: float = 0.0, number: int = signal.SIGSEGV) -> None:
+def die(stage: ReconcilerStage, worker: str, *tasks: str, after: float = 0.0, number: int = signal.SIGSEGV) -> None:
     """A worker holds these tasks and dies of one of them."""
     stage.source.held[worker] = list(tasks)
     stage.runtime.end(worker, now=stage.clock.monotonic(), signal=number)
     stage.turn(after=after)
 
 
-def alone(stage: Stage) -> list[str]:
+def alone(stage: ReconcilerStage) -> list[str]:
     return [worker for worker in stage.runtime.live if is_solo_worker(worker)]
 
 
-def a_suspected(stage: Stage, **settings: object) -> str:
+def a_suspected(stage: ReconcilerStage, **settings: object) -> str:
     """A task that was there at two deaths; the worker that was started for it."""
     first, second = stage.with_workers(2, **settings)
     die(stage, first, "poison", "other")
@@ -36,26 +36,26 @@ def a_suspected(stage: Stage, **settings: object) -> str:
     return worker
 
 
-def test_a_task_that_was_there_at_two_deaths_runs_alone_in_a_worker_of_its_own(stage: Stage) -> None:
+def test_a_task_that_was_there_at_two_deaths_runs_alone_in_a_worker_of_its_own(stage: ReconcilerStage) -> None:
     worker = a_suspected(stage, concurrency=8)
     assert stage.source.settled == [("poison", "held back")]
     assert worker.endswith(".alone.7.99")
     assert stage.runtime.requests[worker].environment["TOWLINE_CONCURRENCY"] == "1"
     assert stage.runtime.requests[worker].environment["TOWLINE_WORKER"] == worker
-    (suspected,) = stage.told(events.TASK_SUSPECTED)
+    (suspected,) = stage.logged(events.TASK_SUSPECTED)
     assert (suspected["task"], suspected["deaths"], suspected["log_level"]) == ("poison", 2, "warning")
-    (isolated,) = stage.told(events.TASK_ISOLATED)
+    (isolated,) = stage.logged(events.TASK_ISOLATED)
     assert (isolated["task"], isolated["worker"]) == ("poison", worker)
 
 
-def test_it_has_the_place_of_the_one_that_died_and_the_pool_stays_within_its_bounds(stage: Stage) -> None:
+def test_it_has_the_place_of_the_one_that_died_and_the_pool_stays_within_its_bounds(stage: ReconcilerStage) -> None:
     a_suspected(stage, most=2)
     assert len(stage.runtime.live) == 2
     stage.turn()
     assert len(stage.runtime.live) == 2
 
 
-def test_a_pool_of_one_runs_its_suspect_and_then_has_its_worker_back(stage: Stage) -> None:
+def test_a_pool_of_one_runs_its_suspect_and_then_has_its_worker_back(stage: ReconcilerStage) -> None:
     (first,) = stage.with_workers(1, most=1)
     die(stage, first, "poison", "other")
     (second,) = stage.runtime.live
@@ -70,7 +70,7 @@ def test_a_pool_of_one_runs_its_suspect_and_then_has_its_worker_back(stage: Stag
     assert not is_solo_worker(after)
 
 
-def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
+def test_while_a_suspect_pauses_its_place_is_left_free(stage: ReconcilerStage) -> None:
     (first,) = stage.with_workers(1, most=1)
     stage.source.max_leases = 100
     for worker in (first, *[None] * 3):
@@ -82,20 +82,20 @@ def test_while_a_suspect_pauses_its_place_is_left_free(stage: Stage) -> None:
     assert [is_solo_worker(worker) for worker in stage.runtime.live] == [True]
 
 
-def test_those_who_wait_for_a_worker_are_counted_for_whoever_looks(stage: Stage) -> None:
+def test_those_who_wait_for_a_worker_are_counted_for_whoever_looks(stage: ReconcilerStage) -> None:
     first, second = stage.with_workers(2)
     for worker in (first, second):
         die(stage, worker, "poison", "venom", "bane")
     assert len(alone(stage)) == 1
     pools = stage.reconciler.pools.values()
     view = view_of(pools, phase="leading", started_at=stage.clock.monotonic())
-    assert view.pools["resize"].suspects == 2
+    assert view.pools["resize"].suspected == 2
     wall = WallTime(wall_seconds=stage.clock.wall_seconds(), monotonic=stage.clock.monotonic())
     shown = cast("dict[str, dict[str, dict[str, object]]]", snapshot_of(pools, wall=wall))
     assert shown["pools"]["resize"]["suspects"] == 2
 
 
-def test_it_is_no_part_of_the_pools_size(stage: Stage) -> None:
+def test_it_is_no_part_of_the_pools_size(stage: ReconcilerStage) -> None:
     worker = a_suspected(stage)
     (pool,) = stage.reconciler.pools.values()
     assert stage.state_of(worker) == "alone"
@@ -106,7 +106,7 @@ def test_it_is_no_part_of_the_pools_size(stage: Stage) -> None:
     assert stage.state_of(worker) == "alone"
 
 
-def test_deaths_by_poison_are_no_failed_starts(stage: Stage) -> None:
+def test_deaths_by_poison_are_no_failed_starts(stage: ReconcilerStage) -> None:
     stage.with_workers(2)
     for number in range(6):
         stage.turn()
@@ -120,44 +120,44 @@ def test_deaths_by_poison_are_no_failed_starts(stage: Stage) -> None:
     assert len(stage.runtime.live) == 2
 
 
-def test_when_it_has_done_no_harm_nothing_more_is_made_of_it(stage: Stage) -> None:
+def test_when_it_has_done_no_harm_nothing_more_is_made_of_it(stage: ReconcilerStage) -> None:
     worker = a_suspected(stage)
     stage.source.seen.add(worker)
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
     assert alone(stage) == []
     (pool,) = stage.reconciler.pools.values()
-    assert (pool.suspects, pool.errands, pool.fleet.crash.failures) == ((), {}, 0)
+    assert (pool.suspected, pool.solo_workers, pool.fleet.crash.failures) == ((), {}, 0)
 
 
-def test_it_dies_alone_until_no_lease_is_left_and_then_is_dead_and_told_why(stage: Stage) -> None:
+def test_it_dies_alone_until_no_lease_is_left_and_then_is_dead_and_told_why(stage: ReconcilerStage) -> None:
     stage.source.max_leases = 3
     worker = a_suspected(stage)
     stage.source.leases["poison"] = 3
     die(stage, worker, "poison")
     assert stage.source.settled[-1] == ("poison", "dead")
-    (condemned,) = stage.told(events.TASK_CONDEMNED)
+    (condemned,) = stage.logged(events.TASK_CONDEMNED)
     assert condemned["why"] == f"its worker died 3 times while it ran, last: ended by SIGSEGV (worker {worker})"
     death = stage.files.read_deaths(limit=1)[0]
     assert (death["worker"], death["held_total"]) == (worker, 1)
     assert alone(stage) == []
 
 
-def test_who_was_suspected_with_it_goes_free_when_one_has_died_of_it_alone(stage: Stage) -> None:
+def test_who_was_suspected_with_it_goes_free_when_one_has_died_of_it_alone(stage: ReconcilerStage) -> None:
     first, second = stage.with_workers(2)
     die(stage, first, "poison", "innocent", "other")
     die(stage, second, "poison", "innocent", "another")
     (worker,) = alone(stage)
     (pool,) = stage.reconciler.pools.values()
-    assert [one.task.task for one in pool.suspects] == ["innocent"]
+    assert [one.task.task for one in pool.suspected] == ["innocent"]
     die(stage, worker, "poison")
     assert stage.source.recalled == ["innocent"]
-    (cleared,) = stage.told(events.TASK_CLEARED)
+    (cleared,) = stage.logged(events.TASK_CLEARED)
     assert cleared["tasks"] == ["innocent"]
-    assert [one.task.task for one in (*pool.suspects, *pool.errands.values())] == ["poison"]
+    assert [one.task.task for one in (*pool.suspected, *pool.solo_workers.values())] == ["poison"]
 
 
-def test_a_worker_that_broke_before_it_had_its_suspect_is_followed_by_another(stage: Stage) -> None:
+def test_a_worker_that_broke_before_it_had_its_suspect_is_followed_by_another(stage: ReconcilerStage) -> None:
     worker = a_suspected(stage)
     stage.source.seen.add(worker)
     stage.turn()
@@ -167,21 +167,21 @@ def test_a_worker_that_broke_before_it_had_its_suspect_is_followed_by_another(st
     assert another != worker
 
 
-def test_a_suspect_that_finds_no_place_in_time_is_anybodys_again(stage: Stage) -> None:
+def test_a_suspect_that_finds_no_place_in_time_is_anybodys_again(stage: ReconcilerStage) -> None:
     first, second = stage.with_workers(2)
     stage.runtime.refuses = "no more processes"
     die(stage, first, "poison", "other")
     die(stage, second, "poison", "another")
     (pool,) = stage.reconciler.pools.values()
-    assert len(pool.suspects) == 1
+    assert len(pool.suspected) == 1
     stage.turn(after=HOLD_SECONDS)
-    assert pool.suspects == ()
+    assert pool.suspected == ()
     stage.runtime.refuses = ""
     stage.turn(after=600)
     assert alone(stage) == []
 
 
-def test_nobody_is_started_for_a_suspect_while_another_supervisor_leads_or_in_a_dry_run(stage: Stage) -> None:
+def test_nobody_is_started_for_a_suspect_while_another_supervisor_leads_or_in_a_dry_run(stage: ReconcilerStage) -> None:
     first, second = stage.with_workers(2)
     die(stage, first, "poison", "other")
     stage.leads = False
@@ -193,7 +193,7 @@ def test_nobody_is_started_for_a_suspect_while_another_supervisor_leads_or_in_a_
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_a_worker_that_was_asked_to_end_or_lost_its_queue_casts_no_suspicion(stage: Stage, code: int) -> None:
+def test_a_worker_that_was_asked_to_end_or_lost_its_queue_casts_no_suspicion(stage: ReconcilerStage, code: int) -> None:
     for worker in stage.with_workers(2):
         stage.source.held[worker] = ["slow"]
         if code == 0:
@@ -201,19 +201,19 @@ def test_a_worker_that_was_asked_to_end_or_lost_its_queue_casts_no_suspicion(sta
         stage.runtime.end(worker, now=stage.clock.monotonic(), code=code)
         stage.turn(after=0)
     assert stage.source.settled == []
-    assert stage.told(events.TASK_SUSPECTED) == []
+    assert stage.logged(events.TASK_SUSPECTED) == []
 
 
-def test_what_was_seen_of_a_task_outlives_the_supervisor(stage: Stage, tmp_path: Path) -> None:
+def test_what_was_seen_of_a_task_outlives_the_supervisor(stage: ReconcilerStage, tmp_path: Path) -> None:
     (first,) = stage.with_workers(1)
     die(stage, first, "poison", "other")
-    later = Stage(StateDir(tmp_path), stage.logs)
+    later = ReconcilerStage(StateDir(tmp_path), stage.logs)
     (second,) = later.with_workers(1)
     die(later, second, "poison", "another")
     assert later.source.settled == [("poison", "held back")]
 
 
-def test_a_worker_that_is_adopted_is_known_to_be_alone_by_its_name(stage: Stage) -> None:
+def test_a_worker_that_is_adopted_is_known_to_be_alone_by_its_name(stage: ReconcilerStage) -> None:
     name = "resize-9.alone.7.99"
     stage.runtime.left_running = [WorkerHandle(name, "resize", "fake:9", "digest", stage.clock.monotonic())]
     stage.set_pools()
@@ -221,7 +221,7 @@ def test_a_worker_that_is_adopted_is_known_to_be_alone_by_its_name(stage: Stage)
     assert stage.state_of(name) in {"alone", "draining"}
 
 
-def test_the_certificate_is_completed_when_the_queue_answers_again(stage: Stage) -> None:
+def test_the_certificate_is_completed_when_the_queue_answers_again(stage: ReconcilerStage) -> None:
     (worker, _) = stage.with_workers(2)
     stage.source.held[worker] = ["t1", "t2"]
     stage.source.is_down = True
@@ -236,7 +236,7 @@ def test_the_certificate_is_completed_when_the_queue_answers_again(stage: Stage)
     assert [one["fate"] for one in death["held"]] == ["given back", "given back"]  # type: ignore[attr-defined]
 
 
-def test_a_certificate_names_a_hundred_tasks_and_tells_how_many_there_were(stage: Stage) -> None:
+def test_a_certificate_names_a_hundred_tasks_and_tells_how_many_there_were(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     die(stage, worker, *[f"t{number}" for number in range(150)])
     (death,) = stage.files.read_deaths(limit=1)
@@ -276,7 +276,7 @@ def test_what_became_known_later_is_part_of_the_certificate() -> None:
     [pytest.param(9.0, 1, id="since it was asked to"), pytest.param(11.0, 0, id="before, as its handler failed")],
 )
 def test_what_a_worker_gave_back_as_it_was_asked_to_end_is_on_record(
-    stage: Stage, seconds_ago: float, held: int
+    stage: ReconcilerStage, seconds_ago: float, held: int
 ) -> None:
     (worker,) = stage.with_workers(1, grace=9)
     stage.source.held[worker] = ["long"]
@@ -287,14 +287,14 @@ def test_what_a_worker_gave_back_as_it_was_asked_to_end_is_on_record(
     stage.source.given_back[worker] = [("long", seconds_ago)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.reconciler.reap()
-    (reaped,) = stage.told(events.WORKER_REAPED)
+    (reaped,) = stage.logged(events.WORKER_REAPED)
     assert (reaped["cause"], reaped["held"]) == ("drained", held)
     (death,) = stage.files.read_deaths(limit=1)
     told = cast("list[dict[str, object]]", death["held"])
     assert [(one["task"], one["fate"]) for one in told] == [("long", "given back")] * held
 
 
-def test_what_a_worker_gave_back_before_it_was_ended_is_on_record_too(stage: Stage) -> None:
+def test_what_a_worker_gave_back_before_it_was_ended_is_on_record_too(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1, grace=9)
     stage.source.held[worker] = ["long", "stuck"]
     stage.turn()
@@ -305,13 +305,13 @@ def test_what_a_worker_gave_back_before_it_was_ended_is_on_record_too(stage: Sta
     stage.source.given_back[worker] = [("long", 3.0)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), signal=signal.SIGKILL)
     stage.reconciler.reap()
-    (reaped,) = stage.told(events.WORKER_REAPED)
+    (reaped,) = stage.logged(events.WORKER_REAPED)
     assert (reaped["cause"], reaped["held"]) == ("overdue", 2)
 
 
-def test_a_worker_that_ended_by_itself_is_not_asked_what_its_handlers_gave_back(stage: Stage) -> None:
+def test_a_worker_that_ended_by_itself_is_not_asked_what_its_handlers_gave_back(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     stage.source.given_back[worker] = [("failed", 0.1)]
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
-    assert [entry["held"] for entry in stage.told(events.WORKER_REAPED)] == [0]
+    assert [entry["held"] for entry in stage.logged(events.WORKER_REAPED)] == [0]

@@ -18,7 +18,7 @@ from orchestrator.supervisor.leader import (
 from tests.support.eventually import eventually
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import NOW, a_pool
-from tests.support.fleet.supervising import CLOCK, SupervisorStage
+from tests.support.fleet.supervisor_stage import CLOCK, SupervisorStage
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_
     source = FakeSource(leader="another")
     lead = LeaderElection(source, holder="me")
     assert lead.hold(now=NOW) is False
-    assert lead.is_anothers
+    assert lead.is_led_by_another
     source.leader = None
     assert lead.hold(now=NOW) is False  # not asked again at once
     assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS)) is True
@@ -48,7 +48,7 @@ def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_ma
     assert lead.hold(now=Monotonic(ends_at - 0.1)) is True
     assert lead.is_live(now=Monotonic(ends_at)) is False
     assert lead.hold(now=Monotonic(ends_at)) is False
-    assert not lead.is_anothers
+    assert not lead.is_led_by_another
     source.is_down = False
     assert lead.hold(now=Monotonic(ends_at + STANDBY_SECONDS)) is True
     lead.give_up()
@@ -73,7 +73,7 @@ def test_a_leader_without_its_store_lets_its_workers_be_and_starts_none(stage: S
         eventually(lambda: stage.acts == ["spawn"])
         (worker,) = stage.runtime.live
         stage.source.is_down = True
-        supervisor._lead._ends_at = CLOCK.monotonic()  # its time is up
+        supervisor._election._ends_at = CLOCK.monotonic()  # its time is up
         eventually(lambda: any(entry["event"] == events.SUPERVISOR_STANDBY for entry in logs))
         assert list(stage.runtime.live) == [worker]
         stage.runtime.end(worker, now=CLOCK.monotonic(), code=1)

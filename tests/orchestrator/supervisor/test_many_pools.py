@@ -15,7 +15,7 @@ from orchestrator.supervisor.pool import ASLEEP_SECONDS
 from tests.bench.pools import turn_seconds
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 
 def test_four_times_the_pools_cost_about_four_times_as_much() -> None:
@@ -50,20 +50,22 @@ class AtOnce(FakeSource):
 
 
 @pytest.fixture
-def source(stage: Stage) -> AtOnce:
+def source(stage: ReconcilerStage) -> AtOnce:
     stage.source = AtOnce()
     stage.reconciler = stage.made()
     return stage.source
 
 
-def test_a_turn_of_many_pools_is_one_look_at_all_of_them(stage: Stage, source: AtOnce) -> None:
+def test_a_turn_of_many_pools_is_one_look_at_all_of_them(stage: ReconcilerStage, source: AtOnce) -> None:
     stage.set_pools(*(a_pool(f"p{number}", least=1) for number in range(50)))
     for _ in range(3):
         stage.turn()
     assert (source.looks, source.alone) == ([50] * 3, [])
 
 
-def test_a_source_that_is_away_makes_all_of_them_stale_without_being_asked_again(stage: Stage, source: AtOnce) -> None:
+def test_a_source_that_is_away_makes_all_of_them_stale_without_being_asked_again(
+    stage: ReconcilerStage, source: AtOnce
+) -> None:
     stage.set_pools(*(a_pool(f"p{number}", least=1) for number in range(5)))
     stage.turn()
     source.failure = SourceUnavailableError("away")
@@ -72,7 +74,9 @@ def test_a_source_that_is_away_makes_all_of_them_stale_without_being_asked_again
     assert source.alone == []
 
 
-def test_pools_that_sleep_are_looked_at_every_ten_seconds_and_when_a_task_arrives(stage: Stage, source: AtOnce) -> None:
+def test_pools_that_sleep_are_looked_at_every_ten_seconds_and_when_a_task_arrives(
+    stage: ReconcilerStage, source: AtOnce
+) -> None:
     stage.set_pools(*(a_pool(f"p{number}", slo=10.0) for number in range(5)))
     for _ in range(int(1.5 * ASLEEP_SECONDS)):
         stage.turn(after=1.0)
@@ -81,7 +85,7 @@ def test_pools_that_sleep_are_looked_at_every_ten_seconds_and_when_a_task_arrive
     stage.reconciler.arrived("p3")
     stage.turn(after=1.0)
     assert source.alone == ["p3"]
-    assert [worker for verb, worker in stage.runtime.asked if verb == "spawn"] == ["p3-1"]
+    assert [worker for verb, worker in stage.runtime.calls if verb == "spawn"] == ["p3-1"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +99,7 @@ def test_pools_that_sleep_are_looked_at_every_ten_seconds_and_when_a_task_arrive
     ],
 )
 def test_a_pool_that_may_change_by_itself_does_not_sleep(
-    stage: Stage, source: AtOnce, settings: dict[str, object]
+    stage: ReconcilerStage, source: AtOnce, settings: dict[str, object]
 ) -> None:
     stage.set_pools(a_pool("p0", slo=10.0, **settings), a_pool("p1", slo=10.0, **settings))  # type: ignore[arg-type]
     for _ in range(5):
@@ -103,7 +107,7 @@ def test_a_pool_that_may_change_by_itself_does_not_sleep(
     assert source.looks == [2] * 5
 
 
-def test_a_pool_with_work_that_it_may_not_grow_for_does_not_sleep(stage: Stage, source: AtOnce) -> None:
+def test_a_pool_with_work_that_it_may_not_grow_for_does_not_sleep(stage: ReconcilerStage, source: AtOnce) -> None:
     stage.set_pools(a_pool("p0", slo=10.0), a_pool("p1", slo=10.0))
     source.ready, stage.runtime.refuses = 1, "no such command"
     for _ in range(3):

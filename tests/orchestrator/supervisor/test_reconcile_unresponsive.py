@@ -2,12 +2,12 @@
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 TURN = 1.0
 
 
-def two_of_three_hang(stage: Stage, **settings: object) -> list[str]:
+def two_of_three_hang(stage: ReconcilerStage, **settings: object) -> list[str]:
     """A pool of two that may be three; both hang while they hold a lease, which has just ended by time."""
     names = stage.with_workers(2, most=3, slo=1.0, grace=30, **settings)
     for name in names:
@@ -21,22 +21,22 @@ def two_of_three_hang(stage: Stage, **settings: object) -> list[str]:
     return names
 
 
-def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: Stage) -> None:
+def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     assert [stage.state_of(name) for name in names] == ["unresponsive"] * 2
-    assert stage.runtime.asked == [
+    assert stage.runtime.calls == [
         *(("examine before mark", name) for name in names),
         ("spawn", "resize-3"),
         ("spawn", "resize-4"),
     ]
-    told = stage.told(events.WORKER_UNRESPONSIVE)
+    told = stage.logged(events.WORKER_UNRESPONSIVE)
     assert [(one["worker"], one["condition"]) for one in told] == [(name, "stopped (SIGSTOP)") for name in names]
     decision = stage.reconciler.pools["resize"].decision
     assert decision is not None
     assert decision.notes == (f"2 unresponsive and no capacity: {', '.join(names)}",)
 
 
-def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Stage) -> None:
+def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.ready = 0
     stage.source.seen.update(stage.runtime.live)
@@ -46,7 +46,7 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Stage) 
     for _ in range(6):
         stage.turn(after=TURN)
     assert stage.source.retired == set(names)
-    assert [asked for asked in stage.runtime.asked if asked[0] in {"examine before end", "drain", "kill"}] == [
+    assert [asked for asked in stage.runtime.calls if asked[0] in {"examine before end", "drain", "kill"}] == [
         *((verb, name) for name in names for verb in ("examine before end", "drain")),
         *(("kill", name) for name in names),
     ]
@@ -57,7 +57,7 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Stage) 
     assert str(death["detail"]).endswith(" s; stopped (SIGSTOP); ended")
 
 
-def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: Stage) -> None:
+def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.ready = 0
     for _ in range(28):
@@ -65,13 +65,13 @@ def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: Stage) ->
     stage.source.leased_unseen.update(names)  # leased between the look and the plan
     for _ in range(5):
         stage.turn(after=TURN)
-    assert not [asked for asked in stage.runtime.asked if asked[0] in {"drain", "kill"}]
+    assert not [asked for asked in stage.runtime.calls if asked[0] in {"drain", "kill"}]
 
 
-def test_a_worker_that_asks_again_counts_again(stage: Stage) -> None:
+def test_a_worker_that_asks_again_counts_again(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
     stage.source.asked_at[names[0]] = Monotonic(stage.clock.monotonic() + TURN)
     stage.turn(after=TURN)
     assert [stage.state_of(name) for name in names] == ["idle", "unresponsive"]
-    (told,) = stage.told(events.WORKER_RESPONSIVE)
+    (told,) = stage.logged(events.WORKER_RESPONSIVE)
     assert told["worker"] == names[0]

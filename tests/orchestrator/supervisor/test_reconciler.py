@@ -10,39 +10,39 @@ from orchestrator.samples import QueueSample
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.reconciling import Stage
+from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 
-def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: Stage) -> None:
+def test_a_pool_with_nothing_to_do_stays_empty_and_silent(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     for _ in range(5):
         stage.turn()
-    assert stage.runtime.asked == []
+    assert stage.runtime.calls == []
     assert stage.logs == []
 
 
-def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: Stage) -> None:
+def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     stage.source.ready = 1
     stage.turn()
-    assert stage.runtime.asked == [("spawn", "resize-1")]
-    (told,) = stage.told(events.POOL_DECIDED)
+    assert stage.runtime.calls == [("spawn", "resize-1")]
+    (told,) = stage.logged(events.POOL_DECIDED)
     assert (told["current"], told["target"], told["ready"]) == (0, 1, 1)
     assert stage.files.read_decisions(limit=10)[0]["why"] == told["why"]
 
 
-def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: Stage) -> None:
+def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     stage.source.ready, stage.source.age_seconds = 1, 40.0
     stage.leads = False
     stage.turn()
-    assert stage.runtime.asked == []
+    assert stage.runtime.calls == []
     stage.leads = True
     stage.turn()
-    assert [verb for verb, _ in stage.runtime.asked] == ["spawn"]
+    assert [verb for verb, _ in stage.runtime.calls] == ["spawn"]
 
 
-def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
+def test_a_worker_is_told_all_it_needs(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1, tags=["a", "b"], recycle={"tasks": 100}))
     stage.turn()
     told = stage.runtime.requests["resize-1"].environment
@@ -53,7 +53,7 @@ def test_a_worker_is_told_all_it_needs(stage: Stage) -> None:
     assert told["TOWLINE_STATE_DIR"] == str(stage.files.path)
 
 
-def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: Stage) -> None:
+def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1))
     stage.turn()
     stage.source.worked_unseen.add("resize-1")
@@ -64,17 +64,17 @@ def test_a_worker_that_came_and_went_between_two_looks_is_judged_by_its_work(sta
         stage.reconciler.turns()
 
 
-def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: Stage) -> None:
+def test_an_idle_worker_is_fenced_before_it_is_asked_to_finish(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     stage.set_pools(a_pool(least=0, churn=0, grace=3600))
     for _ in range(10):
         stage.turn()
     assert stage.source.retired == {worker}
-    assert stage.runtime.asked == [("drain", worker)]
-    assert stage.told(events.WORKER_RETIRED)[0]["worker"] == worker
+    assert stage.runtime.calls == [("drain", worker)]
+    assert stage.logged(events.WORKER_RETIRED)[0]["worker"] == worker
 
 
-def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: Stage) -> None:
+def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
     stage.set_pools(a_pool(least=0, churn=0))
     for _ in range(10):
@@ -87,7 +87,7 @@ def test_a_worker_that_turns_out_to_hold_a_lease_is_not_touched(stage: Stage) ->
         stage.reconciler.turns()
         stage.source.sample = sample  # type: ignore[method-assign]
         stage.source.held.clear()
-    assert stage.runtime.asked == []
+    assert stage.runtime.calls == []
     assert stage.state_of(worker) == "idle"
 
 
@@ -96,28 +96,28 @@ def _then(value: QueueSample, act: Callable[[], None]) -> QueueSample:
     return value
 
 
-def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: Stage) -> None:
+def test_the_leases_of_a_dead_worker_are_given_back_before_anything_else(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.source.held[dead] = ["t1", "t2"]
     stage.turn()
     stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL, last_lines=["bye"])
     stage.reconciler.reap()
     assert stage.source.released == [dead]
-    assert stage.told(events.LEASES_RELEASED)[0]["tasks"] == ["t1", "t2"]
+    assert stage.logged(events.LEASES_RELEASED)[0]["tasks"] == ["t1", "t2"]
     (death,) = stage.files.read_deaths(limit=10)
     assert (death["worker"], death["cause"], death["signal"]) == (dead, "signalled", 9)
     assert [task["task"] for task in death["held"]] == ["t1", "t2"]  # type: ignore[attr-defined,index]
     assert death["last_lines"] == ["bye"]
 
 
-def test_a_worker_that_ended_is_replaced_at_once(stage: Stage) -> None:
+def test_a_worker_that_ended_is_replaced_at_once(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.runtime.end(dead, now=stage.clock.monotonic(), signal=signal.SIGKILL)
     stage.turn(after=0)
-    assert stage.runtime.asked == [("spawn", "resize-3")]
+    assert stage.runtime.calls == [("spawn", "resize-3")]
 
 
-def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) -> None:
+def test_leases_that_could_not_be_given_back_are_given_back_later(stage: ReconcilerStage) -> None:
     dead, _ = stage.with_workers(2)
     stage.source.held[dead] = ["t1"]
     stage.source.is_down = True
@@ -129,7 +129,7 @@ def test_leases_that_could_not_be_given_back_are_given_back_later(stage: Stage) 
     assert stage.source.released == [dead]
 
 
-def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) -> None:
+def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: ReconcilerStage) -> None:
     [worker] = stage.with_workers(1)
     assert stage.reconciler.waiting_pools() == []
     [pool] = stage.reconciler.pools.values()
@@ -138,32 +138,32 @@ def test_a_pool_whose_last_worker_is_leaving_watches_for_arrivals(stage: Stage) 
     assert [spec.name for spec in stage.reconciler.waiting_pools()] == [pool.name]
 
 
-def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: Stage) -> None:
+def test_a_source_that_is_down_is_told_once_and_nothing_is_let_go(stage: ReconcilerStage) -> None:
     stage.with_workers(3)
     stage.set_pools(a_pool(least=0, churn=0))
     stage.source.is_down = True
     for _ in range(20):
         stage.turn()
-    assert stage.runtime.asked == []
-    assert len(stage.told(events.SOURCE_UNAVAILABLE)) == 1
+    assert stage.runtime.calls == []
+    assert len(stage.logged(events.SOURCE_UNAVAILABLE)) == 1
     stage.source.is_down = False
     stage.turn()
-    assert len(stage.told(events.SOURCE_RECOVERED)) == 1
+    assert len(stage.logged(events.SOURCE_RECOVERED)) == 1
 
 
-def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: Stage) -> None:
+def test_a_worker_that_does_not_finish_in_time_is_ended_after_its_grace(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1, grace=10)
     stage.source.held[worker] = ["t1"]
     stage.turn()
     stage.reconciler.drain_all(why="a test")
-    assert stage.runtime.asked == [("drain", worker)]
+    assert stage.runtime.calls == [("drain", worker)]
     for seconds in (9, 4):
         stage.clock.advance(seconds)
         stage.reconciler.end_overdue()
-    assert stage.runtime.asked == [("drain", worker), ("kill", worker)]
+    assert stage.runtime.calls == [("drain", worker), ("kill", worker)]
 
 
-def two_busy_one_too_many(stage: Stage) -> list[str]:
+def two_busy_one_too_many(stage: ReconcilerStage) -> list[str]:
     """A pool of two workers that are at work, and a max of one from now on; how they are called."""
     workers = stage.with_workers(2)
     for worker in workers:
@@ -174,78 +174,82 @@ def two_busy_one_too_many(stage: Stage) -> list[str]:
     return workers
 
 
-def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(stage: Stage) -> None:
+def test_a_busy_worker_too_many_gets_no_more_leases_and_is_asked_to_end_when_it_holds_none(
+    stage: ReconcilerStage,
+) -> None:
     two_busy_one_too_many(stage)
     (leaving,) = stage.source.retired
     for _ in range(100):
         stage.turn()
-    assert (stage.runtime.asked, stage.state_of(leaving)) == ([], "draining")
+    assert (stage.runtime.calls, stage.state_of(leaving)) == ([], "draining")
     del stage.source.held[leaving]
     stage.turn()
-    assert stage.runtime.asked == [("drain", leaving)]
-    (told,) = stage.told(events.WORKER_FINISHING)
+    assert stage.runtime.calls == [("drain", leaving)]
+    (told,) = stage.logged(events.WORKER_FINISHING)
     assert (told["worker"], told["held"], told["why"]) == (leaving, 1, "the pool is above its max of 1")
 
 
-def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(stage: Stage) -> None:
+def test_a_worker_that_finishes_is_asked_when_the_queue_shows_no_lease_but_only_if_there_is_none(
+    stage: ReconcilerStage,
+) -> None:
     two_busy_one_too_many(stage)
     (leaving,) = stage.source.retired
     del stage.source.held[leaving]
     stage.source.leased_unseen.add(leaving)
     stage.turn()
-    assert stage.runtime.asked == []
+    assert stage.runtime.calls == []
 
 
-def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: Stage) -> None:
+def test_a_stop_gives_a_worker_that_finishes_its_grace(stage: ReconcilerStage) -> None:
     workers = two_busy_one_too_many(stage)
     stage.reconciler.drain_all(why="a stop")
-    assert sorted(stage.runtime.asked) == [("drain", worker) for worker in workers]
+    assert sorted(stage.runtime.calls) == [("drain", worker) for worker in workers]
     stage.clock.advance(40)
     stage.reconciler.end_overdue()
-    assert sorted(stage.runtime.asked)[2:] == [("kill", worker) for worker in workers]
+    assert sorted(stage.runtime.calls)[2:] == [("kill", worker) for worker in workers]
 
 
-def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: Stage) -> None:
+def test_while_the_queue_is_away_a_busy_worker_too_many_goes_on(stage: ReconcilerStage) -> None:
     workers = stage.with_workers(1)
     stage.source.held[workers[0]] = ["a task"]
     stage.turn()
     stage.source.is_down = True
     stage.set_pools()
-    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "busy")
+    assert (stage.runtime.calls, stage.state_of(workers[0])) == ([], "busy")
     stage.source.is_down = False
     stage.turn()
-    assert (stage.runtime.asked, stage.state_of(workers[0])) == ([], "draining")
+    assert (stage.runtime.calls, stage.state_of(workers[0])) == ([], "draining")
 
 
-def test_settings_that_change_again_and_again_cut_no_worker_short(stage: Stage) -> None:
+def test_settings_that_change_again_and_again_cut_no_worker_short(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1, most=1)
     stage.source.held[worker] = ["a long task"]
     stage.turn()
     for colour in range(20):
         stage.set_pools(a_pool(least=1, most=1, env={"COLOUR": str(colour)}))
         stage.turn(after=6)
-    assert (stage.runtime.asked, list(stage.source.retired)) == ([], [worker])
+    assert (stage.runtime.calls, list(stage.source.retired)) == ([], [worker])
     del stage.source.held[worker]
     stage.turn()
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
-    assert stage.runtime.asked == [("drain", worker), ("spawn", "resize-2")]
+    assert stage.runtime.calls == [("drain", worker), ("spawn", "resize-2")]
     assert stage.runtime.requests["resize-2"].pool.env == {"COLOUR": "19"}
 
 
-def test_a_start_that_fails_holds_the_next_one_back(stage: Stage) -> None:
+def test_a_start_that_fails_holds_the_next_one_back(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=3))
     stage.runtime.refuses = "no such command: x"
     for _ in range(30):
         stage.turn(after=1)
-    failures = stage.told(events.WORKER_SPAWN_FAILED)
+    failures = stage.logged(events.WORKER_SPAWN_FAILED)
     assert 2 <= len(failures) <= 5
     assert failures[0]["error"] == "no such command: x"
     assert shown(stage)["concern"]["kinds"] == ["no_starts"]
     assert shown(stage)["concern"]["why"].endswith("last failure: no such command: x")
 
 
-def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
+def test_a_worker_that_ends_while_it_starts_backs_off(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool(least=1))
     spawned = 0
     for _ in range(60):
@@ -259,7 +263,9 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: Stage) -> None:
     assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
 
 
-def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(stage: Stage) -> None:
+def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(
+    stage: ReconcilerStage,
+) -> None:
     asked, killed = stage.with_workers(2)
     stage.reconciler.drain_all(why="a test")
     stage.source.ready, stage.source.age_seconds = 1, 40.0
@@ -272,7 +278,7 @@ def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_
     assert shown(stage)["concern"]["why"].endswith(f"last failure: {killed} signalled: ended by SIGSEGV")
 
 
-def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> None:
+def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: ReconcilerStage) -> None:
     one, two = stage.with_workers(2)
     assert shown(stage)["waited"] == {"leases": 0, "p99_over_slo": 0.0, "worst_over_slo": 0.0}
     assert shown(stage)["concern"] is None
@@ -282,7 +288,7 @@ def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: Stage) -> 
     assert waited == {"leases": 3, "p99_over_slo": 0.003, "worst_over_slo": 0.003}
 
 
-def shown(stage: Stage) -> dict[str, Any]:
+def shown(stage: ReconcilerStage) -> dict[str, Any]:
     """The only pool, as its supervisor shows it."""
     wall = WallTime(wall_seconds=0.0, monotonic=stage.clock.monotonic())
     (pool,) = cast(
@@ -291,7 +297,7 @@ def shown(stage: Stage) -> dict[str, Any]:
     return pool
 
 
-def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Stage) -> None:
+def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: ReconcilerStage) -> None:
     class Broken(FakeSource):
         def sample(self, pool: PoolSpec, **_: object) -> object:  # type: ignore[override]
             if pool.name == "broken":
@@ -302,5 +308,5 @@ def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Stage)
     stage.__post_init__()
     stage.set_pools(a_pool("broken"), a_pool("sound"))
     assert stage.reconciler.turns() is False
-    assert stage.runtime.asked == [("spawn", "sound-1")]
-    assert stage.told(events.TURN_FAILED)[0]["pool"] == "broken"
+    assert stage.runtime.calls == [("spawn", "sound-1")]
+    assert stage.logged(events.TURN_FAILED)[0]["pool"] == "broken"

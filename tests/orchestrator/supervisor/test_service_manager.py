@@ -15,7 +15,7 @@ from orchestrator.errors import ReloadRefusedError
 from queue_core.process.sd_notify import ServiceManager
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.supervising import CLOCK, SupervisorStage
+from tests.support.fleet.supervisor_stage import CLOCK, SupervisorStage
 
 
 @pytest.fixture
@@ -69,7 +69,10 @@ def test_the_service_manager_is_told_when_settings_are_read_again(stage: Supervi
         stage.load = load
         with stage.running() as supervisor:
             heard(manager, "READY=1")
-            for is_wrong, status in ((False, "STATUS=leading"), (True, "STATUS=settings refused, as before; leading")):
+            for is_wrong, status in (
+                (False, "STATUS=leading"),
+                (True, "STATUS=settings refused, the old"),
+            ):
                 wrong[0] = is_wrong
                 supervisor.request_reload()
                 before = CLOCK.monotonic()
@@ -95,8 +98,8 @@ def test_turns_that_fail_do_not_feed_the_watchdog(stage: SupervisorStage, tmp_pa
 def test_without_a_service_manager_nothing_is_said() -> None:
     manager = ServiceManager({"WATCHDOG_USEC": "100000"})
     assert manager.watchdog_seconds is None
-    manager.tell("READY=1")
-    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).tell("READY=1")
+    manager.notify("READY=1")
+    ServiceManager({"NOTIFY_SOCKET": "/nobody/listens"}).notify("READY=1")
 
 
 def test_a_watchdog_that_is_for_another_process_is_not_fed() -> None:

@@ -51,7 +51,7 @@ def test_tasks_of_a_stopped_worker_are_given_back_without_counting_their_leases(
 ) -> None:
     source = FakeSource()
     source.held["w"] = ["t1", "t2"]
-    morgue = PostMortems(source, StateDir(tmp_path), clock=ManualMonotonicClock())
-    morgue.bury([WorkerEnd("w", "resize", cause, "detail", a_pool(), is_stopped=is_stopped)])
-    assert morgue.held("w") == 2
+    post_mortems = PostMortems(source, StateDir(tmp_path), clock=ManualMonotonicClock())
+    post_mortems.handle([WorkerEnd("w", "resize", cause, "detail", a_pool(), is_stopped=is_stopped)])
+    assert post_mortems.held_tasks("w") == 2
     assert [fate for fate in source.settled if fate[1] == "not counted"] == settled

@@ -13,13 +13,13 @@ from orchestrator.config.overrides import HostOverride
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.reload import ReloadedSettings, Reloads
+from orchestrator.supervisor.reload import ReloadedSettings, ReloadRequests
 from orchestrator.supervisor.supervisor import fresh_identity
 from orchestrator.supervisor.wakeups import ArrivalWatch
 from tests.support.eventually import eventually
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import NOW, a_pool
-from tests.support.fleet.supervising import CLOCK, SupervisorStage
+from tests.support.fleet.supervisor_stage import CLOCK, SupervisorStage
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Superviso
     stage.pools = [a_pool(least=2)]
     with capture_logs() as logs, stage.running() as supervisor:
         eventually(lambda: stage.acts == ["spawn", "spawn"])
-        StateDir(stage.folder).order_host(HostOverride(1_700_000_000.0))
+        StateDir(stage.folder).write_host_override(HostOverride(1_700_000_000.0))
         eventually(lambda: stage.acts == ["spawn", "spawn", "drain", "drain"])
         assert any(entry["event"] == events.SUPERVISOR_DRAINING for entry in logs)
         stage.end_those_asked()
@@ -138,7 +138,7 @@ def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: Superviso
     with stage.running() as supervisor:  # it survives a restart
         eventually(lambda: supervisor.snapshot().get("phase") == "draining")
         assert stage.acts[4:] == []
-        StateDir(stage.folder).order_host(HostOverride())
+        StateDir(stage.folder).write_host_override(HostOverride())
         eventually(lambda: stage.acts[4:] == ["spawn", "spawn"])
 
 
@@ -151,7 +151,7 @@ def test_a_file_is_read_again_when_it_is_another_one_and_has_been_so_for_a_while
         reads.append(path.read_text())
         return {}
 
-    reloads = Reloads(load=load, watched=path)
+    reloads = ReloadRequests(load=load, watched=path)
     assert not reloads.is_due(now=NOW)
     path.write_text("")  # as by `generate > towline.yaml`
     assert not reloads.is_due(now=Monotonic(NOW + 0.5))  # looked at once a second
@@ -174,7 +174,7 @@ def test_a_file_is_read_again_when_it_is_another_one_and_has_been_so_for_a_while
 def test_a_file_in_which_pools_are_missing_is_heeded_later_unless_somebody_asks(tmp_path: Path) -> None:
     path = tmp_path / "towline.yaml"
     path.write_text("resize encode")
-    reloads = Reloads(
+    reloads = ReloadRequests(
         load=lambda: {name: a_pool(name) for name in path.read_text().split()}, watched=path, pools=["resize", "encode"]
     )
     path.write_text("resize")  # half of it is written
@@ -192,7 +192,7 @@ def test_a_file_in_which_pools_are_missing_is_heeded_later_unless_somebody_asks(
     assert reloads.is_due(now=Monotonic(NOW + 11))
     assert reloads.outcome() == ReloadedSettings({"encode": a_pool("encode")})
     path.write_text("extra")
-    reloads.ask()
+    reloads.request()
     assert reloads.is_due(now=Monotonic(NOW + 12))
     assert reloads.outcome() == ReloadedSettings({"extra": a_pool("extra")})
     assert not reloads.is_due(now=Monotonic(NOW + 20))

@@ -82,7 +82,7 @@ def test_other_stores_are_backed_up_by_tools_of_their_own(towline: Commands, url
 def test_a_place_where_no_copy_can_be_is_refused(towline: Commands, file: str) -> None:
     told = towline("backup", file, "--overwrite")
     assert told.code in {2, 65, 66}
-    assert "mistake in Towline" not in told.err
+    assert "bug in Towline" not in told.err
 
 
 def test_a_missing_store_is_not_made(towline: Commands) -> None:

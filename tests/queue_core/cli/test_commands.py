@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from queue_core.cli.target import find_target
-from tests.support.commands import Commands, Told
+from tests.support.commands import CommandResult, Commands
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -27,7 +27,7 @@ def pipe_in(monkeypatch: pytest.MonkeyPatch, text: bytes) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text)))
 
 
-def token_of(leased: Told) -> str:
+def token_of(leased: CommandResult) -> str:
     return str(cast("dict[str, object]", leased.lines[0])["token"])
 
 
@@ -239,7 +239,7 @@ def test_a_token_comes_from_the_flag_the_variable_or_the_file_it_names(
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        pytest.param(b"\x7fELF\xd0\xd0", "is not a text in UTF-8", id="no text"),
+        pytest.param(b"\x7fELF\xd0\xd0", "is not UTF-8 text", id="no text"),
         pytest.param(b"\n", "no token", id="empty"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.task import NewTask
-from tests.support.commands import Told, program_environment
+from tests.support.commands import CommandResult, program_environment
 
 SETTINGS = "store: sqlite:///queue.db\nqueues: {thumbs: {max_leases: 1, lease: 1h}}\n"
 
@@ -55,7 +55,7 @@ def no_space() -> Iterator[int]:
         os.close(full)
 
 
-def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: int = subprocess.PIPE) -> Told:
+def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: int = subprocess.PIPE) -> CommandResult:
     done = subprocess.run(
         [sys.executable, "-m", "orchestrator", *arguments],
         cwd=folder,
@@ -66,7 +66,7 @@ def run(*arguments: str, folder: Path, stdout: int, stdin: bytes = b"", stderr: 
         timeout=60,
         check=False,
     )
-    return Told(done.returncode, "", (done.stderr or b"").decode())
+    return CommandResult(done.returncode, "", (done.stderr or b"").decode())
 
 
 def added(folder: Path, count: int = 3) -> list[str]:
@@ -163,7 +163,7 @@ def test_a_change_whose_answer_is_cut_says_that_it_is_finished(folder: Path, arg
     with no_space() as stdout:
         told = run(*arguments, folder=folder, stdout=stdout)
     assert told.code == 74
-    assert "stdout was cut (No space left on device); the change is finished all the same" in told.err
+    assert "stdout was cut (No space left on device); the change is finished anyway" in told.err
     assert "try again" not in told.err
 
 

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from queue_core.cli.progress import LINE_SECONDS, ProgressLines, progress
+from queue_core.cli.output import LINE_SECONDS, ProgressLines, progress
 from tests.support.commands import Commands, program_environment, run_program
-from tests.support.stores.moving import QUEUE, fill, opened_file
+from tests.support.stores.transfers import QUEUE, fill, opened_file
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -85,7 +85,7 @@ def test_tasks_that_are_left_out_are_told(towline: Commands) -> None:
 def test_a_dry_run_counts_and_opens_no_store(towline: Commands) -> None:
     towline("export", "x.jsonl")
     told = towline("import", "x.jsonl", "--dry-run", "--store", url(towline, "new.db"))
-    assert (told.code, told.err) == (0, "49 tasks and 3 held names of thumbs: all is right\n")
+    assert (told.code, told.err) == (0, "49 tasks and 3 held names of thumbs: no errors\n")
     assert not (towline.folder / "new.db").exists()
     assert cast("dict[str, object]", towline("import", "x.jsonl", "--dry-run", "--json").json)["dry_run"] is True
 
@@ -115,7 +115,7 @@ def test_a_file_that_ends_early_is_exit_code_65_and_says_what_to_do(towline: Com
 
 def test_an_export_that_is_whole_says_so(towline: Commands) -> None:
     towline("export", "x.jsonl")
-    assert "it was whole already" in towline("export", "x.jsonl", "--resume").err
+    assert "it was complete already" in towline("export", "x.jsonl", "--resume").err
 
 
 def test_a_file_that_is_missing_is_exit_code_66(towline: Commands) -> None:
@@ -137,7 +137,7 @@ def test_an_export_goes_through_a_pipe_into_an_import(towline: Commands, monkeyp
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sent.out.encode()[:-50])))
     told = towline("import", "-", "--store", url(towline, "other.db"))
     assert told.code == 65
-    assert "not done again" in told.err
+    assert "not imported again" in told.err
 
 
 def test_stdout_takes_nothing_but_the_export(towline: Commands) -> None:
@@ -160,7 +160,7 @@ def test_a_move_is_told_queue_by_queue_with_what_to_do_next(towline: Commands) -
     assert (told.code, told.out) == (0, "")
     assert f"thumbs: 49 tasks and 3 held names are at {new}" in told.err
     assert "2 of them were in flight" in told.err
-    assert f"use {new}" in told.err
+    assert f"to {new}: {old} refuses them now" in told.err
     assert "moved to" in towline("queues", "--store", old).out
     again = towline("migrate", "--from", old, "--to", new)
     assert again.code == 0
@@ -271,7 +271,7 @@ def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> N
     with progress("tasks", quiet=False) as tell:
         assert isinstance(tell, ProgressLines)
         tell(QUEUE, 5, 1000)
-        tell.told_at -= LINE_SECONDS
+        tell.printed_at -= LINE_SECONDS
         tell(QUEUE, 6, 1000)
         tell(QUEUE, 7, 1000)
     assert capsys.readouterr().err == "thumbs: 6 of 1,000 tasks\n"

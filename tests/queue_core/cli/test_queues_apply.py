@@ -60,7 +60,7 @@ def test_a_dry_run_shows_every_change_and_makes_none(towline: Commands) -> None:
         ["mail", "create", "mode", "-", "push"],
         ["old", "pause", "paused", "no", "yes"],
     ]
-    assert "1 push queue, as nothing here calls handlers: mail" in told.err
+    assert "1 push queue, as Towline calls no handlers: mail" in told.err
     assert set(queues(towline)) == {"thumbs", "old"}
 
 
@@ -165,7 +165,7 @@ def test_a_file_with_mistakes_changes_nothing_and_lists_them_all(towline: Comman
         "       queue.yaml:6:9",
         "       queue.yaml:9:9",
     ]
-    assert "mend all 3" in told.err
+    assert "fix all 3" in told.err
     assert not (towline.folder / "queue.db").exists()
 
 

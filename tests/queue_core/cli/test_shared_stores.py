@@ -19,7 +19,7 @@ from tests.support.commands import Commands
 from tests.support.eventually import eventually
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError, free_port
-from tests.support.stores.postgres_links import Pooler, through
+from tests.support.stores.postgres_connections import Pooler, through
 from tests.support.stores.stores import new_url
 
 PASSWORD = "a/b@c:d"
@@ -87,7 +87,7 @@ def test_a_password_is_not_shown(towline: Commands) -> None:
 def test_a_server_whose_store_stays_away_says_so_and_gives_up(
     towline: Commands, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
-    monkeypatch.setattr(serving, "START_SECONDS", 1.0)
+    monkeypatch.setattr(serving, "MAX_START_SECONDS", 1.0)
     told = towline("serve", "--store", scheme.format(free_port()), "--listen", "127.0.0.1:0")
     assert told.code == exits.UNAVAILABLE
     assert "waiting up to 1 s for" in told.err
@@ -101,7 +101,7 @@ def test_a_server_waits_for_a_store_that_is_just_starting(own_redis: Engine) -> 
     own_redis.kill()
 
     def opened() -> str:
-        with serving.opened_store(settings, Path.cwd(), patience_seconds=30.0) as store, store.read() as transaction:
+        with serving.prepared_store(settings, Path.cwd(), patience_seconds=30.0) as store, store.read() as transaction:
             return transaction.queue("q").name
 
     with ThreadPoolExecutor(1) as pool:

@@ -179,7 +179,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 def test_keys_of_the_other_half_are_let_be() -> None:
-    assert parse_queue_file({"pools": 1}, also=("pools",))[1] == []
+    assert parse_queue_file({"pools": 1}, other_keys=("pools",))[1] == []
 
 
 def test_the_last_override_wins_and_makes_what_is_not_there() -> None:

@@ -13,7 +13,7 @@ from queue_core.clock import SystemClock
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidSettingError, StoreUnavailableError, UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries, urls_of
-from queue_core.http_api.transport import SILENCE_SECONDS
+from queue_core.http_api.transport import DEAD_PEER_SECONDS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
@@ -21,8 +21,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.eventually import eventually
-from tests.support.netns import Host, NamespacesUnavailableError, hosts
-from tests.support.netns_threads import on_host
+from tests.support.netns import NamespacesUnavailableError, NetnsHost, hosts, on_host
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
 from tests.support.stores.engines import free_port
 from tests.support.stores.remote_memory import RemoteMemory
@@ -30,7 +29,7 @@ from tests.support.stores.remote_memory import RemoteMemory
 T = TypeVar("T")
 
 LONG_SECONDS = 30.0
-NOTICED_SECONDS = SILENCE_SECONDS + 4.0
+NOTICED_SECONDS = DEAD_PEER_SECONDS + 4.0
 NOBODY = "http://127.0.0.1:9"
 
 
@@ -50,7 +49,7 @@ class Pair:
 
     def added(self) -> int:
         """How many tasks there ever were."""
-        return QueueService(self.stores[0].memory).look(lambda turn: turn.stats(QUEUE, ANY)).added_total
+        return QueueService(self.stores[0].memory).read(lambda turn: turn.stats(QUEUE, ANY)).added_total
 
     def seen(self) -> tuple[int, int]:
         """How many requests came to each server."""
@@ -177,7 +176,7 @@ def test_what_is_no_list_of_servers(url: str) -> None:
 class Wires:
     """Two servers on two hosts, and threads on a third."""
 
-    def __init__(self, stack: ExitStack, on: list[Host]) -> None:
+    def __init__(self, stack: ExitStack, on: list[NetnsHost]) -> None:
         self.first, self.second, self._clients = on
         memory = MemoryStore()
         QueueService(memory).run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
@@ -248,11 +247,11 @@ def test_what_was_granted_over_a_cut_link_reaches_its_caller_through_the_other_s
     wires.first.cut()
     QueueService(wires.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")]))
     look = QueueService(wires.store)
-    eventually(lambda: look.look(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1)
+    eventually(lambda: look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1)
     (lease,) = call.result(LONG_SECONDS)
     wires.first.mend()
     assert (lease.payload, lease.lease_number) == (b"x", 1)
-    assert look.look(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 1
+    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 1
 
 
 def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
@@ -261,5 +260,5 @@ def test_what_arrived_before_a_link_was_cut_stays_leased(wires: Wires) -> None:
     wires.call(lambda: wires.queue.lease(worker="cut off", seconds=60.0)).result(LONG_SECONDS)
     wires.first.cut()
     eventually(lambda: not wires.threads[0]._server._http.server_state.connections, seconds=NOTICED_SECONDS)
-    assert look.look(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
+    assert look.read(lambda turn: turn.stats(QUEUE, ANY)).in_flight == 1
     wires.first.mend()

@@ -55,7 +55,7 @@ def test_answers_of_every_size_come_whole_whatever_the_head_before_said(tmp_path
     others = [b"later", b"none other"]
     answers = [*(_answer(body) for body in bodies), *(_answer(body, head=LATER) for body in others)]
     with _answering(tmp_path, answers) as connection:
-        read = [connection.ask(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
+        read = [connection.request(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
     assert read == [(HttpResponse(200, body), True) for body in bodies + others]
 
 
@@ -64,7 +64,7 @@ def test_a_status_a_form_and_a_close_are_seen_after_a_known_head(tmp_path: Path)
     closing_head = HEAD + b"connection: close\r\n"
     answers = [_answer(b"{}"), _answer(b"{}", head=refused), HEAD + CHUNKED, _answer(b"{}", head=closing_head)]
     with _answering(tmp_path, answers) as connection:
-        read = [connection.ask(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
+        read = [connection.request(b"ask", timeout_seconds=ASKED_SECONDS) for _ in answers]
     assert read == [
         (HttpResponse(status, b"{}"), reusable)
         for status, reusable in zip((200, 503, 200, 200), (1, 1, 1, 0), strict=True)
@@ -73,9 +73,9 @@ def test_a_status_a_form_and_a_close_are_seen_after_a_known_head(tmp_path: Path)
 
 def test_an_answer_cut_short_after_a_known_head_is_lost(tmp_path: Path) -> None:
     with _answering(tmp_path, [_answer(b"{}"), _answer(b"{", length=2)]) as connection:
-        connection.ask(b"ask", timeout_seconds=ASKED_SECONDS)
+        connection.request(b"ask", timeout_seconds=ASKED_SECONDS)
         with pytest.raises(ResponseLostError, match="closed the connection"):
-            connection.ask(b"ask", timeout_seconds=ASKED_SECONDS)
+            connection.request(b"ask", timeout_seconds=ASKED_SECONDS)
 
 
 def test_only_an_answer_whose_size_ends_its_head_makes_that_known() -> None:

@@ -78,22 +78,22 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_server_that_says_nothing_is_given_up_when_the_time_is_up(peer: Peer) -> None:
     with closing(HttpClientConnection(peer.address)) as connection:
         began_at = SystemClock().monotonic()
-        with pytest.raises(ResponseLostError, match=r"no answer within 0\.1 s"):
-            connection.ask(b"ask", timeout_seconds=SHORT)
+        with pytest.raises(ResponseLostError, match=r"no response within 0\.1 s"):
+            connection.request(b"ask", timeout_seconds=SHORT)
         assert SHORT <= SystemClock().monotonic() - began_at < LONG
 
 
 def test_no_time_at_all_is_not_for_ever(peer: Peer) -> None:
     with closing(HttpClientConnection(peer.address)) as connection, pytest.raises(ResponseLostError):
-        connection.ask(b"ask", timeout_seconds=0.0)
+        connection.request(b"ask", timeout_seconds=0.0)
 
 
 def test_a_server_that_takes_nothing_in_is_given_up(peer: Peer) -> None:
     with (
         closing(HttpClientConnection(peer.address)) as connection,
-        pytest.raises(ResponseLostError, match="no answer within"),
+        pytest.raises(ResponseLostError, match="no response within"),
     ):
-        connection.ask(bytes(MORE_THAN_FITS), timeout_seconds=SHORT)
+        connection.request(bytes(MORE_THAN_FITS), timeout_seconds=SHORT)
 
 
 def test_an_answer_in_pieces_is_read_while_they_come_in_time(peer: Peer) -> None:
@@ -105,16 +105,16 @@ def test_an_answer_in_pieces_is_read_while_they_come_in_time(peer: Peer) -> None
     with closing(HttpClientConnection(peer.address)) as connection:
         thread = Thread(target=answer, daemon=True)
         thread.start()
-        assert connection.ask(b"ask", timeout_seconds=LONG) == (HttpResponse(200, b"{}"), True)
+        assert connection.request(b"ask", timeout_seconds=LONG) == (HttpResponse(200, b"{}"), True)
         thread.join(LONG)
 
 
 def test_each_call_waits_as_long_as_it_was_told(peer: Peer) -> None:
     with closing(HttpClientConnection(peer.address)) as connection:
         peer.end.sendall(ANSWER)
-        assert connection.ask(b"ask", timeout_seconds=LONG)[0].body == b"{}"
-        with pytest.raises(ResponseLostError, match=r"no answer within 0\.1 s"):
-            connection.ask(b"ask", timeout_seconds=SHORT)
+        assert connection.request(b"ask", timeout_seconds=LONG)[0].body == b"{}"
+        with pytest.raises(ResponseLostError, match=r"no response within 0\.1 s"):
+            connection.request(b"ask", timeout_seconds=SHORT)
 
 
 def test_a_wait_is_cut_short_from_another_thread(peer: Peer) -> None:
@@ -123,7 +123,7 @@ def test_a_wait_is_cut_short_from_another_thread(peer: Peer) -> None:
 
         def ask() -> None:
             with pytest.raises(ResponseLostError) as caught:
-                connection.ask(b"ask", timeout_seconds=10 * LONG)
+                connection.request(b"ask", timeout_seconds=10 * LONG)
             failures.append(caught.value)
 
         thread = Thread(target=ask, daemon=True)

@@ -15,7 +15,15 @@ from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import LONG, closing, operator, rows, settle, signals_on, woken
+from tests.support.stores.postgres_connections import (
+    LONG,
+    await_notifications,
+    closing,
+    operator,
+    rows,
+    signals_on,
+    woken,
+)
 
 
 @pytest.fixture(params=["of this process", "of another"])
@@ -63,10 +71,10 @@ def test_a_waiter_hears_of_what_it_would_take(
 ) -> None:
     ear = here.subscribe("q", tags)
     here.publish("other", tag, 5)
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(ear) == [False]
     here.publish("q", tag, 1)
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(ear) == [expected]
     ear.close()
 
@@ -76,10 +84,10 @@ def test_as_many_are_woken_as_there_are_tasks_most_recently_active_first(
 ) -> None:
     first, second, third = (here.subscribe("q", ANY) for _ in range(3))
     there.publish("q", None, 2)
-    settle(there, here)
+    await_notifications(there, here)
     assert woken(first, second, third) == [False, True, True]
     there.publish("q", None, 9)
-    settle(there, here)
+    await_notifications(there, here)
     assert woken(first, second, third) == [True, True, True]
     closing(first, second, third)
 
@@ -89,10 +97,10 @@ def test_whoever_is_awake_comes_after_those_who_wait(there: NotifySignals, here:
     there.publish("q", None, 1)
     assert busy.wait(timeout_seconds=LONG)
     there.publish("q", None, 1)
-    settle(there, here)
+    await_notifications(there, here)
     assert woken(idle) == [True]
     there.publish("q", None, 1)
-    settle(there, here)
+    await_notifications(there, here)
     assert woken(busy, idle) == [True, False]
     closing(idle, busy)
 
@@ -103,7 +111,7 @@ def test_one_that_waited_in_vain_is_as_idle_as_before_when_it_comes_back(here: N
     idle.close()
     idle = here.subscribe("q", ANY)
     here.publish("q", None, 1)
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(idle, busy) == [False, True]
     closing(idle, busy)
 
@@ -113,9 +121,9 @@ def test_an_unused_wake_up_is_passed_on(there: NotifySignals, here: NotifySignal
     unfit = here.subscribe("q", TagFilter.of("b"))
     last = here.subscribe("q", ANY)
     there.publish("q", "a", 1)
-    settle(there, here)
+    await_notifications(there, here)
     last.close()
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(first, unfit) == [True, False]
     closing(first, unfit)
 
@@ -128,7 +136,7 @@ def test_wake_ends_a_wait_of_another_thread(here: NotifySignals) -> None:
         ear.wake()
         waiting.result(LONG)
     ear.close()
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(other) == [False]
     other.close()
     other.close()
@@ -138,8 +146,8 @@ def test_the_most_recently_active_is_found_among_processes(url: str, here: Notif
     with signals_on(url) as there:
         ears = [here.subscribe("q", ANY), there.subscribe("q", ANY), here.subscribe("q", ANY)]
         here.publish("q", None, 2)
-        settle(here, here)
-        settle(here, there)
+        await_notifications(here, here)
+        await_notifications(here, there)
         assert woken(*ears) == [False, True, True]
         closing(*ears)
 
@@ -175,7 +183,7 @@ def test_nothing_is_left_of_waiters_that_are_gone(url: str, here: NotifySignals)
     ears = [here.subscribe("q", ANY) for _ in range(20)]
     assert rows(url, "waiters") == 20
     closing(*ears)
-    settle(here, here)
+    await_notifications(here, here)
     eventually(lambda: rows(url, "waiters") == 0)
     here.close()
     assert rows(url, "listeners") == 0
@@ -214,7 +222,7 @@ def test_the_connection_is_closed_when_nobody_waits_any_more_and_opened_again(
 def test_what_a_program_published_right_before_its_end_is_told(url: str, here: NotifySignals, ending: str) -> None:
     ear = here.subscribe("q", ANY)
     program = f"""
-        from tests.support.stores.postgres_links import signals_on
+        from tests.support.stores.postgres_connections import signals_on
         opened = signals_on({url!r})
         signals = opened.__enter__()
         signals.publish("q", None, 1)

@@ -5,21 +5,20 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.postgres import events
 from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription
 from queue_core.task import ANY
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import (
+from tests.support.stores.postgres_connections import (
     LONG,
     Pooler,
+    await_notifications,
     closing,
     make_schema,
     operator,
     port_of,
     rows,
-    settle,
     signals_on,
     through,
     woken,
@@ -43,11 +42,11 @@ def test_a_caller_s_own_transaction_wakes_when_it_commits(url: str, here: Notify
     with operator(url) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
-        settle(here, here)
+        await_notifications(here, here)
         assert woken(idle, busy) == [False, False]
         connection.execute("COMMIT")
     assert busy.wait(timeout_seconds=LONG)
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(idle) == [False]
     assert rows(url, "unsent_notifications") == 0
     closing(idle, busy)
@@ -59,7 +58,7 @@ def test_a_caller_s_transaction_that_is_rolled_back_wakes_nobody(url: str, here:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
         connection.execute("ROLLBACK")
-    settle(here, here)
+    await_notifications(here, here)
     assert woken(ear) == [False]
     ear.close()
 
@@ -76,7 +75,7 @@ def test_a_waiter_that_came_during_the_caller_s_transaction_is_woken_in_seconds(
 
 
 def test_the_first_listener_looks_again_for_those_who_told_nobody(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener, "LOOK_AGAIN_SECONDS", (0.2,))
+    monkeypatch.setattr(listener, "REPOLL_SECONDS", (0.2,))
     with operator(url) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT towline.notify_on_commit('q', 'a', 1)")
@@ -94,7 +93,7 @@ def test_the_first_listener_looks_again_for_those_who_told_nobody(url: str, monk
 def test_behind_a_pooler_waiters_look_for_themselves_and_it_is_said_once(
     url: str, pooled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listener, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(listener, "POLL_SECONDS", 0.05)
     with capture_logs() as logged, signals_on(pooled) as here:
         for _ in range(3):
             ear = here.subscribe("q", ANY)
@@ -102,7 +101,7 @@ def test_behind_a_pooler_waiters_look_for_themselves_and_it_is_said_once(
             assert not ear.wait(timeout_seconds=0)
             ear.close()
         assert "listen=" in here.trouble
-    assert [entry["event"] for entry in logged] == [events.SIGNALS_UNHEARD]
+    assert [entry["event"] for entry in logged] == [listener.SIGNALS_UNHEARD]
     assert rows(url, "waiters") == 0
 
 
@@ -128,5 +127,5 @@ def test_a_way_to_listen_that_leads_elsewhere_is_said(url: str, pooled: str) -> 
         ear: PostgresSubscription = there.subscribe("q", ANY)
         eventually(lambda: there.trouble)
         assert "same database" in there.trouble
-        assert [entry["event"] for entry in logged] == [events.SIGNALS_UNHEARD]
+        assert [entry["event"] for entry in logged] == [listener.SIGNALS_UNHEARD]
         ear.close()

@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.stores.postgres import events
+from queue_core.stores.postgres.notify import listener
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.task import ANY
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import (
+from tests.support.stores.postgres_connections import (
     LONG,
     a_postgres,
+    await_notifications,
     closing,
     make_schema,
     operator,
     port_of,
     rows,
-    settle,
     signals_on,
     through,
     woken,
@@ -48,7 +48,7 @@ def another_process_waiting(url: str) -> Iterator[subprocess.Popen[str]]:
     """A process with the most recently active ear of the queue; it says what its wait ended with."""
     program = f"""
         from queue_core.task import ANY
-        from tests.support.stores.postgres_links import signals_on
+        from tests.support.stores.postgres_connections import signals_on
         with signals_on({url!r}) as signals:
             ear = signals.subscribe("q", ANY)
             print("waiting", flush=True)
@@ -116,7 +116,7 @@ def test_a_new_listener_removes_what_the_dead_left(url: str, here: NotifySignals
         eventually(lambda: _listening_backends(url) == 0)
         assert rows(url, "waiters") == 1
         closing(here.subscribe("other", ANY))
-        settle(here, here)
+        await_notifications(here, here)
         eventually(lambda: rows(url, "waiters") == 0)
         assert rows(url, "listeners") == 1
 
@@ -134,7 +134,7 @@ def test_whoever_waited_through_a_restart_looks_once_and_is_woken_again(own_engi
         here.publish("q", "a", 1)
         assert ear.wait(timeout_seconds=LONG)
         ear.close()
-    assert {entry["event"] for entry in logged} == {events.LISTENER_LOST, events.LISTENER_RESTORED}
+    assert {entry["event"] for entry in logged} == {listener.LISTENER_LOST, listener.LISTENER_RESTORED}
 
 
 def test_whoever_begins_to_wait_while_the_server_is_away_is_woken_when_it_is_back(own_engine: Engine) -> None:
@@ -151,7 +151,7 @@ def test_whoever_begins_to_wait_while_the_server_is_away_is_woken_when_it_is_bac
 
 
 def test_a_cut_wire_is_mended_and_all_look(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as cut, signals_on(through(url, cut.port)) as here:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, signals_on(through(url, cut.port)) as here:
         ear = here.subscribe("q", ANY)
         cut.sever()
         assert ear.wait(timeout_seconds=LONG)
@@ -164,7 +164,7 @@ def test_a_cut_wire_is_mended_and_all_look(url: str) -> None:
 
 
 def test_a_registration_that_was_cut_off_is_made_up_for(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as cut, signals_on(through(url, cut.port)) as here:
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, signals_on(through(url, cut.port)) as here:
         here.subscribe("other", ANY)
         cut.cut_next("drop")
         ear = here.subscribe("q", ANY)

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+import queue_core
 from queue_core.config.yaml_document import DocumentError
 from queue_core.limits import MAX_LEASES
-from queue_core.queue_files import yaml
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.task import QueueSpec
 
 DAY = 86_400.0
-PAGE = Path(yaml.__file__).parent / "doc" / "queue-yaml.md"
+PAGE = Path(queue_core.__file__).parent / "doc" / "queue-yaml.md"
 
 
 def mistakes(text: str) -> list[str]:

@@ -157,12 +157,12 @@ def test_a_caller_that_hung_up_before_its_turn_is_charged_nothing() -> None:
     async def story() -> int:
         core = ServerState(MemoryStore(), ServeOptions())
         try:
-            await core.turns.run(lambda turn: turn.put_queue(LIMITED))
-            await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask()]))
+            await core.committer.run(lambda turn: turn.put_queue(LIMITED))
+            await core.committer.run(lambda turn: turn.add(QUEUE, [NewTask()]))
             call = LeaseCall(QUEUE, 1, 0.0, ANY, "", 0.0, "caller", (), lambda _answer: None, lambda: False)
             core.waiting.start(call)
             call.cancel()
-            return (await core.turns.run(lambda turn: turn.stats(QUEUE, ANY))).leased_total
+            return (await core.committer.run(lambda turn: turn.stats(QUEUE, ANY))).leased_total
         finally:
             core.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.server.http import socket_activation
+from queue_core.server import server
 from queue_core.server.options import options_of
 from tests.support.commands import program_environment
 
@@ -80,11 +80,11 @@ def test_a_socket_that_listens_elsewhere_is_left_alone(
         other = listening.getsockname()[1] % 60_000 + 1
         monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
         monkeypatch.setenv("LISTEN_FDS", "1")
-        monkeypatch.setattr(socket_activation, "FIRST", listening.fileno())
+        monkeypatch.setattr(server, "FIRST_INHERITED", listening.fileno())
         options = options_of(listen.format(folder=tmp_path, other=other), tokens=())
-        assert socket_activation.taken(options) is None
+        assert server.inherited_socket(options) is None
         assert listening.getsockname()  # still open
-        found = socket_activation.taken(options_of("127.0.0.1:0", tokens=()))
+        found = server.inherited_socket(options_of("127.0.0.1:0", tokens=()))
         assert found is not None
         assert found.getsockname() == listening.getsockname()
         assert "LISTEN_FDS" not in os.environ
@@ -97,4 +97,4 @@ def test_a_socket_that_listens_elsewhere_is_left_alone(
 def test_what_is_told_to_others_is_not_heeded(told: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in told.items():
         monkeypatch.setenv(name, value)
-    assert socket_activation.taken(options_of("127.0.0.1:0", tokens=())) is None
+    assert server.inherited_socket(options_of("127.0.0.1:0", tokens=())) is None

@@ -66,7 +66,9 @@ def test_the_queues_of_the_settings_are_made_again_once_and_that_is_said(
         assert queues.storage().limit_bytes == 1 << 20
         queues.queue(QUEUE).add([NewTask(b"new")])
         assert [lease.payload for lease in queues.queue(QUEUE).lease(10)] == [b"new"]
-    told = [(line["event"], line["log_level"]) for line in logged if "store" in line and line["event"] != "link.lost"]
+    told = [
+        (line["event"], line["log_level"]) for line in logged if "store" in line and line["event"] != "connection.lost"
+    ]
     assert told.count((events.STORE_ERASED, "error")) == 1
     assert told.count((events.QUEUES_MADE_AGAIN, "warning")) == 1
 

@@ -134,7 +134,7 @@ def test_a_connection_over_the_limit_is_told_so(server: RunningServer) -> None:
     ("files", "most"), [(20, 16), (256, 192), (1024, 768), (1 << 20, 50_000)], ids=["few", "macOS", "Linux", "systemd"]
 )
 def test_there_is_room_left_for_files(files: int, most: int) -> None:
-    assert bounds.most_connections(files) == most
+    assert bounds.max_connections_for(files) == most
 
 
 def _until(connection: socket.socket, text: bytes) -> bytes:

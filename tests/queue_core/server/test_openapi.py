@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from queue_core.server.app import openapi_json
-from queue_core.server.auth import NEEDED
+from queue_core.server.auth import REQUIRED_ROLES
 from queue_core.server.endpoints import ENDPOINTS
 from tests.support.servers import RunningServer, a_server
 
@@ -54,6 +54,6 @@ def test_every_path_is_in_the_document() -> None:
 
 
 def test_every_permission_is_known_and_every_operation_has_its_own_name() -> None:
-    assert {endpoint.permission for endpoint in ENDPOINTS} - {None} == set(NEEDED)
+    assert {endpoint.permission for endpoint in ENDPOINTS} - {None} == set(REQUIRED_ROLES)
     names = [endpoint.name for endpoint in ENDPOINTS]
     assert len(names) == len(set(names))

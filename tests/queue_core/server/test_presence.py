@@ -6,14 +6,14 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.server.leases.presence import MAX_WORKERS, Presence
-from queue_core.stats import HeardWorker
+from queue_core.server.leases.waiters import MAX_PRESENT_WORKERS, Presence
+from queue_core.stats import WorkerActivity
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 
-def described(presence: Presence, *, now: float, prefix: str = "") -> list[HeardWorker]:
+def described(presence: Presence, *, now: float, prefix: str = "") -> list[WorkerActivity]:
     return [one.describe(now=now) for one in presence.with_prefix(QUEUE, prefix)]
 
 
@@ -22,18 +22,18 @@ def test_a_worker_is_not_silent_while_one_of_its_calls_is_under_way() -> None:
     for _ in range(2):
         presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
     presence.call_ended(QUEUE, "resize/a", now=11.0)
-    assert described(presence, now=50.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    assert described(presence, now=50.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
     presence.call_ended(QUEUE, "resize/a", now=52.0)
-    assert described(presence, now=55.0) == [HeardWorker("resize/a", 3.0, waits=True, hung_up=False)]
+    assert described(presence, now=55.0) == [WorkerActivity("resize/a", 3.0, waits=True, hung_up=False)]
 
 
 def test_a_worker_that_hung_up_is_described_as_gone_until_it_calls_again() -> None:
     presence = Presence()
     presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
     presence.call_ended(QUEUE, "resize/a", now=12.0, hung_up=True)
-    assert described(presence, now=12.5) == [HeardWorker("resize/a", 0.5, waits=True, hung_up=True)]
+    assert described(presence, now=12.5) == [WorkerActivity("resize/a", 0.5, waits=True, hung_up=True)]
     presence.call_began(QUEUE, "resize/a", waits=False, now=13.0)
-    assert described(presence, now=20.0) == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    assert described(presence, now=20.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
 
 
 def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_a_name() -> None:
@@ -46,20 +46,20 @@ def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_
 
 def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
     presence = Presence()
-    for number in range(MAX_WORKERS + 1):
+    for number in range(MAX_PRESENT_WORKERS + 1):
         presence.call_began(QUEUE, f"w{number}", waits=False, now=float(number))
-        if number == MAX_WORKERS - 1:
+        if number == MAX_PRESENT_WORKERS - 1:
             presence.call_began(QUEUE, "w0", waits=False, now=float(number))
-    names = {one.worker for one in described(presence, now=float(MAX_WORKERS))}
-    assert len(names) == MAX_WORKERS
+    names = {one.worker for one in described(presence, now=float(MAX_PRESENT_WORKERS))}
+    assert len(names) == MAX_PRESENT_WORKERS
     assert "w0" in names
     assert "w1" not in names
 
 
-def heard(server: RunningServer, prefix: str = "") -> list[HeardWorker]:
+def heard(server: RunningServer, prefix: str = "") -> list[WorkerActivity]:
     queues = HttpQueues(server.url)
     try:
-        return queues.heard_workers(QUEUE, prefix=prefix)
+        return queues.worker_activity(QUEUE, prefix=prefix)
     finally:
         queues.close()
 
@@ -69,7 +69,7 @@ def test_a_waiting_worker_is_heard_of_and_one_that_hung_up_is_told_so(server: Ru
     asking = threading.Thread(target=lambda: _lease(queue))
     asking.start()
     eventually(lambda: server.waiting() == 1)
-    assert heard(server, "resize/") == [HeardWorker("resize/a", 0.0, waits=True, hung_up=False)]
+    assert heard(server, "resize/") == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
     assert heard(server, "render/") == []
     queue.close()
     asking.join()

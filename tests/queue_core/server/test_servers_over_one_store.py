@@ -156,8 +156,8 @@ def test_a_server_lives_but_is_not_ready_while_its_store_has_stalled(servers: Se
 
 
 def test_a_call_that_the_store_does_not_answer_is_told_so(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threaded, "UNDER_WAY_SECONDS", 0.1)
-    monkeypatch.setattr(threaded, "WATCH_SECONDS", 0.01)
+    monkeypatch.setattr(threaded, "MAX_COMMIT_SECONDS", 0.1)
+    monkeypatch.setattr(threaded, "CHECK_SECONDS", 0.01)
     servers.at_a.add(b"work")
     servers.stores[1].stall()
     with pytest.raises(OutcomeUnknownError):

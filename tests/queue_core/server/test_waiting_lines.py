@@ -33,7 +33,7 @@ def queues(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalQueu
 
 
 def test_closing_a_line_ends_its_wait_and_no_other(queues: LocalQueues) -> None:
-    first, other = queues.waiting_line("q"), queues.waiting_line("q")
+    first, other = queues.waiting_call("q"), queues.waiting_call("q")
     with ThreadPoolExecutor(2) as pool:
         closed = pool.submit(first.lease, wait_seconds=LONG_SECONDS)
         kept = pool.submit(other.lease, wait_seconds=LONG_SECONDS)
@@ -45,7 +45,7 @@ def test_closing_a_line_ends_its_wait_and_no_other(queues: LocalQueues) -> None:
 
 
 def test_a_closed_line_does_not_wait_but_leases_what_is_there(queues: LocalQueues) -> None:
-    line = queues.waiting_line("q")
+    line = queues.waiting_call("q")
     line.close()
     assert line.lease(wait_seconds=LONG_SECONDS) == []
     queues.queue("q").add(b"x")
@@ -62,7 +62,7 @@ def test_a_worker_that_waits_at_a_store_ends_at_once_when_asked_to(name: str, tm
     store = open_store(url)
     queues = LocalQueues(QueueService(store))
     queues.put_queue(QueueSpec("thumbs"))
-    told = {"TOWLINE_APP": "tests.support.fleet.working:app", "TOWLINE_WORKER": "w-1", "TOWLINE_QUEUE": "thumbs"}
+    told = {"TOWLINE_APP": "tests.support.fleet.recording_app:app", "TOWLINE_WORKER": "w-1", "TOWLINE_QUEUE": "thumbs"}
     command = [sys.executable, "-m", "orchestrator", "work", "--url", url]
     worker = subprocess.Popen(command, cwd=ROOT, env=program_environment() | told)
     try:

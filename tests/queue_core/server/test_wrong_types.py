@@ -36,8 +36,8 @@ def queue(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Queue]:
     ("tasks", "told"),
     [
         pytest.param("text", r"of type str; encode it: text\.encode\(\)", id="text"),
-        pytest.param(["text"], r"at 0 is one of type str; NewTask\(payload\)", id="a list of texts"),
-        pytest.param([NewTask(), b"x"], r"at 1 is one of type bytes", id="a list of bytes"),
+        pytest.param(["text"], r"item 0 is of type str; NewTask\(payload\)", id="a list of texts"),
+        pytest.param([NewTask(), b"x"], r"item 1 is of type bytes", id="a list of bytes"),
         pytest.param(None, "of type NoneType", id="nothing"),
         pytest.param(7, "of type int", id="a number"),
         pytest.param(NewTask("text"), r"payload must be bytes: str given; encode it", id="a payload of text"),  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ def test_an_add(queue: Queue, tasks: Any, told: str) -> None:
 @pytest.mark.parametrize("leases", [None, 7, b"1.2", [None], [7], [b"1.2"]])
 @pytest.mark.parametrize("verb", ["renew", "release", "delete"])
 def test_a_lease(queue: Queue, verb: str, leases: Any) -> None:
-    with pytest.raises(InvalidRequestError, match="a Lease, its token or a list of these is needed: of type"):
+    with pytest.raises(InvalidRequestError, match="give a Lease, its token or a list of these: of type"):
         getattr(queue, verb)(leases)
 
 
@@ -86,15 +86,15 @@ def test_a_filter(queue: Queue, verb: str) -> None:
             {"payload_bytes": -1},
             "payload_bytes must be a whole number in .*: -1|/payload_bytes: .* greater than",
         ),
-        ("peek", {"names": 7}, "a task's name or a list of names is needed: 7 is none"),
-        ("peek", {"names": [b"n"]}, "a task's name or a list of names is needed: b'n' is none"),
+        ("peek", {"names": 7}, "give a task's name or a list of names: 7"),
+        ("peek", {"names": [b"n"]}, "give a task's name or a list of names: b'n'"),
         ("peek", {"states": "ready"}, "states must be a set of TaskState.*: 'ready'"),
         ("peek", {"states": None}, "states must be a set of TaskState.*: None"),
         ("tag_stats", {"limit": "5"}, "limit must be a whole number in .*: '5'"),
         ("tag_stats", {"after": 5}, "tag must be text: 5"),
         ("purge", {"dead": "all"}, "dead must be 'keep' or 'only': 'all'|/dead: Input should be 'keep' or 'only'"),
-        ("delete_by_name", {"names": 7}, "a task's name or a list of names is needed: 7 is none"),
-        ("redrive", {"names": [None]}, "a task's name or a list of names is needed: None is none"),
+        ("delete_by_name", {"names": 7}, "give a task's name or a list of names: 7"),
+        ("redrive", {"names": [None]}, "give a task's name or a list of names: None"),
     ],
 )
 def test_what_goes_with_a_verb(queue: Queue, verb: str, given: dict[str, Any], told: str) -> None:

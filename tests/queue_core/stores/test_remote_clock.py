@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from queue_core.clock import START, Instant, microseconds_since_boot
 from queue_core.errors import StoreUnavailableError
-from queue_core.stores.remote_clock import AGAIN_SECONDS, DRIFT, STALE_SECONDS, STAND_STILL_SECONDS, RemoteClock
+from queue_core.stores.remote_clock import (
+    DRIFT,
+    MAX_STANDSTILL_SECONDS,
+    STALE_SECONDS,
+    VAGUE_STALE_SECONDS,
+    RemoteClock,
+)
 
 SECOND = 1_000_000
 
@@ -34,7 +40,7 @@ class World:
         self.advance(there)
         store_now = Instant(int(self.store))
         self.advance(back)
-        self.clock.note(store_now, sent_at=sent_at, received_at=self.clock.since_boot())
+        self.clock.observe(store_now, sent_at=sent_at, received_at=self.clock.since_boot())
 
     @property
     def error(self) -> float:
@@ -60,10 +66,10 @@ def test_an_estimate_that_may_be_far_off_is_made_better_soon() -> None:
     world = World()
     world.ask(there=0.2 * SECOND, back=0.1 * SECOND)
     assert not world.clock.is_stale
-    world.advance(AGAIN_SECONDS * SECOND + 1)
+    world.advance(VAGUE_STALE_SECONDS * SECOND + 1)
     assert world.clock.is_stale
     world.ask()
-    world.advance(AGAIN_SECONDS * SECOND + 1)
+    world.advance(VAGUE_STALE_SECONDS * SECOND + 1)
     assert not world.clock.is_stale
 
 
@@ -146,10 +152,10 @@ def test_a_store_set_back_by_less_than_a_second_is_waited_for() -> None:
     world = World()
     world.ask()
     shown = world.clock.now()
-    world.store -= STAND_STILL_SECONDS * SECOND / 2
+    world.store -= MAX_STANDSTILL_SECONDS * SECOND / 2
     world.ask()
     assert world.clock.now() == shown
-    world.advance(STAND_STILL_SECONDS * SECOND)
+    world.advance(MAX_STANDSTILL_SECONDS * SECOND)
     assert world.error <= 101
 
 
@@ -160,7 +166,7 @@ def test_an_answer_from_before_the_clock_was_set_is_forgotten() -> None:
     world.advance(1000)
     world.store += 3600 * SECOND
     world.ask()
-    world.clock.note(old, sent_at=sent_at, received_at=world.clock.since_boot())
+    world.clock.observe(old, sent_at=sent_at, received_at=world.clock.since_boot())
     assert world.error <= 101
 
 
@@ -172,7 +178,7 @@ def test_answers_may_be_noted_in_any_order() -> None:
     received_at = world.clock.since_boot()
     world.advance(10 * SECOND)
     world.ask()
-    world.clock.note(store_now, sent_at=sent_at, received_at=received_at)
+    world.clock.observe(store_now, sent_at=sent_at, received_at=received_at)
     assert world.error <= 101 + SECOND * DRIFT
 
 

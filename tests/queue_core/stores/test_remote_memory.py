@@ -22,7 +22,7 @@ def store() -> RemoteMemory:
 
 
 def _ready(store: RemoteMemory) -> int:
-    return QueueService(store.memory).look(lambda turn: turn.stats(QUEUE, ANY)).ready
+    return QueueService(store.memory).read(lambda turn: turn.stats(QUEUE, ANY)).ready
 
 
 @pytest.mark.parametrize(("unit", "left"), [("transaction", 0), ("verb", 1)])

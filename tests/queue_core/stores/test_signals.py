@@ -17,7 +17,7 @@ from queue_core.stores.memory.signals import LocalSignals
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from tests.support.stores.engines import Engine
-from tests.support.stores.redis_links import a_redis, operator, signals_on
+from tests.support.stores.redis_clients import a_redis, operator, signals_on
 
 LONG_WAIT = 10.0
 

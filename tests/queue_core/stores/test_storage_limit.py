@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.cli.serving import opened_store
+from queue_core.cli.serving import prepared_store
 from queue_core.client import HttpQueues
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
@@ -16,7 +16,7 @@ from queue_core.server.cloudtasks.rest import UPLOAD
 from queue_core.store import Storage
 from queue_core.task import NewTask
 from tests.support.commands import Commands
-from tests.support.google.appengine_calls import an_add, ask, bulk_add, rpc_code_of
+from tests.support.google.appengine_calls import an_add, bulk_add, call, rpc_code_of
 from tests.support.google.cloud_tasks import PARENT
 from tests.support.servers import QUEUE, RunningServer, a_server
 
@@ -62,7 +62,7 @@ def test_app_engines_clients_are_over_their_quota(full: tuple[RunningServer, Htt
     server, queues = full
     assert rpc_code_of(bulk_add(server, [an_add(body=b"12")])) == RpcCode.OVER_QUOTA
     assert rpc_code_of(bulk_add(server, [an_add(body=b"12", description=b"by the long way")])) == RpcCode.OVER_QUOTA
-    assert rpc_code_of(ask(server, "Add", an_add(body=b"12"))) == RpcCode.OVER_QUOTA
+    assert rpc_code_of(call(server, "Add", an_add(body=b"12"))) == RpcCode.OVER_QUOTA
     assert queues.storage() == Storage(10, 9)
 
 
@@ -93,7 +93,7 @@ def test_the_settings_file_sets_the_limit_as_a_server_starts(tmp_path: Path) -> 
         settings, mistakes = parse_queue_file({"store": url, **setting})
         assert settings is not None
         assert not mistakes
-        with opened_store(settings, tmp_path) as store, store.read() as transaction:
+        with prepared_store(settings, tmp_path) as store, store.read() as transaction:
             assert transaction.storage() == Storage(expected, 0)
 
 

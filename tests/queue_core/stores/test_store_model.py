@@ -10,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
-from tests.support.stores.redis_stores import a_redis_store, with_every_call_sent_twice
+from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
 from tests.support.stores.store_model import StoreModel
 from tests.support.stores.stores import new_store_url
 
@@ -25,7 +25,7 @@ OPENED: dict[str, Callable[[Path], list[Store]]] = {
     "sqlite, two processes": lambda folder: sqlite_stores(folder, 2),
     "postgresql": lambda _: [open_store(new_store_url("postgresql"), durability="relaxed")],
     "redis": lambda _: [open_store(new_store_url("redis"), durability="relaxed")],
-    "redis, every call sent twice": lambda _: [with_every_call_sent_twice(a_redis_store())],
+    "redis, every call sent twice": lambda _: [with_repeated_calls(a_redis_store())],
 }
 
 

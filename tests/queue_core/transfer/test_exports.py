@@ -10,8 +10,8 @@ from queue_core.errors import BadFileError, UnknownQueueError
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec, TagFilter
 from queue_core.transfer.exporter import export
-from tests.support.stores.moving import QUEUE, checked, exported, fill, lines_of
 from tests.support.stores.stores import STORES, opened
+from tests.support.stores.transfers import QUEUE, checked, exported, fill, lines_of
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import HeldName, Store
 from queue_core.task import StoredTask, TaskState
 from queue_core.transfer.format import Footer, NameLine, footer_line, name_line, record_of, task_line
-from tests.support.stores.moving import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
 from tests.support.stores.stores import opened
+from tests.support.stores.transfers import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
 
 NOW = SystemClock().now()
 

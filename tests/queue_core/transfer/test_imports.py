@@ -13,14 +13,14 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.exporter import STDOUT
 from queue_core.transfer.importer import import_file
-from queue_core.transfer.progress import held
-from tests.support.stores.moving import (
+from queue_core.transfer.progress import holding_lead
+from tests.support.stores.transfers import (
     QUEUE,
-    CutOffError,
-    cut_off,
+    ProcessEndedError,
     exported,
     fill,
     imported,
+    interrupted,
     lines_of,
     moved_to,
     names_of,
@@ -109,8 +109,8 @@ def test_importing_again_does_nothing_though_half_was_done_since(tmp_path: Path,
 def test_an_import_whose_progress_is_forgotten_is_refused_and_does_nothing(tmp_path: Path) -> None:
     path, _ = a_file(tmp_path)
     new = MemoryStore()
-    with pytest.raises(CutOffError):
-        imported(cut_off(new, at=9, when="after"), path)
+    with pytest.raises(ProcessEndedError):
+        imported(interrupted(new, at=9, when="after"), path)
     new._answers.clear()
     new.set_moved(QUEUE, "")
     before = tasks_of(new)
@@ -139,9 +139,9 @@ def test_an_import_that_is_broken_off_at_any_write_goes_on_and_doubles_nothing(
     path, old = a_file_of(tmp_path, ("a-first", 600), ("b-second", 10))
     for at in range(1, MAX_WRITES):
         try:
-            imported(cut_off(new, at=at, when=when), path)
+            imported(interrupted(new, at=at, when=when), path)
             break
-        except CutOffError:
+        except ProcessEndedError:
             continue
     assert at > 5
     assert imported(new, path).was_done
@@ -154,9 +154,9 @@ def test_an_import_that_is_broken_off_at_any_write_goes_on_and_doubles_nothing(
 @pytest.mark.parametrize("at", range(1, 14))
 def test_an_import_that_is_broken_off_once_goes_on(tmp_path: Path, new: Store, at: int) -> None:
     path, old = a_file(tmp_path, tasks=600)
-    with pytest.raises(CutOffError):
-        imported(cut_off(new, at=at, when="after"), path)
-        raise CutOffError  # it was done before
+    with pytest.raises(ProcessEndedError):
+        imported(interrupted(new, at=at, when="after"), path)
+        raise ProcessEndedError  # it was done before
     imported(new, path)
     assert tasks_of(new) == tasks_of(old)
     assert names_of(new) == names_of(old)
@@ -219,7 +219,7 @@ def test_nothing_is_done_with_a_file_that_is_wrong_near_its_end(tmp_path: Path, 
 def test_two_imports_of_one_file_do_not_run_at_once(tmp_path: Path, new: Store) -> None:
     path, _ = a_file(tmp_path)
     session = f"import-{lines_of(path)[0]['id']}"
-    with held(service(new), session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
+    with holding_lead(service(new), session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
         imported(new, path)
 
 
@@ -264,8 +264,8 @@ def test_producers_and_workers_go_on_while_their_queue_is_imported_into(tmp_path
     path, _ = a_file(tmp_path, tasks=1300)
     with new.begin() as transaction:
         transaction.put_queue(QueueSpec(QUEUE), now=new.clock.now())
-    with pytest.raises(CutOffError):
-        imported(cut_off(new, at=4, when="after"), path)
+    with pytest.raises(ProcessEndedError):
+        imported(interrupted(new, at=4, when="after"), path)
     with new.begin() as transaction:
         transaction.add(QUEUE, [NewTask(b"its own")], now=new.clock.now())
         assert transaction.lease(QUEUE, LeaseRequest(1, 60, ANY, "w"), now=new.clock.now()).leases
@@ -277,8 +277,8 @@ def test_a_queue_that_is_filled_step_by_step_is_closed_until_it_is_full(tmp_path
     if new.unit == "transaction":
         pytest.skip(f"{new.url} keeps a chunk and its progress in one transaction")
     path, _ = a_file(tmp_path, tasks=1300)
-    with pytest.raises(CutOffError):
-        imported(cut_off(new, at=12, when="after"), path)
+    with pytest.raises(ProcessEndedError):
+        imported(interrupted(new, at=12, when="after"), path)
     with pytest.raises(QueueMovedError, match="being filled"), new.begin() as transaction:
         transaction.add(QUEUE, [NewTask()], now=new.clock.now())
     imported(new, path)

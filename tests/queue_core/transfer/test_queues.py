@@ -11,23 +11,23 @@ from queue_core.store import HeldName, LeaseRequest, Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.migration import queues_to_move, queues_to_undo
-from queue_core.transfer.progress import held
+from queue_core.transfer.progress import holding_lead
 from queue_core.validation import FILLED_FROM
-from tests.support.stores.moving import (
+from tests.support.stores.stores import STORES, opened
+from tests.support.stores.transfers import (
     MAX_WRITES,
     QUEUE,
-    CutOffError,
+    ProcessEndedError,
     a_move,
-    cut_off,
     fill,
     gives_out,
+    interrupted,
     moved,
     moved_to,
     names_of,
     service,
     tasks_of,
 )
-from tests.support.stores.stores import STORES, opened
 
 
 @pytest.fixture(params=STORES)
@@ -51,7 +51,7 @@ def lease_all(store: Store) -> list[str]:
         with store.begin() as transaction:
             granted = transaction.lease(QUEUE, LeaseRequest(1000, 60, ANY, "new-1"), now=store.clock.now())
         names += [lease.name for lease in granted.leases]
-        if not granted.leases and not granted.unsettled:
+        if not granted.leases and not granted.more_due:
             return names
 
 
@@ -213,8 +213,8 @@ def test_a_queue_that_was_moved_is_not_moved_elsewhere(old: Store, new: Store) -
 
 
 def test_a_queue_that_is_being_filled_is_not_moved_on(old: Store, new: Store) -> None:
-    with pytest.raises(CutOffError):
-        moved(old, cut_off(new, at=4, when="after"))
+    with pytest.raises(ProcessEndedError):
+        moved(old, interrupted(new, at=4, when="after"))
     third = MemoryStore()
     third.url = "memory:third"
     with pytest.raises(MoveRefusedError, match="itself being filled"):
@@ -238,7 +238,7 @@ def test_a_queue_that_was_dropped_at_the_new_store_is_not_brought_there_again_un
 
 def test_two_moves_of_one_queue_do_not_run_at_once(old: Store, new: Store) -> None:
     move = a_move(old, new)
-    with held(service(new), move._session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
+    with holding_lead(service(new), move._session, seconds=60), pytest.raises(MoveRefusedError, match="another"):
         move.run()
     assert moved_to(old) == ""
 
@@ -257,11 +257,11 @@ def test_a_move_that_is_broken_off_at_any_write_goes_on_and_doubles_nothing(
         for at in range(1, MAX_WRITES):
             try:
                 if side == "old":
-                    moved(cut_off(old, at=at, when=when), new)
+                    moved(interrupted(old, at=at, when=when), new)
                 else:
-                    moved(old, cut_off(new, at=at, when=when))
+                    moved(old, interrupted(new, at=at, when=when))
                 break
-            except CutOffError:
+            except ProcessEndedError:
                 assert not (gives_out(old) and gives_out(new))
         assert at > (1 if side == "old" else 5)
         assert moved(old, new).was_done
@@ -271,8 +271,8 @@ def test_a_move_that_is_broken_off_at_any_write_goes_on_and_doubles_nothing(
 
 
 def test_while_it_is_filled_the_new_queue_refuses_everybody_else(old: Store, new: Store) -> None:
-    with pytest.raises(CutOffError):
-        moved(old, cut_off(new, at=5, when="after"))
+    with pytest.raises(ProcessEndedError):
+        moved(old, interrupted(new, at=5, when="after"))
     assert moved_to(new) == f"{FILLED_FROM}{old.url}"
     with pytest.raises(QueueMovedError, match="being filled"):
         add(new, NewTask(name="name-0"))
@@ -281,8 +281,8 @@ def test_while_it_is_filled_the_new_queue_refuses_everybody_else(old: Store, new
 
 
 def test_what_was_done_at_the_old_store_after_a_break_before_its_fence_is_moved_as_well(old: Store, new: Store) -> None:
-    with pytest.raises(CutOffError):
-        moved(cut_off(old, at=1, when="before"), new)
+    with pytest.raises(ProcessEndedError):
+        moved(interrupted(old, at=1, when="before"), new)
     assert add(old, NewTask(b"came in between")) == ["added"]
     moved(old, new)
     assert tasks_of(new) == tasks_of(old)
@@ -290,8 +290,8 @@ def test_what_was_done_at_the_old_store_after_a_break_before_its_fence_is_moved_
 
 def test_a_move_whose_progress_is_forgotten_is_not_gone_on_with(old: Store) -> None:
     new = MemoryStore()
-    with pytest.raises(CutOffError):
-        moved(old, cut_off(new, at=8, when="after"))
+    with pytest.raises(ProcessEndedError):
+        moved(old, interrupted(new, at=8, when="after"))
     new._answers.clear()
     assert len(tasks_of(new)) == 49
     with pytest.raises(MoveRefusedError, match="not remembered"):

@@ -5,13 +5,13 @@ import pytest
 from queue_core.errors import MoveRefusedError
 from queue_core.store import LeaseRequest, Store
 from queue_core.task import ANY, NewTask, QueueSpec
-from tests.support.stores.moving import (
+from tests.support.stores.transfers import (
     MAX_WRITES,
     QUEUE,
-    CutOffError,
+    ProcessEndedError,
     a_move,
-    cut_off,
     gives_out,
+    interrupted,
     moved,
     moved_to,
     tasks_of,
@@ -31,16 +31,16 @@ def lease_all(store: Store) -> list[str]:
         with store.begin() as transaction:
             granted = transaction.lease(QUEUE, LeaseRequest(1000, 60, ANY, "new-1"), now=store.clock.now())
         names += [lease.name for lease in granted.leases]
-        if not granted.leases and not granted.unsettled:
+        if not granted.leases and not granted.more_due:
             return names
 
 
 @pytest.mark.parametrize("at", range(1, 12))
 def test_a_move_that_was_broken_off_can_be_undone(old: Store, new: Store, at: int) -> None:
     before = tasks_of(old)
-    with pytest.raises(CutOffError):
-        moved(old, cut_off(new, at=at, when="after"))
-        raise CutOffError  # it was done before: then it is undone as a whole
+    with pytest.raises(ProcessEndedError):
+        moved(old, interrupted(new, at=at, when="after"))
+        raise ProcessEndedError  # it was done before: then it is undone as a whole
     try:
         a_move(old, new).abort()
     except MoveRefusedError:
@@ -93,9 +93,9 @@ def test_undoing_that_is_broken_off_is_gone_on_with(old: Store, new: Store, when
     moved(old, new)
     for at in range(1, MAX_WRITES):
         try:
-            a_move(old, cut_off(new, at=at, when=when)).abort()
+            a_move(old, interrupted(new, at=at, when=when)).abort()
             break
-        except CutOffError:
+        except ProcessEndedError:
             assert not (gives_out(old) and gives_out(new))
         except MoveRefusedError:
             break  # the last write was the last of all

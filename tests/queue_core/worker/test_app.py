@@ -8,8 +8,7 @@ import pytest
 
 from queue_core.errors import AppError, AppImportError, InvalidQueueNameError, InvalidTagError
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.app import App, LeaseOffer
-from queue_core.worker.loading import load_app
+from queue_core.worker.app import App, LeaseOffer, load_app
 
 
 def handle(task: object) -> None:
@@ -133,10 +132,10 @@ def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file
         folder.mkdir()
         (folder / "app_there.py").write_text(f"from queue_core import App\n{text} = App()\n")
     (target / "app_here.py").write_text("from queue_core import App\napp = App()\n")
-    assert isinstance(load_app("app_here:app", directory=link, also=target), App)
-    assert isinstance(load_app("app_there:one", directory=link, also=target), App)
+    assert isinstance(load_app("app_here:app", directory=link, app_folder=target), App)
+    assert isinstance(load_app("app_there:one", directory=link, app_folder=target), App)
     with pytest.raises(AppImportError, match=f"looked for in {link}, then in {target} and on PYTHONPATH"):
-        load_app("app_nowhere:app", directory=link, also=target)
+        load_app("app_nowhere:app", directory=link, app_folder=target)
 
 
 @pytest.mark.parametrize(

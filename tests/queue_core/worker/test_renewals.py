@@ -212,12 +212,12 @@ def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
     app.task(queue="q")(print)
     queue.add(b"x")
     (lease,) = queue.lease(seconds=30.0)
-    shift = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
-    renewals = Renewals(faulty, shift)
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    renewals = Renewals(faulty, lifecycle)
     handler = app.handler("q", None)
     assert handler is not None
-    call = Invocation(handler, [lease], started_at=clock.monotonic())
-    renewals.hold(call)
+    invocation = Invocation(handler, [lease], started_at=clock.monotonic())
+    renewals.track(invocation)
     clock.advance(10.0)
     sent_at = clock.monotonic()
     faulty.faults["renew"] = lambda: clock.advance(15.0)  # the answer takes its time
@@ -226,4 +226,4 @@ def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
     clock.advance(sent_at + clock_seconds - clock.monotonic())
     with capture_logs():
         renewals.renew_due()
-    assert call.tasks[0].lost == is_lost
+    assert invocation.tasks[0].lost == is_lost

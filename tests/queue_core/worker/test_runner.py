@@ -196,7 +196,7 @@ def test_plain_and_async_handlers_may_share_a_worker(store: tuple[LocalQueues, L
     queue.add([NewTask(b"x", tag="plain"), NewTask(b"y", tag="async")])
     with running_worker(app, queues.queue, concurrency=2):
         eventually(lambda: queue.stats().deleted_total == 2)
-    assert threads["plain"].startswith("towline-slot-")
+    assert threads["plain"].startswith("towline-executor-")
     assert threads["async"] == "towline-handlers"
 
 

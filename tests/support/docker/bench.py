@@ -1,4 +1,4 @@
-"""A supervisor's folder, a runtime of containers on a private engine, and workers that run shell scripts."""
+"""A Docker runtime over a state directory and a private engine, with workers that run shell scripts."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime
-from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.runtime_bench import exits_of
@@ -21,15 +21,15 @@ CLOCK = SystemMonotonicClock()
 
 @dataclass
 class DockerBench:
-    """One state directory and its runtime; `reopen` is what a restarted supervisor does."""
+    """One state directory and its runtime; `reopen` acts as a restarted supervisor."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     state_dir: Path
     runtime: DockerRuntime
     spawned: int = 0
 
     def pool(self, script: str, *, settings: dict[str, object] | None = None, **others: object) -> PoolSpec:
-        """A pool of containers that run a shell script."""
+        """Return a pool of containers that run a shell script."""
         given = {"image": TEST_IMAGE, "network": "none", **(settings or {})}
         return a_pool(app=None, command=["sh", "-c", script], runtime={"docker": given}, **others)
 
@@ -46,42 +46,42 @@ class DockerBench:
         return self.runtime.spawn(SpawnRequest(worker, pool, environment), now=CLOCK.monotonic())
 
     def up(self, script: str = STAY, **settings: object) -> WorkerHandle:
-        """Start a worker, and wait until it has said "up"."""
+        """Start a worker and wait until it prints "up"."""
         handle = self.spawn(script, settings=settings or None)
         eventually(lambda: "up" in self.output(handle), seconds=30)
         return handle
 
     def exits(self, count: int = 1, *, seconds: float = 30.0) -> list[Exit]:
-        """Wait for so many exits, and collect them."""
+        """Wait for `count` exits and return them."""
         return exits_of(self.runtime, count, seconds=seconds)
 
     def reap(self) -> list[Exit]:
-        """The exits there are."""
+        """Return the exits so far."""
         return list(self.runtime.reap(now=CLOCK.monotonic()))
 
     def adopt(self, *remembered: WorkerHandle) -> list[WorkerHandle]:
-        """Those found."""
+        """Return the workers that were found."""
         return list(self.runtime.adopt(remembered=remembered, now=CLOCK.monotonic()))
 
     def output(self, handle: WorkerHandle) -> str:
-        """What a worker wrote so far."""
+        """Return what a worker wrote so far."""
         log = self.state_dir / "workers" / f"{handle.worker}.log"
         return log.read_text() if log.exists() else ""
 
     def reopen(self) -> None:
-        """Drop the runtime, and make another over the same state."""
+        """Close the runtime and make another over the same state."""
         self.runtime.close()
         self.runtime = DockerRuntime(self.state_dir, engine=self.engine.url)
 
 
 def id_of(handle: WorkerHandle) -> str:
-    """The container of a worker."""
+    """Return the container id of a worker."""
     return handle.ref.rpartition("#")[2]
 
 
 @contextmanager
-def docker_bench(engine: DockerEngine, state_dir: Path) -> Iterator[DockerBench]:
-    """A bench on this engine; its runtime is closed in the end."""
+def docker_bench(engine: PrivateDockerEngine, state_dir: Path) -> Iterator[DockerBench]:
+    """Open a bench on this engine; its runtime is closed at the end."""
     bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=engine.url))
     try:
         yield bench

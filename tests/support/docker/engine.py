@@ -1,6 +1,6 @@
-"""A private Docker Engine for tests, with an image of this machine's own Python (`orchestrator.demo.docker_engine`).
+"""A private Docker Engine for tests, with an image of this machine's Python (`orchestrator.demo.docker_engine`).
 
-Started, killed, restarted and frozen like every private server of the tests. In the end nothing of it is left.
+It is started, killed, restarted and frozen like every private server of the tests, and leaves nothing behind.
 """
 
 import contextlib
@@ -22,29 +22,29 @@ from orchestrator.demo.docker_engine import NoEngineError, engine_command, new_h
 from orchestrator.demo.image import Image, NoImageError, ensure_image
 from tests.support.docker.images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
 from tests.support.eventually import eventually
-from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
 
-__all__ = ["BASE_IMAGE", "TEST_IMAGE", "DockerEngine", "EngineUnavailableError", "docker_engine"]
+__all__ = ["BASE_IMAGE", "TEST_IMAGE", "EngineUnavailableError", "PrivateDockerEngine", "docker_engine"]
 
 CLIENT_TIMEOUT_SECONDS = 60
 
 
-class DockerEngine(Engine):
-    """A private dockerd. `url` is what DOCKER_HOST would say; its containers live on while it is killed."""
+class PrivateDockerEngine(Engine):
+    """A private dockerd. `url` is its DOCKER_HOST; its containers go on while it is killed."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: EngineLaunch) -> None:
         url = f"unix://{socket_path(launch.home)}"
         super().__init__(launch, url=url, tcp_url="", socket_url=url, host="", port=0)
         self._images: set[str] = set()
 
     @property
     def socket(self) -> Path:
-        """Where it answers, to be mounted or handed on."""
+        """The path of its socket."""
         return socket_path(self.home)
 
     @contextmanager
     def client(self) -> Iterator[docker.APIClient]:
-        """The SDK's low-level client, closed at the end."""
+        """Open the SDK's low-level client, closed at the end."""
         client = docker.APIClient(base_url=self.url, timeout=CLIENT_TIMEOUT_SECONDS)
         try:
             yield client
@@ -52,13 +52,13 @@ class DockerEngine(Engine):
             client.close()
 
     def start(self, *, wait: bool = True) -> None:
-        """See `Engine.start`: on the images and containers it has."""
+        """See `Engine.start`: its images and containers are kept."""
         demo_engine.forget_pids(self.home)
         super().start(wait=wait)
 
     @contextmanager
     def live_restore(self, *, wanted: bool) -> Iterator[None]:
-        """Whether containers go on while it is away, for as long as this is open; not for one started with the flag."""
+        """Make containers go on, or not, while the engine is away; not for an engine started with the flag."""
         self._set(live_restore=wanted)
         try:
             yield
@@ -72,12 +72,12 @@ class DockerEngine(Engine):
             eventually(lambda: client.info()["LiveRestoreEnabled"] == live_restore)
 
     def logs(self, container: str) -> str:
-        """All that a container wrote."""
+        """Return all that a container wrote."""
         with self.client() as client:
             return str(client.logs(container).decode(errors="replace"))
 
     def noticed_out_of_memory(self, container: str) -> bool:
-        """Whether it told of that: one with much to do may miss it."""
+        """Return whether the engine reported the OOM kill; a busy one may miss it."""
         with self.client() as client:
             now = datetime.fromisoformat(client.info()["SystemTime"]).timestamp()
             told = client.events(
@@ -86,15 +86,15 @@ class DockerEngine(Engine):
             return any(told)
 
     def image(self) -> str:
-        """The test image's name; made at the first call, in about 8 s. Raises `EngineUnavailableError`."""
+        """Return the test image's name; the first call builds it, in about 8 s. Raises `EngineUnavailableError`."""
         if TEST_IMAGE not in self._images:
             self._ensured(TEST_IMAGE, image_for_tests())
         return TEST_IMAGE
 
     def base_image(self) -> str:
-        """The name of an image with Python, pip and a shell for `ARG BASE_IMAGE`. Raises `EngineUnavailableError`.
+        """Return an image with Python, pip and a shell for `ARG BASE_IMAGE`. Raises `EngineUnavailableError`.
 
-        A build that needs PyPI wants `network_mode="host"`.
+        A build that needs PyPI must use `network_mode="host"`.
         """
         if BASE_IMAGE not in self._images:
             with base_image() as image:
@@ -102,19 +102,19 @@ class DockerEngine(Engine):
         return BASE_IMAGE
 
     def containers(self, *, everyone: bool = True) -> list[str]:
-        """The names of its containers, also of those that ended."""
+        """Return the names of its containers; with `everyone` also of ended ones."""
         with self.client() as client:
             return sorted(found["Names"][0].lstrip("/") for found in client.containers(all=everyone))
 
     def remove_containers(self) -> None:
-        """Remove every container, whatever it does."""
+        """Remove every container by force."""
         with self.client() as client:
             for found in client.containers(all=True, quiet=True):
                 with contextlib.suppress(DockerException):
                     client.remove_container(found["Id"], force=True, v=True)
 
     def processes(self) -> int:
-        """How many processes run in its containers: what the kernel says, whether or not it answers."""
+        """Return how many processes run in its containers, according to the kernel."""
         return demo_engine.containers_of(self.home)
 
     def _ensured(self, name: str, image: Image) -> None:
@@ -129,19 +129,19 @@ class DockerEngine(Engine):
 @contextmanager
 def docker_engine(
     *, parent: Path | None = None, live_restore: bool = False, has_network: bool = False, options: Sequence[str] = ()
-) -> Iterator[DockerEngine]:
-    """A Docker Engine of one's own, in a folder of its own.
+) -> Iterator[PrivateDockerEngine]:
+    """Run a private Docker Engine in its own folder.
 
     Args:
         parent: where that folder is made; the temporary files by default. Its path must be short.
         live_restore: containers go on while the engine is away, as long as it lives.
-        has_network: it has a bridge, in a network namespace of its own that is cut off from all others;
-            else its containers have network `none` or `host`.
-        options: go on its command line, after ours.
+        has_network: containers have a bridge, in a network namespace without access to any other; else their network is
+            `none` or `host`.
+        options: further arguments of its command line.
 
     Raises `EngineUnavailableError`.
     """
-    if reason := demo_engine.why_none():
+    if reason := demo_engine.why_no_engine():
         raise EngineUnavailableError(reason)
     demo_engine.sweep(parent)
     try:
@@ -154,15 +154,15 @@ def docker_engine(
         stack.callback(demo_engine.end_leftovers, home)
         if has_network:
             command = [*stack.enter_context(_namespace(home.name.removeprefix("towline-"))), *command]
-        launch = Launch("dockerd", command, home, lambda: demo_engine.answers(home))
-        engine = DockerEngine(launch)
+        launch = EngineLaunch("dockerd", command, home, lambda: demo_engine.answers(home))
+        engine = PrivateDockerEngine(launch)
         stack.callback(_end, engine)
         engine.start()
         yield engine
 
 
-def _end(engine: DockerEngine) -> None:
-    """Its containers first: it waits 10 s and more for each that does not heed SIGTERM."""
+def _end(engine: PrivateDockerEngine) -> None:
+    """Remove the containers first: the engine waits 10 s and more for each that ignores SIGTERM."""
     engine.thaw()
     if demo_engine.answers(engine.home):
         with contextlib.suppress(DockerException, OSError):
@@ -172,9 +172,9 @@ def _end(engine: DockerEngine) -> None:
 
 @contextmanager
 def _namespace(name: str) -> Iterator[list[str]]:
-    """A network namespace with nothing but loopback; yields what goes before a command that is to run in it.
+    """Make a network namespace with only loopback; yield the command prefix that enters it.
 
-    Not `ip netns exec`: that hides /sys/fs/cgroup.
+    `ip netns exec` is not used: it hides /sys/fs/cgroup.
     """
     ip, nsenter = shutil.which("ip"), shutil.which("nsenter")
     if ip is None or nsenter is None:

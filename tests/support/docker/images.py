@@ -1,4 +1,4 @@
-"""Images for tests, made from this machine's own Python: no registry is asked."""
+"""Images for tests, built from this machine's Python without a registry."""
 
 import importlib.util
 import subprocess
@@ -15,7 +15,7 @@ from orchestrator.demo.image_files import PROGRAMS, python_files, this_interpret
 
 TEST_IMAGE: Final = "towline-test:latest"
 BASE_IMAGE: Final = "towline-test-base:latest"
-_TESTS: Final = Path(__file__).resolve().parents[1]
+_TESTS: Final = Path(__file__).resolve().parents[2]
 _BUILD_PROGRAMS: Final = (
     *(*PROGRAMS, "cp", "mv", "ln", "chmod", "chown", "chgrp", "find", "grep", "sed", "head", "tail", "wc", "dirname"),
     *("basename", "readlink", "test", "[", "tar", "gzip", "install", "uname", "date", "tr", "sort", "useradd"),
@@ -25,7 +25,7 @@ _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def image_for_tests() -> Image:
-    """Towline and what it needs, and `tests.support`, so that its apps are there. Raises `NoImageError`."""
+    """Return an image with Towline, its requirements and `tests.support`. Raises `NoImageError`."""
     packages = this_interpreter().packages
     support = tree(_TESTS / "support", at=f"{packages}/tests/support", leave_out=frozenset({"__pycache__", "sdks"}))
     return towline_image(more=[Placed(f"{packages}/tests/__init__.py", _TESTS / "__init__.py"), *support])
@@ -33,7 +33,7 @@ def image_for_tests() -> Image:
 
 @contextmanager
 def base_image() -> Iterator[Image]:
-    """Python with pip, and what a Dockerfile's RUN wants: stands for `python:3.11-slim`. Raises `NoImageError`."""
+    """Return an image with Python, pip and a shell, in place of `python:3.11-slim`. Raises `NoImageError`."""
     python = this_interpreter()
     ensurepip = python.library / "ensurepip"
     with TemporaryDirectory(prefix="towline-pip-") as folder:
@@ -47,7 +47,7 @@ def base_image() -> Iterator[Image]:
 
 
 def _pip(folder: Path) -> Path:
-    """pip's package: as installed for this Python, else from the wheel that Python brings. Raises `NoImageError`."""
+    """Return pip's package: the installed one, or the wheel that Python brings. Raises `NoImageError`."""
     asked = [str(this_interpreter().program), "-I", "-c", "import pip; print(pip.__file__)"]
     told = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=30).stdout.strip()
     found = importlib.util.find_spec("pip")

@@ -1,4 +1,4 @@
-"""Load for stories of containers: short tasks, added all the while by a thread, and what became of each."""
+"""A steady load of short tasks for container stories, added by a thread, and their outcome."""
 
 import threading
 from collections import Counter
@@ -13,8 +13,8 @@ REST_SECONDS = 0.05
 SETTLE_SECONDS = 120.0
 
 
-class Load:
-    """Adds a task that rests 50 ms every 50 ms, for as long as it is entered."""
+class ContainerLoad:
+    """Adds a task of 50 ms every 50 ms while its context is open."""
 
     def __init__(self, site: DockerSite) -> None:
         self._site = site
@@ -33,13 +33,13 @@ class Load:
         self._thread.join()
 
     def settle(self) -> None:
-        """Return when all is done: each task that was acknowledged has been finished, and none is dead."""
+        """Wait until every acknowledged task is finished; fail when one is dead."""
         eventually(self._site.is_done, seconds=SETTLE_SECONDS)
         missing = set(self.names) - {note.task for note in self._site.notes("end")}
         assert not missing, f"{len(missing)} of {len(self.names)} tasks were deleted and never finished"
 
     def run_twice(self) -> set[str]:
-        """Tasks that were begun more than once."""
+        """Return the tasks that were begun more than once."""
         counts = Counter(note.task for note in self._site.notes("begin"))
         return {name for name, count in counts.items() if count > 1}
 

@@ -1,4 +1,4 @@
-"""One place for stories of containers: a Docker Engine, a queue server on a socket, supervisors over one state."""
+"""The stage of container stories: a Docker Engine, a queue server on a socket, supervisors over one state directory."""
 
 import json
 import subprocess
@@ -17,8 +17,8 @@ from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import program_environment
-from tests.support.docker.engine import DockerEngine
-from tests.support.docker.work import FOLDER
+from tests.support.docker.container_app import FOLDER
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
 QUEUE = "thumbs"
@@ -28,8 +28,8 @@ SHOWN_CHARS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """What a handler told: `what` is "begin" or "end", `at` in seconds since the epoch."""
+class HandlerRecord:
+    """A handler's record: `what` is "begin" or "end", `at` in seconds since the epoch."""
 
     what: str
     task: str
@@ -40,10 +40,10 @@ class Note:
 
 @dataclass
 class DockerSite:
-    """What a story sees: the queue, the engine, what supervisors logged and recorded, what handlers noted."""
+    """The queue, the engine, the supervisors' logs and records, and the handlers' records."""
 
     folder: Path
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     url: str
     queues: HttpQueues
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class DockerSite:
         return StateDir(self.folder / ".towline")
 
     def pool(self, *, container: Mapping[str, object] | None = None, **settings: object) -> dict[str, object]:
-        """A pool of containers of `tests.support.docker.work`; `container` goes to its container's settings."""
+        """Return a pool that runs `tests.support.docker.container_app`; `container` are its container's settings."""
         docker = {
             "image": self.engine.image(),
             "engine": self.engine.url,
@@ -71,13 +71,13 @@ class DockerSite:
             "slo": "10s",
             "grace": "5s",
             "env": {FOLDER: str(self.folder)},
-            **({} if "command" in settings else {"app": "tests.support.docker.work:app"}),
+            **({} if "command" in settings else {"app": "tests.support.docker.container_app:app"}),
             **settings,
         }
         return {**pool, "runtime": {"docker": docker}}
 
     def write(self, *, orphan_grace: str = "60s", **pools: dict[str, object]) -> None:
-        """Write the settings file, in one step as an editor does."""
+        """Write the settings file atomically, as an editor does."""
         draft = self.folder / "draft.yaml"
         draft.write_text(
             json.dumps({"queues": {QUEUE: {}}, "supervisor": {"orphan_grace": orphan_grace}, "pools": pools}, indent=1)
@@ -85,7 +85,7 @@ class DockerSite:
         draft.replace(self.folder / "towline.yaml")
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start a supervisor; it supervises when this returns."""
+        """Start a supervisor and wait until it leads."""
         with (self.folder / "supervisor.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator", "supervise", "--json", "--url", self.url],
@@ -99,7 +99,7 @@ class DockerSite:
         return process
 
     def stop(self) -> None:
-        """End the last supervisor in good order; nobody is left, and no container either."""
+        """Stop the last supervisor gracefully, and check that no worker or container is left."""
         self.processes[-1].terminate()
         assert self.processes[-1].wait(timeout=START_SECONDS) == 0
         eventually(lambda: not self.engine.containers())
@@ -109,43 +109,43 @@ class DockerSite:
         return self.files.read_snapshot() or {}
 
     def believed(self) -> set[str]:
-        """The workers that the supervisor believes in."""
+        """Return the workers in the supervisor's snapshot."""
         workers = self.shown().get("workers")
         return {str(worker["worker"]) for worker in workers} if isinstance(workers, list) else set()
 
     def living(self) -> dict[str, str]:
-        """Workers whose containers run, or are paused, and their containers, as the engine has them."""
+        """Return workers whose containers run or are paused, with their containers, according to the engine."""
         with self.engine.client() as client:
             return {found["Labels"].get("towline.worker", ""): found["Id"] for found in client.containers()}
 
-    def told(self, event: str) -> list[dict[str, object]]:
-        """What the supervisors logged of one event."""
+    def logged(self, event: str) -> list[dict[str, object]]:
+        """Return the supervisors' log entries of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in logged if entry.get("event") == event]
 
     def deaths(self) -> dict[str, Mapping[str, object]]:
-        """The certificates, by worker."""
+        """Return the death certificates by worker."""
         return {str(death["worker"]): death for death in self.files.read_deaths(limit=DEATHS)}
 
-    def notes(self, what: str = "begin") -> list[Note]:
-        """What handlers told, in order."""
+    def notes(self, what: str = "begin") -> list[HandlerRecord]:
+        """Return the handlers' records in order."""
         path = self.folder / "notes"
         lines = path.read_text().splitlines() if path.exists() else []
-        notes = [Note(w, task, worker, float(at), int(n)) for w, task, worker, at, n in map(str.split, lines)]
+        notes = [HandlerRecord(w, task, worker, float(at), int(n)) for w, task, worker, at, n in map(str.split, lines)]
         return [note for note in notes if note.what == what]
 
     def add(self, *payloads: str) -> list[str]:
-        """Add a task for each payload; returns their names."""
+        """Add a task for each payload and return their names."""
         return [added.name for added in self.queue.add([NewTask(payload.encode()) for payload in payloads])]
 
     @staticmethod
     def now() -> float:
-        """The time that notes are told in: seconds since the epoch."""
+        """Return seconds since the epoch, the clock of the handlers' records."""
         return SystemMonotonicClock().wall_seconds()
 
     def is_done(self) -> bool:
-        """Whether every task that was ever added has been finished."""
+        """Return whether every task ever added is finished."""
         stats = self.queue.stats()
         return stats.deleted_total == stats.added_total and not stats.dead
 
@@ -156,9 +156,9 @@ class DockerSite:
 
 @contextmanager
 def docker_site(
-    engine: DockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
+    engine: PrivateDockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
 ) -> Iterator[DockerSite]:
-    """A site on this engine; nothing of it is left in the end. Its paths are short, as those of sockets must be."""
+    """Run a site on this engine and remove everything at the end. Its paths are short, for sockets."""
     with tempfile.TemporaryDirectory(prefix="towline-site-") as path:
         folder = Path(path)
         (folder / "q").mkdir()

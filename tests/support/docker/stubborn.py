@@ -1,4 +1,4 @@
-"""A worker program that takes one task and then heeds no SIGTERM: `python3 -m tests.support.docker.stubborn`."""
+"""A worker that takes one task and then ignores SIGTERM: `python3 -m tests.support.docker.stubborn`."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from queue_core.client import HttpQueue
 
 
 def main() -> None:
-    """Hold the first task for ever."""
+    """Hold the first task forever."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     worker = os.environ["TOWLINE_WORKER"]
     queue = HttpQueue(os.environ["TOWLINE_URL"], os.environ["TOWLINE_QUEUE"])

@@ -1,4 +1,4 @@
-"""A runtime of workers on a private swarm of two engines, and where Swarm has put each of them."""
+"""A Swarm runtime on a private swarm of two engines, and where Swarm has put each worker."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ STAY = "trap 'exit 0' TERM; sleep 600 & wait"
 
 @dataclass
 class SwarmBench:
-    """The runtime under test on a swarm; `disowned` are those whose leases it had the queue take back."""
+    """The runtime under test; `disowned` are the workers whose leases it had the queue take back."""
 
     swarm: Swarm
     state: str
@@ -45,11 +45,11 @@ class SwarmBench:
         return self.swarm.tasks(self.state)
 
     def replicas(self) -> list[int]:
-        """Of the services in the order of their size."""
+        """The services' numbers of replicas, in order of size."""
         return sorted(self.swarm.replicas(self.state).values())
 
     def reopen(self, *, in_reach: bool = True) -> None:
-        """Drop the runtime as a supervisor that ends does, and make another over the same state."""
+        """Close the runtime like a supervisor that ends, and make another over the same state."""
         self.runtime.close()
         self.runtime = self.make(in_reach=in_reach)
 
@@ -65,7 +65,7 @@ class SwarmBench:
         return self.runtime.spawn(request, now=CLOCK.monotonic())
 
     def exits(self, count: int = 1) -> list[Exit]:
-        """Wait for so many exits, and collect them."""
+        """Wait for `count` exits and return them."""
         return exits_of(self.runtime, count, seconds=30.0)
 
     def running(self) -> int:
@@ -90,7 +90,7 @@ class SwarmBench:
 
 @contextmanager
 def swarm_bench(swarm: Swarm, state: str) -> Iterator[SwarmBench]:
-    """A bench under this name of a state; the swarm has no service when it is left."""
+    """Open a bench over a state of this name; all services are removed at the end."""
     bench = SwarmBench(swarm, state)
     yield bench
     bench.runtime.close()

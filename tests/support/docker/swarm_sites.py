@@ -1,4 +1,4 @@
-"""One supervisor with its queue on a socket, and a pool on a private swarm: what the stories and the long run share."""
+"""A supervisor with its queue on a socket and a pool on a private swarm, for stories and the long run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 
 @dataclass
 class SwarmSite:
-    """A settings file in a folder, the processes of `towline up` over it, and the queue as producers see it."""
+    """A settings file, its `towline up` processes, and the queue as producers see it."""
 
     folder: Path
     swarm: Swarm
@@ -34,11 +34,11 @@ class SwarmSite:
 
     @property
     def files(self) -> StateDir:
-        """What the supervisor keeps."""
+        """The supervisor's state directory."""
         return StateDir(self.folder / ".towline")
 
     def write(self, *, nodes: Mapping[str, str] | None = None, **pool: object) -> None:
-        """Write the settings, in one step as an editor does: one pool, `resize`, with these of its own."""
+        """Write the settings atomically: one pool, `resize`, with these settings."""
         runtime = {
             "image": IMAGE,
             "network": "host",
@@ -49,7 +49,7 @@ class SwarmSite:
         }
         resize = {
             "queue": "thumbs",
-            "app": "tests.support.docker.swarm_tasks:app",
+            "app": "tests.support.docker.swarm_app:app",
             "slo": "2s",
             "grace": "5s",
             "env": {"PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "1"},
@@ -67,7 +67,7 @@ class SwarmSite:
         draft.replace(self.folder / "towline.yaml")
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start `towline up`; it supervises when this returns."""
+        """Start `towline up` and wait until it leads."""
         with (self.folder / "supervisor.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator", "up", "-f", str(self.folder / "towline.yaml"), "--json"],
@@ -83,40 +83,40 @@ class SwarmSite:
         return process
 
     def shown(self) -> Mapping[str, object]:
-        """The fleet as its supervisor shows it."""
+        """Return the supervisor's snapshot of the fleet."""
         return self.files.read_snapshot() or {}
 
     def workers(self) -> list[str]:
-        """The workers that the supervisor believes in."""
+        """Return the workers in the snapshot."""
         shown = self.shown().get("workers")
         return [str(worker["worker"]) for worker in shown] if isinstance(shown, list) else []
 
     def running(self) -> list[int]:
-        """How many containers run on each node, as the engines have them."""
+        """Return how many containers run on each node, according to the engines."""
         return [node.running() for node in self.swarm.nodes]
 
-    def told(self, event: str) -> list[dict[str, object]]:
-        """What the supervisors logged of one event."""
+    def logged(self, event: str) -> list[dict[str, object]]:
+        """Return the supervisors' log entries of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in logged if entry.get("event") == event]
 
     def add(self, tasks: int, *, seconds: float) -> None:
-        """Add tasks that take so long."""
+        """Add tasks that take `seconds` each."""
         self.queue.add([NewTask(f"{self.folder}/done {seconds:g}".encode()) for _ in range(tasks)])
 
     def done(self) -> list[list[str]]:
-        """Worker, task and number of the lease, for each task that was done, as often as it was."""
+        """Return worker, task and lease number for every run of a task."""
         path = self.folder / "done"
         return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
     def is_done(self) -> bool:
-        """Whether every task that was added was deleted."""
+        """Return whether every added task was deleted."""
         stats = self.queue.stats()
         return stats.deleted_total == stats.added_total
 
     def end(self) -> None:
-        """End the supervisors, gracefully."""
+        """Stop the supervisors gracefully."""
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
@@ -129,7 +129,7 @@ class SwarmSite:
 
 @contextmanager
 def swarm_site(folder: Path, swarm: Swarm) -> Iterator[SwarmSite]:
-    """A site that has not started; in the end nothing of it runs."""
+    """Prepare a site that has not started; nothing of it runs at the end."""
     queues = HttpQueues(f"unix://{folder}/queue.sock")
     site = SwarmSite(folder, swarm, queues)
     try:

@@ -1,7 +1,7 @@
-"""Private swarms for tests: engines in network namespaces of their own, one manager, the others its workers.
+"""Private swarms: engines in their own network namespaces, one manager, the others workers.
 
-No other network is touched: between two engines there is one virtual cable, and nothing else. What their containers
-reach of this machine are files: a queue server on a socket, and Python itself, as the engines' hosts are this one.
+No other network is touched: one virtual cable connects two engines. Containers reach this machine only through files:
+the queue server's socket, and Python itself.
 """
 
 import io
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from orchestrator.demo.image import PATH
 from orchestrator.demo.image_files import merged_folders
-from tests.support.docker.engine import DockerEngine, docker_engine
+from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.stores.engine_process import EngineUnavailableError
 
 IMAGE = "towline-swarm-test:latest"
-"""Next to nothing: with `VOLUMES` a container sees this machine's programs."""
+"""An almost empty image: with `VOLUMES` a container sees this machine's programs."""
 REPOSITORY = Path(__file__).resolve().parents[3]
 VOLUMES = sorted({f"{path}:{path}:ro" for path in ("/usr", sys.base_prefix, sys.prefix, str(REPOSITORY))})
 NETWORK = "10.79.0"
@@ -27,13 +27,13 @@ NETWORK = "10.79.0"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One engine of a swarm, and the node it is there."""
+    """One engine of a swarm and its node."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     id: str
 
     def running(self) -> int:
-        """How many containers run on it, as its engine has it."""
+        """Return how many containers run on it, according to its engine."""
         with self.engine.client() as client:
             return len(client.containers())
 
@@ -46,41 +46,41 @@ class Swarm:
 
     @property
     def url(self) -> str:
-        """The manager's engine."""
+        """The URL of the manager's engine."""
         return self.nodes[0].engine.url
 
     @property
     def others(self) -> Mapping[str, str]:
-        """URLs of the other nodes' engines, by id."""
+        """The URLs of the other nodes' engines, by id."""
         return {node.id: node.engine.url for node in self.nodes[1:]}
 
     def set_availability(self, node: Node, availability: str) -> None:
-        """What `docker node update --availability` does: active, pause or drain."""
+        """Act as `docker node update --availability`: active, pause or drain."""
         with self.nodes[0].engine.client() as client:
             found = client.inspect_node(node.id)
             client.update_node(node.id, found["Version"]["Index"], {**found["Spec"], "Availability": availability})
 
     def cut(self, node: Node) -> None:
-        """From now on the manager hears nothing of a node."""
+        """Cut the network between the manager and a node."""
         _ip("-n", _namespace(node.engine), "link", "set", "cable", "down")
 
     def mend(self, node: Node) -> None:
-        """As before the cut."""
+        """Restore the network to a node."""
         _ip("-n", _namespace(node.engine), "link", "set", "cable", "up")
 
     def tasks(self, state: str = "") -> list[Mapping[str, object]]:
-        """Every task the manager knows, or those of one supervisor's state."""
+        """Return every task the manager knows, or those of one supervisor's state."""
         with self.nodes[0].engine.client() as client:
             return list(client.tasks(filters=_of(state)))
 
     def replicas(self, state: str = "") -> dict[str, int]:
-        """How many replicas each service has, by its name."""
+        """Return the number of replicas of each service by name."""
         with self.nodes[0].engine.client() as client:
             services = client.services(filters=_of(state))
         return {s["Spec"]["Name"]: s["Spec"]["Mode"]["Replicated"].get("Replicas", 0) for s in services}
 
     def remove_services(self) -> None:
-        """Remove every service, and their containers at once; Swarm forgets their tasks in seconds."""
+        """Remove every service and its containers; Swarm forgets their tasks within seconds."""
         with self.nodes[0].engine.client() as client:
             for service in client.services():
                 client.remove_service(service["ID"])
@@ -94,7 +94,7 @@ def _of(state: str) -> dict[str, str] | None:
 
 @contextmanager
 def swarm(nodes: int = 1) -> Iterator[Swarm]:
-    """A swarm of so many engines, each with an image. Raises `EngineUnavailableError`."""
+    """Run a swarm of `nodes` engines, each with an image. Raises `EngineUnavailableError`."""
     with ExitStack() as stack:
         engines = [stack.enter_context(docker_engine(has_network=True)) for _ in range(nodes)]
         _cable(engines)
@@ -112,8 +112,8 @@ def swarm(nodes: int = 1) -> Iterator[Swarm]:
         yield Swarm(found)
 
 
-def _cable(engines: Sequence[DockerEngine]) -> None:
-    """One link between the namespaces of two engines, each with an address on it."""
+def _cable(engines: Sequence[PrivateDockerEngine]) -> None:
+    """Connect the namespaces of two engines by a virtual cable with an address at each end."""
     if len(engines) == 1:
         return
     first, second = (_namespace(engine) for engine in engines)
@@ -123,11 +123,11 @@ def _cable(engines: Sequence[DockerEngine]) -> None:
         _ip("-n", namespace, "link", "set", "cable", "up")
 
 
-def _namespace(engine: DockerEngine) -> str:
+def _namespace(engine: PrivateDockerEngine) -> str:
     return engine.home.name.removeprefix("towline-")
 
 
-def _give_image(engine: DockerEngine) -> None:
+def _give_image(engine: PrivateDockerEngine) -> None:
     with engine.client() as client:
         client.import_image_from_data(
             _root(), repository=IMAGE.partition(":")[0], tag="latest", changes=[f"ENV PATH={PATH}"]
@@ -135,7 +135,7 @@ def _give_image(engine: DockerEngine) -> None:
 
 
 def _root() -> bytes:
-    """A root with the links to /usr that this machine has; in /sbin an engine puts its init."""
+    """Return a root file system with this machine's links to /usr; an engine puts its init into /sbin."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for placed in merged_folders():
@@ -151,7 +151,7 @@ def _root() -> bytes:
     return file.getvalue()
 
 
-def _node_of(engine: DockerEngine) -> str:
+def _node_of(engine: PrivateDockerEngine) -> str:
     with engine.client() as client:
         return str(client.info()["Swarm"]["NodeID"])
 

@@ -1,4 +1,4 @@
-"""Certificates that tests make for themselves."""
+"""Self-signed certificates for tests."""
 
 import shutil
 import subprocess
@@ -10,14 +10,14 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A certificate for `localhost` that signs itself, and its key."""
+    """A self-signed certificate for `localhost`, and its key."""
 
     certificate: Path
     key: Path
 
 
 def a_certificate(folder: Path) -> Certificate:
-    """Make one; the test is skipped where nothing makes certificates."""
+    """Make one; skip the test where no program makes certificates."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("openssl: not installed (Debian: apt-get install openssl)")

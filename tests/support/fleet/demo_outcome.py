@@ -1,4 +1,4 @@
-"""What a run of the demo has to tell, whatever its workers are."""
+"""Check the outcome of a demo run, for workers of any kind."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def good_outcome(done: subprocess.CompletedProcess[bytes], folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """The figures of a run in `folder`, and the modules it read: it grew, got over a kill, and left nothing undone."""
+    """Return a run's figures and modules after checking that it grew, survived a kill and left nothing undone."""
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     outcome = json.loads(done.stdout.decode().splitlines()[-1])
     modules = json.loads((folder / "modules.json").read_text())

@@ -1,4 +1,4 @@
-"""What `deploy/` needs on a machine that can pull nothing: a base image, a PostgreSQL image, a compose program."""
+"""Images and programs for `deploy/` on a machine without a registry: a base, PostgreSQL, a compose program."""
 
 import io
 import os
@@ -15,7 +15,7 @@ import docker
 from orchestrator.demo.image import Image, Placed, ensure_image, image_of
 from orchestrator.demo.image_files import PROGRAMS, library_files, tree
 from tests.support.commands import ROOT
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.images import base_image
 from tests.support.stores.engine_process import EngineUnavailableError
 
@@ -30,7 +30,7 @@ _USUAL_LIBRARIES: Final = (
 )
 _SECONDS: Final = 180
 
-# The part of the official image that compose.yaml relies on: a new cluster with its user, password and database.
+# As much of the official image as compose.yaml relies on: it makes a cluster with user, password and database.
 _START_POSTGRES: Final = """\
 #!/bin/sh
 set -eu
@@ -52,8 +52,8 @@ CMD ["start-postgres"]
 """
 
 
-def local_base(engine: DockerEngine) -> str:
-    """The name of an image for `ARG BASE_IMAGE`, from which a build reaches the index as this machine does."""
+def local_base(engine: PrivateDockerEngine) -> str:
+    """Return an image for `ARG BASE_IMAGE` from which a build reaches the package index as this machine does."""
     with base_image() as image:
         files = [Placed(str(path), path) for path in _libraries()]
         trusting = {"SSL_CERT_FILE": _CERTIFICATES, "PIP_CERT": _CERTIFICATES} if Path(_CERTIFICATES).is_file() else {}
@@ -62,8 +62,8 @@ def local_base(engine: DockerEngine) -> str:
     return BASE
 
 
-def local_postgres(engine: DockerEngine) -> str:
-    """The name of an image of this machine's PostgreSQL that starts as the official one does.
+def local_postgres(engine: PrivateDockerEngine) -> str:
+    """Return an image of this machine's PostgreSQL that starts as the official one does.
 
     Raises `EngineUnavailableError`.
     """
@@ -93,8 +93,8 @@ def local_postgres(engine: DockerEngine) -> str:
     return POSTGRES
 
 
-def build_towline(engine: DockerEngine, *, base: str) -> str:
-    """Build `deploy/Dockerfile` with the classic builder; returns the image's name. Fails with what the build said."""
+def build_towline(engine: PrivateDockerEngine, *, base: str) -> str:
+    """Build `deploy/Dockerfile` with the classic builder and return the image's name; fail with the build's output."""
     with docker.APIClient(base_url=engine.url, timeout=_SECONDS) as client:
         steps = client.build(
             path=str(ROOT),
@@ -120,7 +120,7 @@ def built(steps: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """`docker compose` on the files of `deploy/`, or the older `docker-compose`; a project of its own."""
+    """`docker compose` (or `docker-compose`) on the files of `deploy/`, as a separate project."""
 
     program: tuple[str, ...]
     project: str
@@ -128,7 +128,7 @@ class Compose:
     override: Path
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
-        """What it printed. Raises `AssertionError` with all it said when it fails."""
+        """Return the command's output. Raises `AssertionError` with all output when it fails."""
         files = [ROOT / "deploy/compose.yaml", self.override]
         command = [*self.program, *(f"--file={file}" for file in files), "--project-name", self.project]
         done = subprocess.run(
@@ -145,7 +145,7 @@ class Compose:
 
 
 def compose_program() -> tuple[str, ...]:
-    """The program that reads compose files here. Raises `EngineUnavailableError`."""
+    """Return the compose command of this machine. Raises `EngineUnavailableError`."""
     client = shutil.which("docker")
     if client is not None:
         asked = subprocess.run([client, "compose", "version"], capture_output=True, check=False)
@@ -157,13 +157,13 @@ def compose_program() -> tuple[str, ...]:
     return (older,)
 
 
-def _ensure(engine: DockerEngine, image: Image, *, name: str) -> None:
+def _ensure(engine: PrivateDockerEngine, image: Image, *, name: str) -> None:
     with engine.client() as client:
         ensure_image(client, image, name=name)
 
 
 def _libraries() -> list[Path]:
-    """What every distribution has, and a program or a package that the build fetches may be linked to."""
+    """Return common system libraries that programs or packages of a build may be linked to."""
     probe = [Placed(sys.executable, Path(os.path.realpath(sys.executable)))]
     libc = next(placed for placed in library_files(probe) if placed.path.endswith("/libc.so.6"))
     folder = Path(libc.path).parent

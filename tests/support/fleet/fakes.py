@@ -1,4 +1,4 @@
-"""A runtime without processes and a source without a queue, for tests of what stands between them."""
+"""A runtime without processes and a source without a queue, for tests of the code between them."""
 
 import threading
 from collections.abc import Collection, Mapping, Sequence
@@ -15,19 +15,19 @@ from orchestrator.source import ReleasedTask, SampleQuery
 
 
 class FakeRuntime:
-    """A `Runtime` whose workers live until a test ends them. What was asked of it is in `asked`, in order."""
+    """A `Runtime` whose workers live until a test ends them. `calls` lists the calls it got, in order."""
 
     def __init__(self) -> None:
         self.live: dict[str, WorkerHandle] = {}
         self.requests: dict[str, SpawnRequest] = {}
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.left_running: list[WorkerHandle] = []
         self.remembered: list[WorkerHandle] = []
         self.refuses = ""
         self.condition = ""
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
-        self.is_untold = False
+        self.is_unreported = False
         self._exits: list[Exit] = []
         self._woken = threading.Event()
 
@@ -40,7 +40,7 @@ class FakeRuntime:
         signal: int | None = None,
         last_lines: Sequence[str] = (),
     ) -> None:
-        """The worker ends; the next `reap` tells of it."""
+        """End the worker; the next `reap` reports it."""
         handle = self.live.pop(worker)
         self._exits.append(
             Exit(worker, handle.pool, handle.ref, now, code=code, signal=signal, last_lines=tuple(last_lines))
@@ -50,7 +50,7 @@ class FakeRuntime:
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         if self.refuses:
             raise SpawnError(self.refuses)
-        self.asked.append(("spawn", request.worker))
+        self.calls.append(("spawn", request.worker))
         ref = f"fake:{len(self.requests) + 1}"
         handle = WorkerHandle(request.worker, request.pool.name, ref, request.pool.digest(), now)
         self.requests[request.worker] = request
@@ -58,13 +58,13 @@ class FakeRuntime:
         return handle
 
     def drain(self, worker: str) -> None:
-        self.asked.append(("drain", worker))
+        self.calls.append(("drain", worker))
 
     def kill(self, worker: str) -> None:
-        self.asked.append(("kill", worker))
+        self.calls.append(("kill", worker))
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
-        self.asked.append((f"examine before {before}", worker))
+        self.calls.append((f"examine before {before}", worker))
         return self.condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
@@ -78,7 +78,7 @@ class FakeRuntime:
         return found
 
     def usage(self) -> Mapping[str, Usage]:
-        if self.is_untold:
+        if self.is_unreported:
             return {}
         return {worker: Usage(self.memory_bytes, self.cpu_seconds.get(worker, 0.0)) for worker in self.live}
 
@@ -96,11 +96,11 @@ class FakeRuntime:
 
 @dataclass
 class FakeSource:
-    """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`, and `held` has each worker's tasks.
+    """A `WorkSource` of one queue: `ready` tasks wait, each for `age_seconds`; `held` has each worker's tasks.
 
-    What a worker has `given_back` itself goes with the seconds since. A worker is `seen` when a test says so, and asked
-    last `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that `worked_unseen` has ended
-    one. `is_down` makes every verb fail; `leader` other than None leads instead.
+    `given_back` has what workers released themselves, with the seconds since. A worker is `seen` when a test says so,
+    and sent its last request at `asked_at`; one that `leased_unseen` holds a lease that no sample shows, one that
+    `worked_unseen` has ended one. `is_down` makes every verb fail; `leader` other than None leads instead.
     """
 
     ready: int = 0

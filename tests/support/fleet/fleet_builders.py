@@ -1,4 +1,4 @@
-"""Values of the fleet with everything filled in, so that a test names only what it is about."""
+"""Complete values of a fleet, so that a test names only what it is about."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
-from orchestrator.scaling.decision import Decision, Inputs, Limit
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Inputs, Limit
+from orchestrator.scaling.learning import PolicyState, learn
+from orchestrator.scaling.policy import decide
 
 NOW = Monotonic(10_000.0)
 INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)
@@ -15,7 +18,7 @@ INPUTS = Inputs(0, 0, 0, 0, 0, 0, 0, 0, 1.0, 1.0, 0.0, 0.8, 30.0, 21.0, 0.0)
 
 @dataclass(frozen=True)
 class AnExit:
-    """A worker's exit, as a runtime tells it."""
+    """A worker's exit, as a runtime reports it."""
 
     worker: str
     at: Monotonic = NOW
@@ -29,7 +32,7 @@ class AnExit:
 
 
 def a_pool(name: str = "resize", *, least: int = 0, most: int = 8, **settings: object) -> PoolSpec:
-    """A pool of `least` to `most` workers with an slo of 30 s; any setting of the file can be given."""
+    """Return a pool of `least` to `most` workers with an slo of 30 s; any setting of the file can be given."""
     given: dict[str, object] = {"queue": "thumbs", "app": "tasks:app", "slo": 30.0, **settings}
     return PoolSpec.model_validate({"workers": {"min": least, "max": most}, **given, "name": name})
 
@@ -44,7 +47,7 @@ def a_sample(
     finished: Sequence[LeaseSample] = (),
     **counts: object,
 ) -> QueueSample:
-    """A look at a queue in which a task waits for each of `ages` seconds, at each of `positions` (1, 2, 3 ...)."""
+    """Return a sample with a waiting task for each of `ages` seconds, at each of `positions` (1, 2, 3 ...)."""
     places = positions or range(1, len(ages) + 1)
     waiting = tuple(Waiting(position, age) for position, age in zip(places, ages, strict=True))
     return QueueSample(
@@ -69,9 +72,9 @@ def a_worker(
     spawned_at: float = NOW - 100,
     **more: object,
 ) -> Worker:
-    """A worker of `spec`; one that is past its start asked for its first lease a second after it was spawned.
+    """Return a worker of `spec`; past its start, it requested its first lease a second after it was spawned.
 
-    One that is draining has been asked to end, unless its `deadline_at` is None.
+    A draining worker has a deadline unless its `deadline_at` is None.
     """
     given: dict[str, object] = {
         "deadline_at": Monotonic(NOW + 30) if state == "draining" else None,
@@ -85,14 +88,14 @@ def a_worker(
 
 
 def a_fleet(*workers: Worker, pool: str = "resize", **more: object) -> Fleet:
-    """A fleet of these workers."""
+    """Return a fleet of these workers."""
     return Fleet(pool, {w.worker: w for w in workers}, **more)  # type: ignore[arg-type]
 
 
 def a_fleet_of(
     *, idle: int = 0, busy: int = 0, starting: int = 0, spec: PoolSpec | None = None, idle_seconds: float = 5.0
 ) -> Fleet:
-    """So many workers of each state; the first idle one is the one that has idled longest, by a millisecond."""
+    """Return a fleet with these numbers of workers; the first idle one has idled longest, by a millisecond."""
     pool = spec or a_pool()
     return a_fleet(
         *(a_worker(f"i{n:04}", "idle", spec=pool, since=NOW - idle_seconds + n / 1000) for n in range(idle)),
@@ -102,17 +105,32 @@ def a_fleet_of(
 
 
 def a_lease(worker: str = "w1", *, held: float = 1.0, waited: float = 0.0) -> RunningLease:
-    """A lease that is held now."""
+    """Return a lease that is held now."""
     return RunningLease(worker, held, waited, 1)
 
 
 def a_finished_lease(
     worker: str = "w1", *, held: float = 1.0, waited: float = 0.0, ended_ago: float = 0.5
 ) -> LeaseSample:
-    """A lease that ended well."""
+    """Return a lease that ended well."""
     return LeaseSample(worker, held, waited, "deleted", 1, ended_ago)
 
 
 def a_decision(*, current: int, target: int, limits: Sequence[Limit] = ()) -> Decision:
-    """A decision, for its numbers only."""
+    """Return a decision with only its numbers set."""
     return Decision("resize", NOW, current, target, "hold", "as the test wishes", INPUTS, target, tuple(limits))
+
+
+def learn_and_decide(
+    sample: QueueSample,
+    *,
+    fleet: Fleet,
+    spec: PoolSpec,
+    state: PolicyState,
+    now: Monotonic,
+    conditions: Conditions = DEFAULT_CONDITIONS,
+) -> tuple[Decision, PolicyState]:
+    """Learn from a sample and decide, as a supervisor's turn does; return the decision and the new state."""
+    learned = learn(state, sample, fleet=fleet, spec=spec, now=now)
+    decision = decide(context_of(sample, fleet=fleet, spec=spec, state=learned, now=now, conditions=conditions))
+    return decision, learned.after(decision)

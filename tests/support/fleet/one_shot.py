@@ -1,4 +1,4 @@
-"""A worker program in the manner of a job per task: lease one, do it, end. `python -m tests.support.fleet.one_shot`."""
+"""A one-shot worker: lease one task, do it, exit. `python -m tests.support.fleet.one_shot`."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from queue_core.connect import open_queues
 
 
 def main() -> int:
-    """Note the task's worker and pid as `tests.support.fleet.working` does; 0 also when there was nothing to do."""
+    """Record the task's worker and pid as `tests.support.fleet.recording_app` does; return 0 also without a task."""
     queues = open_queues(os.environ["TOWLINE_URL"])
     worker = os.environ["TOWLINE_WORKER"]
     queue = queues.queue(os.environ["TOWLINE_QUEUE"])

@@ -1,7 +1,7 @@
-"""Stories for the policy: a queue and its workers over some steps, whatever happens in them; each decision is told.
+"""Stories for the policy: a queue and its workers over some steps with any events; every decision is returned.
 
-What a sample tells is consistent: tasks are leased in order by workers that are up, and each has one end. The fleet
-follows the decisions, or half of them, or not at all; workers die, starts fail, looks at the queue are missed.
+Samples are consistent: workers that are up lease tasks in order, and each lease ends once. The fleet follows the
+decisions fully, half or not at all; workers die, starts fail, samples are missed.
 """
 
 import math
@@ -23,8 +23,7 @@ from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.sharing import SharingPool, helper
 from queue_core.stats import positions_of
-from tests.support.fleet.decisions import learn_and_decide
-from tests.support.fleet.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample
+from tests.support.fleet.fleet_builders import NOW, AnExit, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 
 RETRY_SECONDS: Final = 10.0
 AHEAD_SECONDS: Final = 60.0
@@ -35,7 +34,7 @@ Follow = Literal["all", "half", "nothing"]
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class OtherPool:
     """Another pool that takes the same tasks."""
 
     idle: int
@@ -45,8 +44,8 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class Step:
-    """What happens until the next decision, in turns of the pool's; `old_slos`: tasks come that have waited so long."""
+class StoryStep:
+    """Events until the next decision, in the pool's turns; `old_slos`: tasks arrive that have waited so long."""
 
     turns: float
     arrivals: int
@@ -59,23 +58,23 @@ class Step:
     is_queue_paused: bool
     bounds: tuple[int, int] | None
     conditions: Conditions
-    elsewhere: Elsewhere | None
+    elsewhere: OtherPool | None
     failed_starts: int
     lost: int
 
 
 @dataclass(frozen=True)
-class Story:
-    """A pool, and what happens."""
+class PolicyStory:
+    """A pool and the events it meets."""
 
     spec: PoolSpec
     startup_seconds: float
-    steps: Sequence[Step]
+    steps: Sequence[StoryStep]
 
 
 @dataclass(frozen=True)
-class Moment:
-    """One decision, and what it was made from. `oldest_seconds` is of the queue when it was looked at."""
+class StoryDecision:
+    """One decision and its inputs. `oldest_seconds` is of the queue when it was sampled."""
 
     sample: QueueSample
     fleet: Fleet
@@ -90,26 +89,26 @@ class Moment:
 
     @property
     def is_late(self) -> bool:
-        """Whether a task has waited longer than the slo that could be leased, by a pool that is not shut."""
+        """Whether a leasable task has waited longer than the slo, in a pool that is not shut."""
         if self.sample.paused or not self.spec.workers.max:
             return False
         return self.oldest_seconds > self.spec.slo + 1e-6
 
     @property
     def tasks(self) -> int:
-        """Those that wait, and those that workers hold that stay."""
+        """The number of waiting tasks, and of those held by workers that stay."""
         staying = {worker.worker for worker in self.fleet.alive}
         return self.sample.ready + sum(lease.worker in staying for lease in self.sample.running)
 
     @property
     def elsewhere(self) -> int:
-        """Workers that other pools stand for."""
+        """The number of workers that other pools contribute."""
         slots = math.fsum(one.slots for one in self.conditions.helpers)
         return math.floor(slots / self.spec.concurrency + 1e-9)
 
     @property
     def slot_each(self) -> int:
-        """Workers with a slot for each task, less those of other pools."""
+        """The number of workers with a slot for each task, less those of other pools."""
         return math.ceil(self.tasks / self.spec.concurrency) - self.elsewhere
 
 
@@ -124,10 +123,10 @@ class _Lease:
 
 
 @dataclass
-class _Scene:
-    """The queue and the fleet as they are. Tasks are pairs: since when each is ready, and how often it was leased."""
+class _World:
+    """The queue and the fleet. Tasks are pairs: since when each is ready, and how often it was leased."""
 
-    story: Story
+    story: PolicyStory
     now: float = NOW
     worked_at: float = NOW
     oldest_since: float = NOW
@@ -141,7 +140,7 @@ class _Scene:
     state: PolicyState = field(default_factory=PolicyState)
     sample: QueueSample = field(default_factory=a_sample)
 
-    def step(self, step: Step) -> Moment:
+    def step(self, step: StoryStep) -> StoryDecision:
         spec = self.story.spec if step.bounds is None else self.story.spec.bounded(*step.bounds)
         self.now += step.turns * spec.turn_seconds
         now = Monotonic(self.now)
@@ -155,11 +154,13 @@ class _Scene:
         todo = plan_actions(decision, fleet=fleet, spec=spec, now=now, conditions=conditions)
         self._follow(todo, step.follow, spec)
         oldest_seconds = self.now - self.oldest_since if self.sample.ready else 0.0
-        return Moment(self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds)
+        return StoryDecision(
+            self.sample, fleet, spec, conditions, now, before, decision, self.state, todo, oldest_seconds
+        )
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
-    def _look(self, step: Step, spec: PoolSpec) -> None:
+    def _look(self, step: StoryStep, spec: PoolSpec) -> None:
         self._lose(step)
         self._arrive(step, spec)
         finished = [] if step.is_queue_paused else self._work(step, spec)
@@ -174,7 +175,7 @@ class _Scene:
             if worker.worker not in held:
                 self._exit(worker.worker, code=0)
 
-    def _arrive(self, step: Step, spec: PoolSpec) -> None:
+    def _arrive(self, step: StoryStep, spec: PoolSpec) -> None:
         due = [task for task in self.delayed if task[0] <= self.now]
         self.delayed = [task for task in self.delayed if task[0] > self.now]
         self.delayed += [(self.now + AHEAD_SECONDS * n / step.delayed, 0) for n in range(1, step.delayed + 1)]
@@ -182,8 +183,8 @@ class _Scene:
         self.ready = sorted([*self.ready, *due, *[(since, 0)] * step.arrivals])
         self.arrivals += len(due) + step.arrivals
 
-    def _work(self, step: Step, spec: PoolSpec) -> list[LeaseSample]:
-        """Who is up and stays leases in order, for as long as anything waits."""
+    def _work(self, step: StoryStep, spec: PoolSpec) -> list[LeaseSample]:
+        """Let workers that are up and stay lease in order while anything waits."""
         finished = self._ended(step)
         busy = {worker.worker: 0 for worker in self.fleet.workers.values()}
         for lease in self.leases:
@@ -205,7 +206,7 @@ class _Scene:
                 finished += self._ended(step)
         return finished
 
-    def _ended(self, step: Step) -> list[LeaseSample]:
+    def _ended(self, step: StoryStep) -> list[LeaseSample]:
         over = [lease for lease in self.leases if lease.ends_at <= self.now]
         if not over:
             return []
@@ -224,7 +225,7 @@ class _Scene:
         ago = self.now - lease.ends_at
         return LeaseSample(lease.worker, held, waited, outcome, lease.number, ago, lease.at_a_time)
 
-    def _sample(self, step: Step, finished: Sequence[LeaseSample]) -> QueueSample:
+    def _sample(self, step: StoryStep, finished: Sequence[LeaseSample]) -> QueueSample:
         soon = sorted(due for due, number in self.delayed if not number)
         up = [w for w in self.fleet.workers.values() if self.now - w.spawned_at >= self.story.startup_seconds]
         return QueueSample(
@@ -274,7 +275,7 @@ class _Scene:
                 replaces=spawn.replaces,
             )
 
-    def _lose(self, step: Step) -> None:
+    def _lose(self, step: StoryStep) -> None:
         starting = [w.worker for w in self.fleet.workers.values() if w.state == "starting"]
         up = [w.worker for w in self.fleet.workers.values() if w.state != "starting"]
         for name in starting[: step.failed_starts]:
@@ -289,9 +290,9 @@ class _Scene:
         now = Monotonic(self.now)
         self.fleet, _ = exited(self.fleet, AnExit(name, now, code=code, signal=signal), now=now, held=len(held))
 
-    # -- what else bears on it ------------------------------------------------------------------------------------
+    # -- conditions ------------------------------------------------------------------------------------
 
-    def _conditions(self, step: Step, spec: PoolSpec) -> Conditions:
+    def _conditions(self, step: StoryStep, spec: PoolSpec) -> Conditions:
         if step.elsewhere is None:
             return step.conditions
         other = a_pool("other", tags=step.elsewhere.tags, slo=spec.slo)
@@ -306,9 +307,9 @@ class _Scene:
         return replace(step.conditions, helpers=(replace(found, held=step.elsewhere.busy),))
 
 
-def told(story: Story) -> Iterator[Moment]:
-    """Every decision of a story."""
-    scene = _Scene(story)
+def decisions_of(story: PolicyStory) -> Iterator[StoryDecision]:
+    """Return every decision of a story."""
+    scene = _World(story)
     for step in story.steps:
         yield scene.step(step)
 
@@ -365,7 +366,7 @@ _anything = {
         st.none(),
         st.none(),
         st.builds(
-            Elsewhere, st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.sampled_from([None, ("a", "b")])
+            OtherPool, st.integers(0, 3), st.integers(0, 3), st.integers(0, 2), st.sampled_from([None, ("a", "b")])
         ),
     ),
     "failed_starts": st.sampled_from([0, 0, 0, 0, 1, 3]),
@@ -384,13 +385,13 @@ _nothing_special = {
     "failed_starts": st.just(0),
     "lost": st.just(0),
 }
-wild_steps = st.builds(Step, **_anything)
-calm_steps = st.builds(Step, **{**_anything, **_nothing_special})
+wild_steps = st.builds(StoryStep, **_anything)
+calm_steps = st.builds(StoryStep, **{**_anything, **_nothing_special})
 
 stories = st.builds(
-    Story,
+    PolicyStory,
     specs,
     st.sampled_from([0.0, 0.5, 3.0, 40.0]),
     st.lists(st.one_of(calm_steps, calm_steps, calm_steps, wild_steps), min_size=12, max_size=50),
 )
-"""A pool is left alone for most of the time, so that it comes to be large, and to know something."""
+"""Steps leave the pool alone most of the time, so that it grows large and learns."""

@@ -1,4 +1,4 @@
-"""Runtimes held against their contract: how workers of each are made, looked at from outside, and left behind."""
+"""The runtimes' contract bench: how workers of each kind are made, observed from outside, and left behind."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime
 from orchestrator.runtimes.process import ProcessRuntime
-from tests.support.docker.engine import TEST_IMAGE, DockerEngine
+from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 
@@ -20,7 +20,7 @@ CLOCK = SystemMonotonicClock()
 
 
 def is_running(pid: int) -> bool:
-    """It is there, and no zombie."""
+    """Return whether the process exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def is_running(pid: int) -> bool:
 
 
 def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exit]:
-    """Wait for so many exits, and collect them."""
+    """Wait for `count` exits and return them."""
     collected: list[Exit] = []
 
     def enough() -> bool:
@@ -41,11 +41,11 @@ def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exi
     return collected
 
 
-class Kind(Protocol):
-    """How workers of one runtime are made, and found on this host."""
+class RuntimeKind(Protocol):
+    """How workers of one runtime are made and found on this host."""
 
     is_marked_outside: bool
-    """A worker's marks are not in the worker itself: it can't hide them."""
+    """Whether a worker's marks are kept outside it, where it can't hide them."""
 
     def make(self, state_dir: Path) -> Runtime: ...
     def settings(self, tmp_path: Path) -> dict[str, object]: ...
@@ -55,8 +55,8 @@ class Kind(Protocol):
     def is_gone(self, handle: WorkerHandle) -> bool: ...
 
 
-class Processes:
-    """Processes of this host."""
+class ProcessRuntimeKind:
+    """Workers that are processes of this host."""
 
     is_marked_outside = False
 
@@ -80,10 +80,10 @@ class Processes:
 
 
 @dataclass
-class Containers:
-    """Containers of a private engine, which see the test's folder at its place."""
+class ContainerRuntimeKind:
+    """Workers in containers of a private engine, which see the test's folder at its path."""
 
-    engine: DockerEngine
+    engine: PrivateDockerEngine
     pids: dict[str, int] = field(default_factory=dict)
     is_marked_outside = True
 
@@ -94,7 +94,7 @@ class Containers:
         return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
 
     def pid_of(self, handle: WorkerHandle) -> int:
-        """The worker's own process: the one that the engine's init, the first of a container, started first."""
+        """Return the worker's own process: the first one started by the container's init."""
         container = _container(handle)
         if container not in self.pids:
             eventually(lambda: not self.has_died(handle))
@@ -106,7 +106,7 @@ class Containers:
         return eventually(lambda: _inner(_container(handle)).get(told))
 
     def has_died(self, handle: WorkerHandle) -> bool:
-        """The engine is told by the kernel, a moment later."""
+        """The kernel notifies the engine a moment later."""
         with self.engine.client() as client:
             return not client.inspect_container(_container(handle))["State"]["Running"]
 
@@ -121,7 +121,7 @@ def _container(handle: WorkerHandle) -> str:
 
 
 def _inner(container: str) -> dict[int, int]:
-    """Pids on this host of a container's processes, by the number that each has inside."""
+    """Return the host's pids of a container's processes, by their pid inside."""
     found = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdecimal():
@@ -138,10 +138,10 @@ def _inner(container: str) -> dict[int, int]:
 
 
 @dataclass
-class Bench:
-    """One state directory and the runtime under test; `reopened` is what a restarted supervisor would make."""
+class RuntimeBench:
+    """One state directory and the runtime under test; `reopen` acts as a restarted supervisor."""
 
-    kind: Kind
+    kind: RuntimeKind
     tmp_path: Path
     state_dir: Path
     runtime: Runtime
@@ -162,33 +162,33 @@ class Bench:
         return self.runtime.spawn(request, now=CLOCK.monotonic())
 
     def exits(self, count: int = 1) -> list[Exit]:
-        """Wait for so many exits, and collect them."""
+        """Wait for `count` exits and return them."""
         return exits_of(self.runtime, count)
 
     def output(self, handle: WorkerHandle) -> str:
-        """What it wrote; nothing where it has written nothing yet."""
+        """Return what the worker wrote so far."""
         log = self.state_dir / "workers" / f"{handle.worker}.log"
         return log.read_text() if log.exists() else ""
 
     def reopen(self) -> None:
-        """Drop the runtime as a supervisor that ends does, and make another over the same state."""
+        """Close the runtime like a supervisor that ends, and make another over the same state."""
         self.runtime.close()
         self.runtime = self.kind.make(self.state_dir)
 
     def pid_of(self, handle: WorkerHandle) -> int:
-        """The worker's process, as this host calls it."""
+        """Return the worker's pid on this host."""
         return self.kind.pid_of(handle)
 
     def child_of(self, handle: WorkerHandle) -> int:
-        """The process that a worker said it started, as this host calls it."""
+        """Return the host's pid of the child process that a worker printed."""
         told = int(eventually(lambda: self.output(handle).removeprefix("child ").strip()))
         return self.kind.child_pid(handle, told)
 
 
 @contextmanager
-def runtime_bench(kind: Kind, folder: Path) -> Iterator[Bench]:
-    """A bench whose state is in this folder; its workers have ended when it is left."""
-    bench = Bench(kind, folder, folder, kind.make(folder))
+def runtime_bench(kind: RuntimeKind, folder: Path) -> Iterator[RuntimeBench]:
+    """Open a bench whose state is in this folder; its workers have ended at the end."""
+    bench = RuntimeBench(kind, folder, folder, kind.make(folder))
     yield bench
     bench.runtime.adopt(now=CLOCK.monotonic())
     for worker in bench.runtime.usage():

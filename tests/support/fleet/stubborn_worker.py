@@ -1,4 +1,4 @@
-"""A worker of any kind: `python -m tests.support.fleet.stubborn_worker`. Asks on for leases when it is refused any."""
+"""A worker that keeps requesting leases when it is refused: `python -m tests.support.fleet.stubborn_worker`."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from queue_core.connect import open_queues
 from queue_core.errors import WorkerRetiredError
 from queue_core.task import Lease
 from queue_core.worker.context import Task
-from tests.support.fleet.working import work
+from tests.support.fleet.recording_app import work
 
 queues = open_queues(os.environ["TOWLINE_URL"])
 queue = queues.queue(os.environ["TOWLINE_QUEUE"])

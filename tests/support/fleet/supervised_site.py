@@ -1,4 +1,4 @@
-"""A state directory, a store on disk, and the supervisor processes that are started over them."""
+"""A state directory, a store on disk, and the supervisor processes started over them."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ from tests.support.eventually import eventually
 REPOSITORY: Final = Path(__file__).parents[3]
 POOL: Final = {
     "queue": "thumbs",
-    "app": "tests.support.fleet.working:app",
+    "app": "tests.support.fleet.recording_app:app",
     "slo": "5s",
     "workers": {"max": 2},
     "grace": "5s",
@@ -28,8 +28,8 @@ POOL: Final = {
 
 
 @dataclass
-class Site:
-    """One state directory, one store, and the supervisor processes that were started over them."""
+class SupervisedSite:
+    """One state directory, one store, and their supervisor processes."""
 
     folder: Path
     queues: Queues
@@ -45,7 +45,7 @@ class Site:
         return self.folder / "settings.json"
 
     def write(self, *, orphan_grace: str = "60s", **pools: dict[str, object]) -> None:
-        """Write the settings file, in one step as an editor does."""
+        """Write the settings file atomically, as an editor does."""
         draft = self.folder / "draft.json"
         store = f"sqlite:///{self.folder}/towline.db"
         draft.write_text(
@@ -56,10 +56,10 @@ class Site:
         draft.replace(self.settings)
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start a supervisor; it supervises when this returns."""
+        """Start a supervisor and wait until it leads."""
         with (self.folder / "supervisor.log").open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.fleet.supervised", str(self.settings)],
+                [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(self.settings)],
                 cwd=REPOSITORY,
                 stdout=output,
                 stderr=output,
@@ -72,19 +72,19 @@ class Site:
     def shown(self) -> dict[str, object]:
         return self.files.read_snapshot() or {}
 
-    def told(self, event: str) -> list[dict[str, object]]:
-        """What the supervisors logged of one event."""
+    def logged(self, event: str) -> list[dict[str, object]]:
+        """Return the supervisors' log entries of one event."""
         lines = (self.folder / "supervisor.log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         return [entry for entry in logged if entry["event"] == event]
 
     def workers(self) -> dict[str, int]:
-        """Living workers and their pids, as the kernel has them."""
+        """Return living workers with their pids, according to the kernel."""
         found = procfs.worker_processes(str(self.files.path))
         return {process.worker: process.pid for process in found if process.leads}
 
     def notes(self) -> list[list[str]]:
-        """What the handlers noted: worker, pid, time, number of the lease."""
+        """Return the handlers' records: worker, pid, time, lease number."""
         notes = self.folder / "notes"
         return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
 
@@ -101,11 +101,11 @@ class Site:
 
 
 @contextmanager
-def a_site(folder: Path) -> Iterator[Site]:
-    """A site in an empty folder; on leaving it nothing of it lives on."""
+def a_site(folder: Path) -> Iterator[SupervisedSite]:
+    """Open a site in an empty folder; nothing of it runs at the end."""
     queues = open_queues(f"sqlite:///{folder}/towline.db")
     queues.put_queue(QueueSpec("thumbs", lease_seconds=120))
-    site = Site(folder, queues, queues.queue("thumbs"))
+    site = SupervisedSite(folder, queues, queues.queue("thumbs"))
     try:
         yield site
     finally:

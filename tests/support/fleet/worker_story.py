@@ -1,4 +1,4 @@
-"""A worker process and its queue, for stories: what it is told, what its handlers note, what it logs."""
+"""A worker process and its queue, for stories about its environment, its handlers' records and its log."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from queue_core.task import NewTask, QueueSpec
 ROOT = Path(__file__).parents[3]
 
 
-class Story:
+class WorkerStory:
     """A store on disk with queue "thumbs", a worker of it, and what both have written."""
 
     def __init__(self, directory: Path, url: str, queues: LocalQueues) -> None:
@@ -26,27 +26,27 @@ class Story:
         self.queue: LocalQueue = queues.queue("thumbs")
 
     def add(self, verb: str) -> str:
-        """A task for `tests.support.fleet.working`."""
+        """Add a task for `tests.support.fleet.recording_app`."""
         return self.queue.add([NewTask(f"{verb} {self.notes}".encode())])[0].name
 
     def let_go(self) -> None:
-        """Let the task finish that is on hold."""
+        """Let the held task finish."""
         Path(f"{self.notes}.go").touch()
 
     def starts(self) -> list[str]:
-        """One line per handler call."""
+        """Return one line per handler call."""
         return self.notes.read_text().splitlines() if self.notes.exists() else []
 
     def logged(self, event: str) -> list[dict[str, object]]:
-        """What the worker has logged of an event."""
+        """Return the worker's log entries of an event."""
         lines = (json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{"))
         return [line for line in lines if line["event"] == event]
 
     @contextmanager
     def worker(self, **environment: object) -> Iterator[subprocess.Popen[bytes]]:
-        """A running worker process; ended with the block, whatever became of it."""
+        """Run a worker process, ended with the block."""
         told = {
-            "TOWLINE_APP": "tests.support.fleet.working:app",
+            "TOWLINE_APP": "tests.support.fleet.recording_app:app",
             "TOWLINE_WORKER": "w-1",
             "TOWLINE_URL": self.url,
             "TOWLINE_QUEUE": "thumbs",
@@ -68,10 +68,10 @@ class Story:
 
 
 @contextmanager
-def worker_story(tmp_path: Path) -> Iterator[Story]:
-    """A story in this folder."""
+def worker_story(tmp_path: Path) -> Iterator[WorkerStory]:
+    """Open a story in this folder."""
     url = f"sqlite:///{tmp_path}/queue.db"
     queues = open_queues(url, durability="relaxed")
     queues.put_queue(QueueSpec("thumbs", lease_seconds=30.0, max_lease_seconds=3600.0))
-    yield Story(tmp_path, url, queues)
+    yield WorkerStory(tmp_path, url, queues)
     queues.close()

@@ -1,4 +1,4 @@
-"""Workers for tests: a runner in a thread over a memory store, handlers of both kinds, queues that fail on demand."""
+"""Workers in threads over a memory store, handlers of both kinds, and queues that fail on demand."""
 
 import asyncio
 import threading
@@ -24,14 +24,14 @@ both_kinds = pytest.mark.parametrize("kind", ["plain", "async"])
 
 
 def memory_queues(**settings: object) -> tuple[LocalQueues, LocalQueue]:
-    """All queues of a fresh memory store, and its queue "q", set as told; a failed task is back at once."""
+    """Return the queues of a new memory store with queue "q"; a failed task is ready again at once."""
     queues = LocalQueues(QueueService(MemoryStore()))
     queues.put_queue(QueueSpec("q", **{"retry_min_seconds": 0.0, "retry_max_seconds": 0.0, **settings}))
     return queues, queues.queue("q")
 
 
 def plain_or_async(kind: str, function: Callable[[Task], object]) -> Callable[[Task], object]:
-    """The function as a plain handler, or as an async one."""
+    """Return the function as a plain or as an async handler."""
     if kind == "plain":
         return function
 
@@ -43,7 +43,7 @@ def plain_or_async(kind: str, function: Callable[[Task], object]) -> Callable[[T
 
 
 class FaultyQueue:
-    """A queue whose verbs can be watched, and made to fail: `faults[verb]` is called first, and may raise or block."""
+    """A queue whose verbs can be watched and made to fail: `faults[verb]` is called first; it may raise or block."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -63,20 +63,20 @@ class FaultyQueue:
 
 
 def unavailable() -> None:
-    """A fault: nobody answers."""
+    """Raise as an unreachable store does."""
     raise StoreUnavailableError("no answer from the test's queue; try again")
 
 
 @dataclass
 class RunningWorker:
-    """A runner at work in a thread; `code` is its exit code once it has ended."""
+    """A running worker; `code` is its exit code once it has ended."""
 
     runner: Runner
     thread: threading.Thread
     code: int | None = None
 
     def wait(self) -> int:
-        """Its exit code, within 10 s."""
+        """Return its exit code, within 10 s."""
         self.thread.join(timeout=10)
         assert self.code is not None, "the worker did not end"
         return self.code
@@ -92,7 +92,7 @@ def running_worker(
     blocked_seconds: float = 60.0,
     **settings: object,
 ) -> Iterator[RunningWorker]:
-    """Run a worker of queue "q" in a thread; on leaving it is drained, and what runs is released."""
+    """Run a worker of queue "q" in a thread; at the end it is drained, and blocked calls are released."""
     chosen = WorkerSettings(**{"app": "tests:app", "worker": "w-1", "queue": "q", "wait_seconds": 0.05, **settings})
     runner = Runner(
         app,
@@ -106,7 +106,7 @@ def running_worker(
     def run() -> None:
         worker.code = runner.run()
 
-    others = set(threading.enumerate())  # of stores that tests before this one have not let go yet
+    others = set(threading.enumerate())  # threads of earlier tests' stores may still run
     worker = RunningWorker(runner, threading.Thread(target=run, daemon=True))
     worker.thread.start()
     try:

@@ -1,6 +1,6 @@
-"""Worlds at random for a pool: how work comes, how long it takes, what a start costs, how long work may wait.
+"""Random worlds for a pool: arrivals, service times, start-up cost, slo.
 
-A world is made from its number alone. It lasts 20 to 40 minutes and has some thousand tasks at most, so that it is
+A world depends only on its number. It lasts 20 to 40 minutes and has a few thousand tasks at most, so that it is
 simulated in less than a second.
 """
 
@@ -30,17 +30,17 @@ _LONGEST_SHARE: Final = 0.25
 _CORES: Final = 64
 
 Arrivals = Callable[[Random, float, float], list[float]]
-"""When tasks come: from a mean number of tasks per second, and for how many seconds."""
+"""Returns arrival times from a mean rate in tasks per second and a duration in seconds."""
 Services = Callable[[Random, float, Sequence[float], float], list[float]]
-"""How long each takes: from a mean in seconds, when it comes, and for how many seconds tasks come."""
+"""Returns service times from a mean in seconds, arrival times, and a duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomWorld:
-    """One world; `most` is the pool's upper bound, and `told` says in a line what it is."""
+    """One world; `most` is the pool's upper bound, `description` is one line."""
 
     number: int
-    told: str
+    description: str
     workload: Workload
     world: SimulatedWorld
     slo_seconds: float
@@ -48,8 +48,8 @@ class RandomWorld:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """How a pool did in a world beside its peers; costs are worker-seconds over those of hindsight."""
+class WorldResult:
+    """A pool's result in a world beside its peers'; costs are worker-seconds relative to hindsight."""
 
     world: RandomWorld
     pool: RunResult
@@ -58,29 +58,29 @@ class Judged:
 
     @property
     def best_late_share(self) -> float:
-        """Of the peer with the fewest late tasks."""
+        """The late share of the peer with the fewest late tasks."""
         return min(peer.late_share for peer in self.peers)
 
     @property
     def best_worst_over_slo(self) -> float:
-        """The longest wait in slos, of the peer where it is shortest."""
+        """The shortest worst wait of any peer, in slos."""
         return min(peer.worst_over_slo for peer in self.peers)
 
     @property
     def cost(self) -> float:
-        """Of the pool."""
+        """The pool's cost."""
         return self.pool.worker_seconds / self.hindsight_seconds
 
     @property
     def least_cost(self) -> float:
-        """Of the cheapest peer that is no later; of the least late one, where all are later."""
+        """The cost of the cheapest peer that is no later; of the least late one if all are later."""
         least_late = max(self.pool.late_share, self.best_late_share) + SAME_LATE
         no_later = [peer.worker_seconds for peer in self.peers if peer.late_share <= least_late]
         return min(no_later) / self.hindsight_seconds
 
     @property
     def regrets(self) -> tuple[str, ...]:
-        """In what the pool did far worse than a peer; nothing in a world in which it keeps its promise."""
+        """Describe where the pool did far worse than a peer; empty in a world where it keeps its promise."""
         found, pool = [], self.pool
         if pool.late_share > self.best_late_share + MORE_LATE:
             found.append(f"late {pool.late_share:.1%} (best {self.best_late_share:.1%})")
@@ -92,18 +92,18 @@ class Judged:
 
     @property
     def line(self) -> str:
-        """The world, the pool and its peers in a line: late %, worst wait in slos, cost."""
+        """Return the world, the pool and its peers in a line: late %, worst wait in slos, cost."""
         rows = " ".join(
             f"{run.scaler} {100 * run.late_share:.1f}/{run.worst_over_slo:.1f}/"
             f"{run.worker_seconds / self.hindsight_seconds:.2f}"
             for run in (self.pool, *self.peers)
         )
-        mark, told = ("!", " ! " + "; ".join(self.regrets)) if self.regrets else (" ", "")
-        return f"{mark} {self.world.number:4} {self.world.told} | {rows}{told}"
+        mark, regrets = ("!", " ! " + "; ".join(self.regrets)) if self.regrets else (" ", "")
+        return f"{mark} {self.world.number:4} {self.world.description} | {rows}{regrets}"
 
 
 def a_world(number: int) -> RandomWorld:
-    """The world of that number: drawn again until its tasks are neither few nor very many."""
+    """Return the world of that number, drawn again until its number of tasks is moderate."""
     rng = Random(number)
     while True:
         found = _drawn(rng, number)
@@ -111,14 +111,14 @@ def a_world(number: int) -> RandomWorld:
             return found
 
 
-def judged(world: RandomWorld) -> Judged:
-    """The world run by a pool that knows nothing beforehand, and by each of its peers."""
+def world_result(world: RandomWorld) -> WorldResult:
+    """Simulate a world with a pool that knows nothing beforehand, and with each of its peers."""
     spec = a_pool("towline", most=world.most, slo=world.slo_seconds)
-    told = rule_settings(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
-    scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, told) for name in PEERS))
+    settings = rule_settings(world.workload, slo_seconds=spec.slo, least=0, most=world.most, slots=1)
+    scalers = (PolicyScaler(spec, cores=world.world.cores), *(RuleScaler(name, settings) for name in PEERS))
     pool, *peers = (simulate(world.workload, world.world, scaler, slo_seconds=spec.slo) for scaler in scalers)
     yardstick = hindsight(world.workload, slo_seconds=spec.slo, startup_seconds=world.world.startup_seconds)
-    return Judged(world, pool, peers, yardstick.worker_seconds)
+    return WorldResult(world, pool, peers, yardstick.worker_seconds)
 
 
 def _drawn(rng: Random, number: int) -> RandomWorld | None:
@@ -136,15 +136,15 @@ def _drawn(rng: Random, number: int) -> RandomWorld | None:
     taken = _SERVICES[services](rng, service_seconds, ready_at, seconds)
     workload = workload_of(f"world {number}", list(zip(ready_at, taken, strict=True)))
     most = max(2, math.ceil(room * workload.work_seconds / seconds))
-    told = (
+    description = (
         f"{arrivals}/{services} slo {slo_seconds:.3g} start {startup_seconds:.3g} "
         f"service {workload.mean_service_seconds:.3g} tasks {workload.tasks} max {most}"
     )
-    return RandomWorld(number, told, workload, SimulatedWorld(startup_seconds, cores=_CORES), slo_seconds, most)
+    return RandomWorld(number, description, workload, SimulatedWorld(startup_seconds, cores=_CORES), slo_seconds, most)
 
 
 def _between(rng: Random, low: float, high: float) -> float:
-    """Every order of magnitude is as likely."""
+    """Draw a number with every order of magnitude equally likely."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
@@ -156,7 +156,7 @@ def _poisson(rng: Random, rate: float, seconds: float) -> list[float]:
 
 
 def _thinned(rng: Random, most: float, seconds: float, share: Callable[[float], float]) -> list[float]:
-    """At random, `most` a second at most; at each instant the given share of that."""
+    """Draw at most `most` arrivals a second at random, thinned by the given share at each instant."""
     at, found = 0.0, []
     while (at := at + rng.expovariate(most)) < seconds:
         if rng.random() < share(at):
@@ -165,7 +165,7 @@ def _thinned(rng: Random, most: float, seconds: float, share: Callable[[float], 
 
 
 def _bursts(rng: Random, rate: float, seconds: float) -> list[float]:
-    """Half of the tasks in a few bursts of a moment or of a minute, the others at random."""
+    """Put half of the tasks into a few bursts, of a moment or a minute; the others arrive at random."""
     count, width = rng.randint(2, 10), rng.choice((0.5, 10.0, 60.0))
     found = _poisson(rng, rate / 2, seconds)
     for _ in range(count):
@@ -181,7 +181,7 @@ def _square(rng: Random, rate: float, seconds: float) -> list[float]:
 
 
 def _batches(rng: Random, rate: float, seconds: float) -> list[float]:
-    """At even times, or at random ones, some tasks at once."""
+    """Add several tasks at once, at even or random times."""
     every, is_even = rng.choice((20.0, 90.0, 400.0)), rng.random() < 0.5
     size, at, found = rate * every, 0.0, []
     while (at := at + (every if is_even else rng.expovariate(1.0 / every))) < seconds:
@@ -195,7 +195,7 @@ def _ramp(rng: Random, rate: float, seconds: float) -> list[float]:
 
 
 def _on_off(rng: Random, rate: float, seconds: float) -> list[float]:
-    """Times of work and times of none, each of random length; the times without are longer."""
+    """Alternate busy and quiet periods of random length; the quiet ones are longer."""
     on_seconds, part = rng.choice((30.0, 150.0, 400.0)), rng.uniform(0.2, 0.5)
     found, at = [], rng.uniform(0.0, on_seconds)
     while at < seconds:
@@ -236,20 +236,20 @@ def _bimodal(rng: Random, mean: float, ready_at: Sequence[float], seconds: float
 
 
 def _phases(rng: Random, mean: float, ready_at: Sequence[float], seconds: float) -> list[float]:
-    """For some minutes of each quarter of an hour or so all tasks take many times as long."""
+    """In some minutes of each quarter of an hour all tasks take many times as long."""
     period, part, times = rng.uniform(300.0, 1_000.0), rng.uniform(0.15, 0.5), rng.choice((3.0, 10.0, 40.0))
     short = mean / (1.0 - part + part * times)
     return [short * rng.uniform(0.8, 1.2) * (times if at % period > (1.0 - part) * period else 1.0) for at in ready_at]
 
 
 def _heavy_tail(rng: Random, mean: float, ready_at: Sequence[float], seconds: float) -> list[float]:
-    """Pareto's law, up to fifty times the mean."""
+    """Follow Pareto's law, up to fifty times the mean."""
     shape = rng.uniform(1.3, 2.2)
     return [min(50.0 * mean, mean * (shape - 1.0) / shape * rng.paretovariate(shape)) for _ in ready_at]
 
 
 def _drift(rng: Random, mean: float, ready_at: Sequence[float], seconds: float) -> list[float]:
-    """In the end tasks take several times as long as at first, or as short."""
+    """Tasks take several times longer, or shorter, at the end than at first."""
     slope = rng.uniform(0.5, 1.5) * rng.choice((-1.0, 1.0))
     return [mean * math.exp(slope * (2.0 * at / seconds - 1.0)) * rng.uniform(0.8, 1.2) for at in ready_at]
 

@@ -1,4 +1,4 @@
-"""Calls of App Engine's task queue service, byte for byte, without Google's client."""
+"""Raw calls of App Engine's task queue service, without Google's client."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,42 +46,42 @@ def post(
     ticket: str = "any",
     headers: Sequence[tuple[str, str]] = HEADERS,
 ) -> Reply:
-    """The HTTP answer to a call whose payload is given as bytes."""
+    """Return the HTTP reply to a call whose payload is given as bytes."""
     call = ProtoRecord(service_name=service, method=method, request=payload, request_id=ticket)
     return server.ask("POST", "/rpc_http", encode(messages.REMOTE_REQUEST, call), headers=headers)
 
 
 def response(reply: Reply) -> ProtoRecord:
-    """The host's answer in it; every one comes with 200."""
+    """Return the API host's response in a reply; every reply has status 200."""
     assert (reply.status, reply.headers["content-type"]) == (200, "application/octet-stream")
     return decode(messages.REMOTE_RESPONSE, reply.body)
 
 
-def ask(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
-    """The host's answer to a call."""
+def call(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
+    """Return the API host's response to a call."""
     return response(post(server, method, encode(TAKES[method], record), ticket=ticket))
 
 
-def told(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
-    """The service's answer to a call that must succeed."""
-    return _answer(method, ask(server, method, record, ticket=ticket))
+def response_to(server: RunningServer, method: str, record: ProtoRecord, *, ticket: str = "any") -> ProtoRecord:
+    """Return the service's response to a call that must succeed."""
+    return _answer(method, call(server, method, record, ticket=ticket))
 
 
 def code_of(answer: ProtoRecord) -> int:
-    """The application error's code; 0 when there is none."""
+    """Return the application error's code; 0 when there is none."""
     assert "rpc_error" not in answer, answer
     error = answer.record("application_error")
     return 0 if error is None else error.integer("code")
 
 
 def rpc_code_of(answer: ProtoRecord) -> int | None:
-    """The API host's own error."""
+    """Return the API host's own error code."""
     error = answer.record("rpc_error")
     return None if error is None else error.integer("code")
 
 
 def bulk_add(server: RunningServer, adds: Sequence[ProtoRecord], *, ticket: str = "any") -> ProtoRecord:
-    """The host's answer to a BulkAdd."""
+    """Return the API host's response to a BulkAdd."""
     requests = [encode(messages.ADD_REQUEST, add) for add in adds]
     return response(
         post(server, "BulkAdd", encode(messages.BULK_ADD_REQUEST, {"add_request": requests}), ticket=ticket)
@@ -89,13 +89,13 @@ def bulk_add(server: RunningServer, adds: Sequence[ProtoRecord], *, ticket: str 
 
 
 def results(server: RunningServer, *adds: ProtoRecord) -> list[int]:
-    """The code of each task of a BulkAdd."""
+    """Return the code of each task of a BulkAdd."""
     answer = _answer("BulkAdd", bulk_add(server, adds))
     return [one.integer("result") for one in answer.all_records("taskresult")]
 
 
 def an_add(**changed: object) -> ProtoRecord:
-    """A request for one pull task; a field that is None is left out."""
+    """Return a request for one pull task; a field that is None is left out."""
     fields: dict[str, object] = {
         "queue_name": NAME,
         "task_name": b"",
@@ -107,13 +107,13 @@ def an_add(**changed: object) -> ProtoRecord:
 
 
 def a_lease(**changed: object) -> ProtoRecord:
-    """A request for a lease of any task."""
+    """Return a request for a lease of any task."""
     fields: dict[str, object] = {"queue_name": NAME, "lease_seconds": 60.0, "max_tasks": 100}
     return ProtoRecord(fields | changed)  # type: ignore[arg-type]
 
 
 def a_modification(task: ProtoRecord, seconds: float, **changed: object) -> ProtoRecord:
-    """A request to move the end of a leased task's lease to so many seconds from now."""
+    """Return a request that moves the end of a leased task's lease to `seconds` from now."""
     fields: dict[str, object] = {
         "queue_name": NAME,
         "task_name": task.octets("task_name"),
@@ -124,8 +124,8 @@ def a_modification(task: ProtoRecord, seconds: float, **changed: object) -> Prot
 
 
 def leased(server: RunningServer, **changed: object) -> list[ProtoRecord]:
-    """The tasks that a lease grants."""
-    return told(server, "QueryAndOwnTasks", a_lease(**changed)).all_records("task")
+    """Lease tasks and return them."""
+    return response_to(server, "QueryAndOwnTasks", a_lease(**changed)).all_records("task")
 
 
 def _answer(method: str, answer: ProtoRecord) -> ProtoRecord:

@@ -1,4 +1,4 @@
-"""The SDK for Python set to a server in this process, whose clock a test moves."""
+"""The SDK for Python set to a server in this process with a manual clock."""
 
 import datetime as dt
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from tests.support.stores.stores import opened
 QUEUE, LIMITED = "pull-queue", "limited"
 WEEK_SECONDS = 604_800
 AVAILABLE_SECONDS = 60.0
-"""The kit gives tasks a while to become available; the client's clock, which sets their eta, is not the test's."""
+"""Time for tasks to become available: their eta comes from the client's clock, not the test's."""
 Task = taskqueue.Task
 
 
 class InProcess:
-    """The SDK's way to a server in this process."""
+    """The SDK's transport to a server in this process."""
 
     THREADSAFE = False
 
@@ -45,23 +45,23 @@ class InProcess:
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """The client's queue, and the server's clock."""
+    """The client's queue and the server's clock."""
 
     queue: Any
     clock: ManualClock
 
     def add(self, *tasks: Any) -> list[Any]:
-        """Add, and wait until they are available."""
+        """Add tasks and wait until they are available."""
         added: list[Any] = self.queue.add(list(tasks))
         self.clock.advance(AVAILABLE_SECONDS)
         return added
 
     def pull(self, payload: bytes | str = b"mypayload", **more: Any) -> Any:
-        """A task to add."""
+        """Return a pull task to add."""
         return Task(payload=payload, method="PULL", **more)
 
     def eta(self, seconds: float) -> dt.datetime:
-        """So many seconds from the server's present."""
+        """Return the time `seconds` after the server's present."""
         return dt.datetime.fromtimestamp(after(self.clock.now(), seconds) / 1e6, dt.UTC)
 
     def lease(self, count: int = 1000, seconds: float = 60) -> list[Any]:
@@ -73,7 +73,7 @@ class Kit:
 
 @contextmanager
 def a_kit(store_name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kit]:
-    """A kit over a new store, to which the SDK of this process is set until the test's end."""
+    """Open a kit over a new store; the SDK of this process uses it until the test's end."""
     clock = ManualClock(SystemClock().now())
     with (
         opened(store_name, folder) as store,
@@ -87,5 +87,5 @@ def a_kit(store_name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def names(tasks: Sequence[Any]) -> list[str]:
-    """Of tasks, in their order."""
+    """Return the tasks' names in order."""
     return [task.name for task in tasks]

@@ -1,4 +1,4 @@
-"""Google's SDK for Python as the tests import it: its modules warn while they are compiled, which is not our matter."""
+"""Imports Google's SDK for Python for the tests, without the warnings its modules cause."""
 
 import warnings
 

@@ -19,7 +19,7 @@ Task = taskqueue.Task
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class AppEngineWorld:
     """A server, and App Engine's client set to it."""
 
     server: RunningServer
@@ -36,22 +36,22 @@ class World:
         return self.queue.add(Task(**({"payload": b"x", "method": "PULL"} | settings)))
 
     def leased(self) -> taskqueue.Task:
-        """A task that was added and leased."""
+        """Add and lease a task."""
         self.add()
         (task,) = self.queue.lease_tasks(60, 1)
         return task
 
 
 @contextmanager
-def connected(options: ServeOptions | None = None, ticket: str | None = None) -> Iterator[World]:
-    """A server, to which the client of this process is connected."""
+def connected(options: ServeOptions | None = None, ticket: str | None = None) -> Iterator[AppEngineWorld]:
+    """Run a server to which the client of this process is connected."""
     store = FailingStore()
     with a_server(store, options) as server:
         connect.connect_appengine(server.url, ticket=ticket)
-        yield World(server, store, taskqueue.Queue(QUEUE))
+        yield AppEngineWorld(server, store, taskqueue.Queue(QUEUE))
 
 
 def forget_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo, until the test's end, what the environment tells the client."""
+    """Remove the client's settings from the environment until the test's end."""
     for name in ("API_HOST", "API_PORT", "HTTP_X_APPENGINE_API_TICKET", "HTTP_HOST", "TOWLINE_WORKER"):
         monkeypatch.delenv(name, raising=False)

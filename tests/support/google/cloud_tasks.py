@@ -1,4 +1,4 @@
-"""Google's own Cloud Tasks clients, pointed at a server here, and the names they use."""
+"""Google's own Cloud Tasks clients, set to a server here, and the names they use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ PLACE = "projects/shop/locations/here"
 PARENT = f"{PLACE}/queues/{QUEUE}"
 MINUTE = timedelta(seconds=60)
 FAILED_PRECONDITION = {"rest": exceptions.BadRequest, "grpc": exceptions.FailedPrecondition}
-"""Over REST the client knows a failed precondition by its status alone, 400."""
+"""The client's exception for a failed precondition; over REST only its status, 400, identifies it."""
 BASIC, FULL = tasks_v2beta2.Task.View.BASIC, tasks_v2beta2.Task.View.FULL
 
 
@@ -38,7 +38,7 @@ BASIC, FULL = tasks_v2beta2.Task.View.BASIC, tasks_v2beta2.Task.View.FULL
 def a_cloud_tasks_server(
     store: Store, *, clock: Clock | None = None, options: ServeOptions | None = None
 ) -> Iterator[RunningServer]:
-    """A server of both wires over an open store, with the queue `work`; stopped at the end."""
+    """Run a REST and gRPC server over an open store, with the queue `work`."""
     QueueService(store).run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     wanted = options or ServeOptions()
     thread = ServerThread(store, replace(wanted, port=0, grpc=wanted.grpc or GrpcOptions()), clock=clock)
@@ -51,7 +51,7 @@ def a_cloud_tasks_server(
 
 @contextmanager
 def a_client(server: RunningServer, wire: Wire, *, secret: str = "") -> Iterator[tasks_v2beta2.CloudTasksClient]:
-    """The real client, over REST or gRPC, without TLS. With a `secret`: over REST (gRPC wants it call by call)."""
+    """Return the real client, over REST or gRPC, without TLS; with a `secret` over REST only."""
     if wire == "rest":
         credentials = Credentials(secret) if secret else AnonymousCredentials()
         with tasks_v2beta2.CloudTasksClient(
@@ -68,7 +68,7 @@ def a_client(server: RunningServer, wire: Wire, *, secret: str = "") -> Iterator
 
 @contextmanager
 def a_discovered_client(server: RunningServer) -> Iterator[Resource]:
-    """The client that google-api-python-client makes of its own document; its `queues()`."""
+    """Return the `queues()` of google-api-python-client, made from the server's own document."""
     http = google_auth_httplib2.AuthorizedHttp(AnonymousCredentials(), http=httplib2.Http(timeout=10))
     with build(
         "cloudtasks", "v2beta2", static_discovery=True, http=http, client_options={"api_endpoint": server.url}
@@ -77,7 +77,7 @@ def a_discovered_client(server: RunningServer) -> Iterator[Resource]:
 
 
 def empty(server: RunningServer, clock: ManualClock) -> None:
-    """Leave nothing in the store but the empty queue `work`, and begin a new second."""
+    """Empty the store but for the queue `work`, and begin a new second."""
 
     def step(turn: UnitOfWork) -> None:
         for spec in turn.transaction.queues():
@@ -89,8 +89,8 @@ def empty(server: RunningServer, clock: ManualClock) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """A client, the server it talks to, and the clock of both."""
+class CloudTasksBench:
+    """A client, its server, and the clock of both."""
 
     client: tasks_v2beta2.CloudTasksClient
     server: RunningServer

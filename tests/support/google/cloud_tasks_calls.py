@@ -1,4 +1,4 @@
-"""Calls of Cloud Tasks over REST as they are on the wire, without Google's client."""
+"""Raw Cloud Tasks calls over REST, without Google's client."""
 
 import json
 
@@ -8,10 +8,10 @@ from tests.support.servers import Reply, RunningServer
 TASKS = f"/v2beta2/{PARENT}/tasks"
 
 
-def ask(
+def call(
     server: RunningServer, method: str, path: str, body: object = None, *, secret: str = "", **headers: str
 ) -> Reply:
-    """The answer to one call; a `body` of bytes is sent as it is."""
+    """Return the reply to one call; a `body` of bytes is sent as it is."""
     sent = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
     given = [(name.replace("_", "-"), value) for name, value in {"content_type": "application/json", **headers}.items()]
     if secret:
@@ -20,7 +20,7 @@ def ask(
 
 
 def error_of(reply: Reply) -> tuple[int, str, str]:
-    """HTTP status, status in words and message, after a look at the whole shape."""
+    """Return HTTP status, status in words and message, after checking the error's whole shape."""
     error = reply.json()["error"]
     assert isinstance(error, dict)
     assert reply.headers["content-type"] == "application/json; charset=UTF-8"

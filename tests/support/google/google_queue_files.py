@@ -1,4 +1,4 @@
-"""Google's own readers of queue.yaml and queue.xml, asked the same questions as ours."""
+"""Google's own readers of queue.yaml and queue.xml, to compare with ours."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What Google's reader makes of a file, in the words of ours."""
+    """A file as Google's reader understands it, in our terms."""
 
     pull: tuple[tuple[str, int | None, tuple[str, ...], tuple[str, ...]], ...]
     push: tuple[str, ...]
@@ -27,7 +27,7 @@ class GoogleQueueFiles:
         self._xml_parser = xml_parser
 
     def yaml(self, text: str) -> Read | None:
-        """What it reads; None when it refuses the file."""
+        """Return what it reads; None when it refuses the file."""
         with quiet():
             try:
                 info = self._queueinfo.LoadSingleQueue(text)
@@ -36,7 +36,7 @@ class GoogleQueueFiles:
             return self._read(info)
 
     def yaml_of_xml(self, text: str) -> str | None:
-        """The queue.yaml that it makes of a queue.xml; None when it refuses the file."""
+        """Return the queue.yaml it makes from a queue.xml; None when it refuses the file."""
         with quiet():
             try:
                 return str(self._xml_parser.GetQueueYaml(None, text))
@@ -68,7 +68,7 @@ class GoogleQueueFiles:
 
 
 def google_queue_files() -> GoogleQueueFiles:
-    """Skips the test where appengine-python-standard is not installed."""
+    """Return the readers; skip the test where appengine-python-standard is not installed."""
     with quiet():
         queueinfo = pytest.importorskip("google.appengine.api.queueinfo", exc_type=ImportError)
         xml_parser = pytest.importorskip("google.appengine.tools.queue_xml_parser", exc_type=ImportError)
@@ -77,7 +77,7 @@ def google_queue_files() -> GoogleQueueFiles:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Its libraries warn of themselves, which the suite would take for a failure."""
+    """Silence warnings of its libraries, which would fail the suite."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,10 +1,10 @@
-"""Google's own client of the Task Queue REST API, and short ways to call it."""
+"""Google's own client of the Task Queue REST API, with short helpers."""
 
 import json
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any  # the client's classes are made at run time, and have no types
+from typing import Any  # the client's classes are made at run time and have no types
 
 import pytest
 from google.oauth2.credentials import Credentials
@@ -20,7 +20,7 @@ HERE = {"project": "s~app", "taskqueue": QUEUE}
 
 @contextmanager
 def a_client(server: RunningServer, *, token: str | None = None) -> Iterator[Any]:
-    """The stock client; it takes the place of the API from the document."""
+    """Return the stock client; it reads the API's address from the document."""
     url = server.url + "/discovery/v1/apis/{api}/{apiVersion}/rest"
     credentials = None if token is None else Credentials(token=token)
     with build(

@@ -1,1 +1,1 @@
-"""Programs on App Engine's stock SDKs for Go and Java, what builds and runs them, and what they sent."""
+"""Programs on App Engine's stock SDKs for Go and Java, how they are built and run, and recordings of their calls."""

@@ -1,4 +1,4 @@
-"""Google's Java runtime and SDK, where the machine has them: from Google's package google-cloud-cli-app-engine-java."""
+"""Google's Java runtime and SDK, if installed, from Google's package google-cloud-cli-app-engine-java."""
 
 import os
 import re
@@ -32,7 +32,7 @@ Client: TypeAlias = Literal["jdk", "jetty"]
 
 
 def application(folder: Path) -> Path:
-    """The application, compiled and laid out as the runtime wants it; skips where Java or the SDK is absent."""
+    """Compile the application and lay it out for the runtime; skip where Java or the SDK is absent."""
     javac = shutil.which("javac", path=f"{os.environ.get('PATH', '')}:/usr/bin")
     if javac is None or not API.is_file() or not (RUNTIME / "runtime-main.jar").is_file():
         pytest.skip("a JDK or google-cloud-cli-app-engine-java is absent: its recorded requests stand for it")
@@ -58,12 +58,12 @@ def application(folder: Path) -> Path:
 
 @contextmanager
 def running(war: Path, *, api: str, folder: Path, client: Client) -> Iterator[str]:
-    """The application in Google's runtime, and its address.
+    """Run the application in Google's runtime and yield its address.
 
     Args:
-        api: host:port of the API, which the environment tells.
+        api: host:port of the API, for the environment.
         folder: for its log.
-        client: what the runtime speaks to the API with.
+        client: the HTTP client that the runtime uses for the API.
     """
     environment = sdk_environment(
         PORT="0", GAE_PARTITION="dev", LOCAL_API_HOSTPORT=api, GAE_APPLICATION="story", GAE_SERVICE="default"
@@ -98,13 +98,13 @@ def _port(process: "subprocess.Popen[bytes]", log: Path) -> int | None:
 
 
 def version(folder: Path) -> str | None:
-    """The SDK's, as its runtime told in its log."""
+    """Return the SDK's version from the runtime's log."""
     found = re.search(r"runtime jars built on .*, version ([0-9.]+)", (folder / LOG).read_text())
     return found[1] if found else None
 
 
-def ask(url: str, *, ticket: str = TICKET) -> str:
-    """What the application answers, asked with a ticket as App Engine's front end adds it."""
+def call(url: str, *, ticket: str = TICKET) -> str:
+    """Return the application's reply to a request with a ticket, as App Engine's front end adds it."""
     request = urllib.request.Request(url, headers={"X-AppEngine-API-Ticket": ticket})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:

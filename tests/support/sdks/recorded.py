@@ -1,4 +1,4 @@
-"""What an SDK sent, and how it was answered: kept in a text file, read by Google's classes, compared, sent again."""
+"""Recorded calls of an SDK in a text file: read by Google's classes, compared, sent again."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,14 @@ Told: TypeAlias = "Mapping[str, Told] | Sequence[Told] | str | bytes | int | flo
 
 JAVA = ROOT / "tests" / "support" / "sdks" / "java" / "recorded.txt"
 PRESENT_AFTER = Instant(1_500_000_000_000_000)
-"""Etas after it are of the time of the recording; those before it were chosen."""
+"""Etas after this are relative to the recording's time; earlier ones were chosen."""
 _ETAS = frozenset({"eta_usec", "updated_eta_usec", "oldest_eta_usec"})
 _CHOSEN = re.compile(rb"_[0-9]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Bodies of one request to `/rpc_http` and of its answer."""
+class RecordedCall:
+    """The bodies of one request to `/rpc_http` and of its reply."""
 
     request: bytes
     answer: bytes
@@ -34,12 +34,12 @@ class Call:
         return str(_remote(self.request).method)
 
     @property
-    def asked(self) -> Message:
+    def service_request(self) -> Message:
         """The service's own request."""
         return _parsed(f"TaskQueue{self.method}Request", _remote(self.request).request)
 
     @property
-    def told(self) -> Message:
+    def service_response(self) -> Message:
         """The service's own response; the API host's when it is an error."""
         answer = remote_pb2.Response()
         answer.ParseFromString(self.answer)
@@ -64,23 +64,23 @@ def _parsed(name: str, data: bytes) -> Message:
 # -- the file ---------------------------------------------------------------------------------------------------------
 
 
-def read(path: Path) -> list[Call]:
-    """The calls in a file: `>` before a request in hexadecimal, `<` before its answer, `#` before what they say."""
+def read(path: Path) -> list[RecordedCall]:
+    """Return the calls in a file: `>` marks a request in hexadecimal, `<` its reply, `#` their fields."""
     requests, answers = (
         [bytes.fromhex(line[2:]) for line in path.read_text().splitlines() if line.startswith(mark)] for mark in "><"
     )
-    return [Call(request, answer) for request, answer in zip(requests, answers, strict=True)]
+    return [RecordedCall(request, answer) for request, answer in zip(requests, answers, strict=True)]
 
 
 def written(exchanges: Sequence[Exchange], *, title: str) -> str:
-    """The file of these exchanges, every field of theirs told in comments."""
+    """Return the file of these exchanges, with every field in comments."""
     lines = [f"# {title}"]
     for exchange in exchanges:
-        call = Call(exchange.request, exchange.answer)
+        call = RecordedCall(exchange.request, exchange.answer)
         outer = _remote(call.request)
         outer.ClearField("request")
         lines.append("")
-        for message, mark in ((outer, ">"), (call.asked, ">"), (call.told, "<")):
+        for message, mark in ((outer, ">"), (call.service_request, ">"), (call.service_response, "<")):
             lines += [f"# {mark} {line}" for line in str(message).splitlines()]
         lines += [f"> {call.request.hex()}", f"< {call.answer.hex()}"]
     return "\n".join([*lines, ""])
@@ -89,14 +89,14 @@ def written(exchanges: Sequence[Exchange], *, title: str) -> str:
 # -- what is the same in every run ------------------------------------------------------------------------------------
 
 
-def told(message: Message) -> Told:
-    """A message's fields; what differs from run to run, and what an error says in words, is left out."""
-    return {field.name: _told(field.name, value) for field, value in message.ListFields()}
+def fields_of(message: Message) -> Told:
+    """Return a message's fields without those that differ between runs and without error texts."""
+    return {field.name: _field_lines(field.name, value) for field, value in message.ListFields()}
 
 
-def _told(name: str, value: object) -> Told:
+def _field_lines(name: str, value: object) -> Told:
     if isinstance(value, Message):
-        return told(value)
+        return fields_of(value)
     if isinstance(value, bytes):
         return "a chosen name" if name.endswith("task_name") and _CHOSEN.fullmatch(value) else value
     if name == "detail":
@@ -106,14 +106,14 @@ def _told(name: str, value: object) -> Told:
     if isinstance(value, (str, int, float)):
         return value
     assert isinstance(value, Sequence) or hasattr(value, "__iter__")
-    return [_told(name, item) for item in value]
+    return [_field_lines(name, item) for item in value]
 
 
 # -- sent again -------------------------------------------------------------------------------------------------------
 
 
 def etas(message: Message) -> list[int]:
-    """Every eta in it that is of its own time, in the order of the fields."""
+    """Return every eta of the recording's own time, in the order of the fields."""
     found: list[int] = []
     for field, value in message.ListFields():
         if field.name in _ETAS:
@@ -126,7 +126,7 @@ def etas(message: Message) -> list[int]:
 
 
 def with_etas(request: bytes, instead: Mapping[int, int]) -> bytes:
-    """The same bytes, but for these etas, each of which takes as many bytes as the one it stands for."""
+    """Replace these etas in the bytes by others of the same encoded length."""
     for recorded, current in instead.items():
         old, new = _varint(recorded), _varint(current)
         assert len(old) == len(new)

@@ -1,4 +1,4 @@
-"""Stands between a client and the server, passes everything on, and keeps what was said."""
+"""A relay between a client and the server that records every exchange."""
 
 import socket
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from tests.support.sdks.serving import Served
+from tests.support.sdks.serving import SdkServer
 
 SECONDS = 30.0
 CHUNK_BYTES = 65536
@@ -14,7 +14,7 @@ CHUNK_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer, each its head and its body."""
+    """One request and its reply, each with head and body."""
 
     request_head: bytes
     request: bytes
@@ -23,8 +23,8 @@ class Exchange:
 
 
 @dataclass(slots=True)
-class Relay:
-    """Where clients connect, and what went through so far."""
+class RecordingRelay:
+    """The relay's address and the recorded exchanges."""
 
     host: str
     port: int
@@ -32,11 +32,11 @@ class Relay:
 
 
 @contextmanager
-def relaying(served: Served) -> Iterator[Relay]:
-    """Relay on a free port until the end; each connection in a thread of its own."""
+def relaying(served: SdkServer) -> Iterator[RecordingRelay]:
+    """Run a relay on a free port, with a thread per connection."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        relay = Relay("127.0.0.1", listener.getsockname()[1])
+        relay = RecordingRelay("127.0.0.1", listener.getsockname()[1])
         open_sockets: list[socket.socket] = []
         stack.callback(lambda: [_shut(one) for one in [listener, *open_sockets]])
 
@@ -55,7 +55,7 @@ def relaying(served: Served) -> Iterator[Relay]:
         yield relay
 
 
-def _pass_on(near: socket.socket, far: socket.socket, relay: Relay) -> None:
+def _pass_on(near: socket.socket, far: socket.socket, relay: RecordingRelay) -> None:
     with near, far:
         try:
             while True:
@@ -76,7 +76,7 @@ def _shut(one: socket.socket) -> None:
 
 
 def read_message(connection: socket.socket) -> tuple[bytes, bytes]:
-    """The head of the next message, its empty line included, and as much of a body as it announces.
+    """Return the head of the next message, with its empty line, and the body it announces.
 
     Raises `ConnectionError` at the end of the connection.
     """

@@ -1,6 +1,6 @@
-"""One private server's process: started, killed as by a power switch, started again on the same data, frozen, ended.
+"""The process of one private server: start, SIGKILL, restart on the same data, freeze, stop.
 
-Only processes started here, and their descendants, are ever signalled, each by pid.
+Only processes started here, and their descendants, are signalled, each by pid.
 """
 
 import contextlib
@@ -21,16 +21,16 @@ POLL_SECONDS = 0.01
 
 
 class EngineUnavailableError(Exception):
-    """A server cannot be had here; the message says which and why, fit for a skip."""
+    """A server can't be started here; the message says which and why, as a reason for skipping."""
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """How to start a server in its own directory, and how to tell that it answers.
+class EngineLaunch:
+    """How to start a server in its own directory, and how to check that it answers.
 
     Args:
-        user: whom root runs it as; None for ourselves.
-        stop_signal: what ends it in good order.
+        user: the user that root runs it as; None for ourselves.
+        stop_signal: the signal for a graceful stop.
         namespace: the network namespace to start it in; "" is ours.
     """
 
@@ -44,9 +44,9 @@ class Launch:
 
     @property
     def argv(self) -> list[str]:
-        """The command; who enters a namespace must be root, and becomes the user inside it.
+        """The command; root enters a namespace first and becomes the user inside it.
 
-        It dies with the thread that starts it, where that is the main one: a test run that is killed leaves nothing.
+        The server dies with the thread that starts it, if that is the main one: a killed test run leaves nothing.
         """
         become: list[str] = []
         if threading.current_thread() is threading.main_thread():
@@ -58,17 +58,17 @@ class Launch:
 
 
 class Engine:
-    """A private server: where it answers, and the process that is it. Used from one thread at a time.
+    """A private server: its addresses and its process. Use it from one thread at a time.
 
     Attributes:
-        url: what a program of this host would use: a Unix socket for PostgreSQL, else TCP.
-        tcp_url: over TCP, at an address and port that it keeps for life.
+        url: for programs of this host: a Unix socket for PostgreSQL, else TCP.
+        tcp_url: over TCP, at an address and port that never change.
         socket_url: over a Unix socket; empty where it has none.
         host, port: as in `tcp_url`.
     """
 
     def __init__(
-        self, launch: Launch, *, url: str = "", tcp_url: str, socket_url: str = "", host: str, port: int
+        self, launch: EngineLaunch, *, url: str = "", tcp_url: str, socket_url: str = "", host: str, port: int
     ) -> None:
         self.name = launch.name
         self.url = url or tcp_url
@@ -81,24 +81,24 @@ class Engine:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The process that was started last."""
+        """The process started last."""
         assert self._process is not None, f"{self.name} was started"
         return self._process
 
     @property
     def home(self) -> Path:
-        """Its directory: data, socket, and `server.log` with all it ever said."""
+        """Its directory: data, socket, and `server.log` with all its output."""
         return self._launch.home
 
     @property
     def store_url(self) -> str:
-        """Its Unix socket, as the URL of a store of ours has it: a way that no network fault cuts."""
+        """The URL of a store of ours on its Unix socket, which no network fault affects."""
         return self.socket_url.replace("unix://", "redis+unix://").replace("?db=", "?database=")
 
     def start(self, *, wait: bool = True) -> None:
-        """Start it on the data it has, and return when it accepts connections, or at once.
+        """Start it on its data and wait until it accepts connections, unless `wait` is false.
 
-        Raises `EngineUnavailableError` when it does not within 30 s.
+        Raises `EngineUnavailableError` after 30 s.
         """
         user = None if self._launch.namespace else self._launch.user
         with (self.home / "server.log").open("ab") as output:
@@ -108,7 +108,7 @@ class Engine:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C at our terminal must reach it through us, after its clients
+                start_new_session=True,  # a Ctrl-C at our terminal must not reach it before its clients
                 user=user.pw_uid if user else None,
                 group=user.pw_gid if user else None,
                 extra_groups=[] if user else None,
@@ -117,7 +117,7 @@ class Engine:
             self.await_ready()
 
     def await_ready(self) -> None:
-        """Return when it accepts connections. Raises `EngineUnavailableError` when it ended, or took 30 s."""
+        """Wait until it accepts connections. Raises `EngineUnavailableError` when it ended, or after 30 s."""
         deadline = time.monotonic() + START_SECONDS
         while not self._launch.ready():
             code = self.process.poll()
@@ -128,8 +128,8 @@ class Engine:
             time.sleep(POLL_SECONDS)
 
     def kill(self) -> None:
-        """SIGKILL it and all its processes at once, and return when they are gone; its data stays as it lies."""
-        self.process.send_signal(signal.SIGSTOP)  # else it may start one more that nobody knows of
+        """SIGKILL it and all its processes at once, and wait until they are gone; its data stays as it is."""
+        self.process.send_signal(signal.SIGSTOP)  # else it could start another process meanwhile
         family = self.family()
         for member in family:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -140,12 +140,12 @@ class Engine:
             time.sleep(POLL_SECONDS)
 
     def restart(self) -> None:
-        """`kill`, then `start`: the same data, the same address."""
+        """`kill`, then `start`: same data, same address."""
         self.kill()
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP: connections stay open, and nobody answers."""
+        """SIGSTOP: connections stay open but get no answer."""
         for member in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):
                 member.suspend()
@@ -157,7 +157,7 @@ class Engine:
                 member.resume()
 
     def stop(self) -> None:
-        """End it in good order, killing it when it takes longer than 10 s."""
+        """Stop it gracefully; kill it after 10 s."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -169,7 +169,7 @@ class Engine:
             self.kill()
 
     def family(self) -> list[psutil.Process]:
-        """The process and its descendants, the first of all before those it might start meanwhile."""
+        """Return the process and its descendants, the process first."""
         if self.process.poll() is not None:
             return []
         first = psutil.Process(self.process.pid)
@@ -177,7 +177,7 @@ class Engine:
 
 
 def _runs(member: psutil.Process) -> bool:
-    """Whether it still is; one that nobody has collected yet holds nothing any more."""
+    """Return whether the process still runs; a zombie holds nothing any more."""
     try:
         return member.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,6 +1,6 @@
 """Private servers for tests and benchmarks: on free ports or sockets, in their own directories, ended by pid.
 
-Never a service of the system: what runs on the machine already is neither used nor disturbed.
+Services already running on this machine are neither used nor disturbed.
 """
 
 import atexit
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.support.stores.engine_process import Engine, EngineUnavailableError, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
 
 __all__ = [
     "Engine",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 LOOPBACK = "127.0.0.1"
-LONGEST_SOCKET_PATH_BYTES = 107  # sun_path of Linux, without its closing zero
+LONGEST_SOCKET_PATH_BYTES = 107  # Linux's sun_path without its final NUL
 UNPRIVILEGED_USERS = ("postgres", "nobody")
 SPARE_BYTES = 4 << 30
 _OWNER = re.compile(r"-(\d+)-[^-]+$")
@@ -48,12 +48,12 @@ def redis(
     namespace: str = "",
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Engine]:
-    """Redis on a free port and a Unix socket; keeps nothing, or with `durable` syncs its log at every write.
+    """Run Redis on a free port and a Unix socket, without persistence; with `durable` it syncs its log at every write.
 
     Args:
         addresses: where it listens beside loopback; `tcp_url` names the first of them.
         namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
-        settings: go on its command line, after ours: `{"appendfsync": "everysec"}`.
+        settings: further command-line settings: `{"appendfsync": "everysec"}`.
 
     Raises `EngineUnavailableError` when there is no `redis-server` or it does not start.
     """
@@ -66,7 +66,7 @@ def redis(
     command += ["--appendonly", "yes", "--appendfsync", "always"] if durable else ["--appendonly", "no"]
     for name, value in (settings or {}).items():
         command += [f"--{name}", value]
-    launch = Launch(
+    launch = EngineLaunch(
         "redis", command, home, ready=lambda: _answers(socket_path, b"PING\r\n", b"+PONG"), namespace=namespace
     )
     host = addresses[0] if addresses else LOOPBACK
@@ -79,7 +79,7 @@ def redis(
 
 @contextmanager
 def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
-    """beanstalkd on a free loopback port, in memory; with `synced` it logs, and syncs the log at every write.
+    """Run beanstalkd on a free loopback port, in memory; with `synced` it syncs a log at every write.
 
     Raises `EngineUnavailableError` when there is no `beanstalkd` or it does not start.
     """
@@ -89,7 +89,7 @@ def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
     command = [program, "-l", LOOPBACK, "-p", str(port)]
     if synced:
         command += ["-b", str(home), "-f0"]
-    launch = Launch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
+    launch = EngineLaunch("beanstalkd", command, home, ready=lambda: _answers((LOOPBACK, port), b"stats\r\n", b"OK"))
     engine = Engine(launch, tcp_url=f"beanstalk://{LOOPBACK}:{port}", host=LOOPBACK, port=port)
     with _running(engine):
         yield engine
@@ -99,14 +99,14 @@ def beanstalkd(directory: Path, *, synced: bool = False) -> Iterator[Engine]:
 def postgresql(
     directory: Path, *, addresses: Sequence[str] = (), namespace: str = "", settings: Mapping[str, str] | None = None
 ) -> Iterator[Engine]:
-    """PostgreSQL as its package ships it (it syncs every commit), on a free port and a Unix socket, trusting its user.
+    """Run PostgreSQL with its package's defaults (it syncs every commit), on a free port and a Unix socket.
 
-    It refuses to run as root, so root hands it to an unprivileged user.
+    It trusts its user. It refuses to run as root, so root runs it as an unprivileged user.
 
     Args:
         addresses: where it listens beside loopback, trusting their /24; `tcp_url` names the first of them.
         namespace: the network namespace that it runs in (`tests.support.netns`); "" is ours.
-        settings: go on its command line: `{"synchronous_commit": "off"}`.
+        settings: command-line settings: `{"synchronous_commit": "off"}`.
 
     Raises `EngineUnavailableError` when its programs are absent or it does not start.
     """
@@ -126,7 +126,7 @@ def _a_cluster(
     namespace: str,
     settings: Mapping[str, str],
 ) -> Engine:
-    """A new PostgreSQL, ready to be started."""
+    """Return a new PostgreSQL that has not been started."""
     port = free_port()
     _socket_path(home / f".s.PGSQL.{port}", "postgresql")
     data = home / "data"
@@ -139,13 +139,13 @@ def _a_cluster(
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     is_ready = [str(programs / "pg_isready"), "-q", "-h", str(home), "-p", str(port), "-U", "towline", "-d", "postgres"]
-    launch = Launch(
+    launch = EngineLaunch(
         "postgresql",
         command,
         home,
         ready=lambda: subprocess.run(is_ready, check=False).returncode == 0,
         user=user,
-        stop_signal=signal.SIGINT,  # this is its fast shutdown; SIGTERM would wait for every client to leave
+        stop_signal=signal.SIGINT,  # the fast shutdown; SIGTERM would wait for every client to disconnect
         namespace=namespace,
     )
     host = addresses[0] if addresses else LOOPBACK
@@ -162,8 +162,10 @@ def _a_cluster(
 
 @contextmanager
 def memory_home(prefix: str) -> Iterator[Path]:
-    """A new directory, in memory where there is room; removed in the end, or by who comes after a process that was
-    killed."""
+    """Make a directory, in memory where there is room, and remove it at the end.
+
+    If the process is killed, the next one removes it.
+    """
     directory = memory_directory()
     if directory is not None:
         _remove_left_behind(directory)
@@ -175,10 +177,9 @@ def memory_home(prefix: str) -> Iterator[Path]:
 
 
 def memory_directory() -> Path | None:
-    """Where files cost no disk, if there is room; None where there is not.
+    """Return a memory file system with enough room; None where there is none.
 
-    A sync costs nothing there. What a killed process had written survives it there as on a disk; a power cut is not
-    to be tried.
+    A sync costs nothing there. A killed process's writes survive as on a disk; power cuts can't be tested there.
     """
     path = Path("/dev/shm")
     if not path.is_dir():
@@ -188,7 +189,7 @@ def memory_directory() -> Path | None:
 
 
 def _remove_left_behind(directory: Path) -> None:
-    """Remove the homes of processes that are no more: a machine's memory is used up by a few of them."""
+    """Remove the homes of dead processes: a few of them fill a machine's memory."""
     for home in directory.glob("towline-*"):
         owner = _OWNER.search(home.name)
         if owner is not None and not psutil.pid_exists(int(owner[1])):
@@ -196,7 +197,7 @@ def _remove_left_behind(directory: Path) -> None:
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -204,7 +205,7 @@ def free_port() -> int:
 
 
 def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -> None:
-    """The files of a new cluster: a copy of those that this process made first, which takes a tenth of the time."""
+    """Copy the files of this process's first cluster, which takes a tenth of initdb's time."""
     copied = subprocess.run(
         ["cp", "-a", str(_first_cluster(programs, user)), str(data)], capture_output=True, text=True, check=False
     )
@@ -214,9 +215,9 @@ def _init_database(programs: Path, data: Path, user: pwd.struct_passwd | None) -
 
 @lru_cache(maxsize=1)
 def _first_cluster(programs: Path, user: pwd.struct_passwd | None) -> Path:
-    """The files of a cluster that never runs, removed with this process.
+    """Return the files of a cluster that never runs, removed with this process.
 
-    Made without the syncs that only a machine's crash would need. Raises `EngineUnavailableError`.
+    Made without the syncs that only matter in a machine crash. Raises `EngineUnavailableError`.
     """
     kept = ExitStack()
     atexit.register(kept.close)
@@ -247,7 +248,7 @@ def _program(name: str, *, package: str) -> str:
 
 
 def _postgresql_programs() -> Path:
-    """Debian keeps the server's programs out of PATH, one directory a version: the newest is taken."""
+    """Return the newest version's directory: Debian keeps the server's programs out of PATH."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent
@@ -260,7 +261,7 @@ def _postgresql_programs() -> Path:
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Whom root runs PostgreSQL as; None when we are not root and need nobody else."""
+    """Return the user that root runs PostgreSQL as; None when we are not root."""
     if os.geteuid() != 0:
         return None
     for name in UNPRIVILEGED_USERS:
@@ -272,7 +273,7 @@ def _unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def _home(directory: Path, name: str) -> Path:
-    """A new directory for one server, ours."""
+    """Make a directory for one server."""
     number = sum(1 for _ in directory.glob(f"{name}-*"))
     home = directory / f"{name}-{number}"
     home.mkdir(mode=0o700)
@@ -281,9 +282,9 @@ def _home(directory: Path, name: str) -> Path:
 
 @contextmanager
 def _home_of(user: pwd.struct_passwd | None, directory: Path, name: str) -> Iterator[Path]:
-    """A new directory for one server that another user may have to reach; elsewhere, if the way there is closed to it.
+    """Make a directory for one server that another user can reach; elsewhere, if `directory` is closed to that user.
 
-    The way is not opened: pytest closes its folders again whenever it starts, also for those who use them already.
+    Parent folders are not opened: pytest closes its folders again whenever it starts, also for running servers.
     """
     if user is None:
         yield _home(directory, name)
@@ -314,7 +315,7 @@ def _socket_path(path: Path, name: str) -> Path:
 
 @contextmanager
 def _running(engine: Engine) -> Iterator[None]:
-    """Start, wait until it answers, and end it whatever happens; its output is kept beside its data."""
+    """Start it, wait until it answers, and always end it; its output is kept beside its data."""
     try:
         engine.start()
         yield

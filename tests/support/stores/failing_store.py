@@ -1,4 +1,4 @@
-"""A store that a test tells when to fail, and how."""
+"""A store that fails on demand."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +15,14 @@ class FailingStore(MemoryStore):
 
     @contextmanager
     def begin(self, unit: Unit = "transaction") -> Iterator[MemoryStore]:
-        """A write transaction, or the failure."""
+        """Begin a write transaction, or raise the failure."""
         self._fail()
         with super().begin(unit) as transaction:
             yield transaction
 
     @contextmanager
     def read(self) -> Iterator[MemoryStore]:
-        """A snapshot, or the failure."""
+        """Open a snapshot, or raise the failure."""
         self._fail()
         with super().read() as transaction:
             yield transaction

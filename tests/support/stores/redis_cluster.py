@@ -1,4 +1,4 @@
-"""A private Redis Cluster of a few nodes, and Sentinels that watch a primary: on free ports, ended by pid."""
+"""A private Redis Cluster, and Sentinels that watch a primary: on free ports, ended by pid."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -9,9 +9,9 @@ import redis
 from redis.exceptions import RedisError
 
 from tests.support.eventually import eventually
-from tests.support.stores.engine_process import Engine, Launch
+from tests.support.stores.engine_process import Engine, EngineLaunch
 from tests.support.stores.engines import free_port
-from tests.support.stores.redis_links import a_redis, operator
+from tests.support.stores.redis_clients import a_redis, operator
 
 SLOTS = 16384
 NODE_TIMEOUT_MILLISECONDS = 1000
@@ -19,14 +19,14 @@ NODE_TIMEOUT_MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Running nodes: the primaries by the slots they hold from the start, and any replicas of the first."""
+    """Running nodes: the primaries by their initial slots, and replicas of the first."""
 
     primaries: Sequence[Engine]
     replicas: Sequence[Engine]
 
     @property
     def url(self) -> str:
-        """Names every primary."""
+        """A URL that names every primary."""
         return "redis+cluster://" + ",".join(f"{node.host}:{node.port}" for node in self.primaries)
 
     def empty(self) -> None:
@@ -35,13 +35,13 @@ class Cluster:
             operator(node).flushall()
 
     def holder(self, slot: int) -> Engine:
-        """The primary that held a slot from the start."""
+        """Return the primary that held a slot at the start."""
         return self.primaries[slot * len(self.primaries) // SLOTS]
 
 
 @contextmanager
 def a_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0, durable: bool = False) -> Iterator[Cluster]:
-    """Start nodes, give each primary its share of the slots, and return when all agree that all is well.
+    """Start the nodes, distribute the slots, and wait until all nodes agree that the cluster is healthy.
 
     Skips, by name, where there is no Redis.
     """
@@ -62,7 +62,7 @@ def a_cluster(folder: Path, *, primaries: int = 3, replicas: int = 0, durable: b
 
 
 def _introduce(cluster: Cluster, ports: Sequence[int]) -> None:
-    """Hand out the slots, and let the nodes meet at their own ports."""
+    """Assign the slots and connect the nodes."""
     everybody = [*cluster.primaries, *cluster.replicas]
     for number, node in enumerate(cluster.primaries):
         first, last = number * SLOTS // len(cluster.primaries), (number + 1) * SLOTS // len(cluster.primaries) - 1
@@ -79,7 +79,7 @@ def _introduce(cluster: Cluster, ports: Sequence[int]) -> None:
 
 
 def is_well(node: Engine, nodes: int) -> bool:
-    """Whether a node knows as many others and finds every slot held."""
+    """Return whether a node knows that many others and every slot is served."""
     try:
         said = operator(node).execute_command("CLUSTER", "INFO")
     except RedisError:
@@ -89,7 +89,7 @@ def is_well(node: Engine, nodes: int) -> bool:
 
 
 def node_id(node: Engine) -> str:
-    """What the nodes call it."""
+    """Return the node's id."""
     said = operator(node).execute_command("CLUSTER", "MYID")
     return said.decode() if isinstance(said, bytes) else str(said)
 
@@ -101,7 +101,7 @@ def _fields(said: object) -> dict[str, str]:
 
 @contextmanager
 def sentinels_of(folder: Path, primary: Engine, *, name: str) -> Iterator[str]:
-    """One sentinel, whose word is enough, that watches a primary with a replica; the URL of what it watches."""
+    """Run one sentinel (quorum 1) that watches a primary with a replica; yield the URL of the watched primary."""
     port = free_port()
     home = folder / "sentinel"
     home.mkdir()
@@ -112,7 +112,7 @@ def sentinels_of(folder: Path, primary: Engine, *, name: str) -> Iterator[str]:
         f"sentinel down-after-milliseconds {name} {NODE_TIMEOUT_MILLISECONDS}\n"
         f"sentinel failover-timeout {name} 5000\n"
     )
-    launch = Launch(
+    launch = EngineLaunch(
         "sentinel", ["redis-server", str(settings), "--sentinel"], home, ready=lambda: bool(_answer_of(port, "PING"))
     )
     sentinel = Engine(launch, tcp_url=f"redis://127.0.0.1:{port}", host="127.0.0.1", port=port)

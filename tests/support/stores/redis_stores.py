@@ -1,4 +1,4 @@
-"""Redis stores for tests that look inside: every call sent twice, a queue on shards, an operator's raw commands."""
+"""Redis stores for tests of their internals: repeated calls, a sharded queue, raw commands."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,51 +22,51 @@ SPREAD = f"?spread={QUEUE}:{SHARDS}"
 
 
 def a_redis_store() -> RedisStore:
-    """An empty one, on the engine that the tests share."""
+    """Open an empty store on the engine that the tests share."""
     return RedisStore(new_url("redis"))
 
 
-def with_every_call_sent_twice(store: RedisStore) -> RedisStore:
-    """As if each answer were lost: every changing call is sent again, and must be answered the same.
+def with_repeated_calls(store: RedisStore) -> RedisStore:
+    """Send every changing call twice, as if each answer were lost: both must return the same.
 
-    Leases are told again while they live, so those of 0 s are not.
+    Leases are repeated only while they live, so those of 0 s are not.
     """
-    link = store._calls.link
-    send, numbers = link.call, count(1)
+    client = store._calls.client
+    send, numbers = client.call, count(1)
 
     def call(
-        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+        function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
     ) -> Answer:
-        numbered = once or ("twice", next(numbers))
-        first = send(function, keys, args, once=numbered)
-        again = send(function, keys, args, once=numbered)
+        numbered = call_id or ("twice", next(numbers))
+        first = send(function, keys, args, call_id=numbered)
+        again = send(function, keys, args, call_id=numbered)
         assert again == first or _ends_at_once(args), f"{function} was answered otherwise the second time"
         return first
 
-    link.call = call  # type: ignore[method-assign]
+    client.call = call  # type: ignore[method-assign]
     return store
 
 
 def _ends_at_once(args: Sequence[Cell]) -> bool:
-    """Whether a call asks for leases of 0 s."""
+    """Return whether a call requests leases of 0 s."""
     requests = [cell for cell in args if isinstance(cell, bytes) and len(cell) == REQUEST.size]
     return any(REQUEST.unpack(request)[1] == 0 for request in requests)
 
 
 def operator_of(store: Store) -> "redis.Redis[bytes]":
-    """What an operator types, on the same database."""
+    """Open a plain Redis connection to the same database."""
     return redis.Redis.from_url(store.url.partition("?")[0])
 
 
 def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
-    """All fields of a queue's hash."""
+    """Return all fields of a queue's hash."""
     with operator_of(store) as client:
         return client.hgetall(key_of(queue))
 
 
 @contextmanager
-def a_spread_store(url: str) -> Iterator[Store]:
-    """A store whose queue is spread over shards."""
+def a_sharded_store(url: str) -> Iterator[Store]:
+    """Open a store whose queue is sharded."""
     with closing(open_store(url + SPREAD)) as opened:
         a_queue(opened)
         yield opened

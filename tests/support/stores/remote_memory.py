@@ -1,6 +1,6 @@
-"""A memory store behind a network that a test can slow down, cut and mend: one per server, any number over one memory.
+"""Memory stores behind a simulated network that can stall: one per server, any number over one memory.
 
-It counts as remote, so that a server must not call it in its loop; it notes in which threads it was called.
+It counts as remote, so a server must not call it on its event loop; it records the threads that call it.
 """
 
 import copy
@@ -20,7 +20,7 @@ _STATE = ("_queues", "_last_id", "_seen", "_retired", "_leads", "_answers")
 
 
 class RemoteMemory:
-    """A `Store`. `unit` tells what an exception rolls back, and it does."""
+    """A `Store`. `unit` says what an exception rolls back, and this store does so."""
 
     url = "remote-memory:"
     durability: Literal["strict", "relaxed"] = "relaxed"
@@ -42,16 +42,16 @@ class RemoteMemory:
         self._flowing.set()
 
     def stall(self) -> None:
-        """From now on calls get no answer, and have no effect until `flow`."""
+        """Let calls from now on get no answer and have no effect until `flow`."""
         self._flowing.clear()
 
     def flow(self) -> None:
-        """Answer again, those that stalled first of all."""
+        """Answer again, stalled calls first."""
         self._flowing.set()
 
     @property
     def signals(self) -> Signals:
-        """The memory's."""
+        """The memory's signals."""
         return self.memory.signals
 
     @contextmanager
@@ -104,7 +104,7 @@ class RemoteMemory:
         return self.memory.check()
 
     def close(self) -> None:
-        """Let nobody stall any longer."""
+        """Release all stalled calls."""
         self.flow()
 
     def _arrive(self) -> None:
@@ -117,7 +117,7 @@ class RemoteMemory:
 
 
 def _state_of(memory: MemoryStore) -> dict[str, object]:
-    """What a rollback sets back. The values are frozen, so that copies of what holds them are enough."""
+    """Return what a rollback restores; values are frozen, so copies of their containers suffice."""
     state = {name: copy.copy(getattr(memory, name)) for name in _STATE}
     queues = {name: copy.copy(queue) for name, queue in state["_queues"].items()}
     for queue in queues.values():

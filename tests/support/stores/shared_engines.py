@@ -1,6 +1,6 @@
-"""The engines that all tests of one process share: started when first asked for, a new database for every asker.
+"""The engines shared by all tests of a process: started on demand, with a new database for every use.
 
-A test that kills or freezes an engine starts one of its own (`tests.support.stores.engines`).
+A test that kills or freezes an engine starts its own (`tests.support.stores.engines`).
 """
 
 import atexit
@@ -21,7 +21,7 @@ _SMALL: Final = {"max_wal_size": "128MB"}
 
 
 class SharedEngines:
-    """PostgreSQL, and Redis that syncs its log at every write; closing it ends them and removes their data."""
+    """PostgreSQL, and Redis that syncs its log at every write; closing ends them and removes their data."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -40,26 +40,26 @@ class SharedEngines:
         self.close()
 
     def close(self) -> None:
-        """End them and remove their data; nothing when that was done."""
+        """End them and remove their data; do nothing the second time."""
         self._stack.close()
 
     def postgresql(self) -> Engine:
-        """The one PostgreSQL. Raises `EngineUnavailableError`."""
+        """Return the shared PostgreSQL. Raises `EngineUnavailableError`."""
         return self._engine("postgresql", lambda: engines.postgresql(self._home(), settings=_SMALL))
 
     def redis(self) -> Engine:
-        """The one durable Redis. Raises `EngineUnavailableError`."""
+        """Return the shared durable Redis. Raises `EngineUnavailableError`."""
         return self._engine("redis", lambda: engines.redis(self._home(), durable=True))
 
     def new_url(self, name: EngineName) -> str:
-        """A URL of a database that nobody has used. Raises `EngineUnavailableError`."""
+        """Return the URL of an unused database. Raises `EngineUnavailableError`."""
         number = next(self._numbers)
         if name == "postgresql":
             self._in_use.append(number)
         return new_database(self.engine(name), number)
 
     def new_store_url(self, name: EngineName) -> str:
-        """The same with the schema made, for tests of what a store does and not of how it is made.
+        """Return the URL of an unused database with the schema made.
 
         The schema is made once and copied, which takes a third of the time. Raises `EngineUnavailableError`.
         """
@@ -72,18 +72,17 @@ class SharedEngines:
         return new_database(self.engine(name), number, template=self._template)
 
     def drop_databases(self) -> None:
-        """Remove PostgreSQL's databases that were asked for so far: each takes 8 MB of memory, and there are
-        thousands."""
+        """Drop the PostgreSQL databases used so far: there are thousands, of 8 MB each."""
         numbers, self._in_use = self._in_use, []
         if numbers:
             drop_databases(self.postgresql(), numbers)
 
     def engine(self, name: EngineName) -> Engine:
-        """One of the two. Raises `EngineUnavailableError`."""
+        """Return one of the two. Raises `EngineUnavailableError`."""
         return self.postgresql() if name == "postgresql" else self.redis()
 
     def _engine(self, name: str, start: Callable[[], AbstractContextManager[Engine]]) -> Engine:
-        """Start it at the first call; one that could not be started is not tried again."""
+        """Start it at the first call; don't retry one that could not be started."""
         if name not in self._started:
             try:
                 self._started[name] = self._stack.enter_context(start())
@@ -95,7 +94,7 @@ class SharedEngines:
         return found
 
     def _home(self) -> Path:
-        """In memory where there is room: a sync is asked for as ever, and costs nothing."""
+        """Return a directory in memory where there is room, so that syncs cost nothing."""
         if self._directory is None:
             self._directory = self._stack.enter_context(engines.memory_home("towline-"))
         return self._directory
@@ -103,16 +102,16 @@ class SharedEngines:
 
 @lru_cache(maxsize=1)
 def engines_of_process() -> SharedEngines:
-    """The one pair of this process, ended with it."""
+    """Return the engines of this process, ended with it."""
     shared = SharedEngines()
     atexit.register(shared.close)
     return shared
 
 
 def new_database(engine: Engine, number: int, *, template: str = "template1") -> str:
-    """The URL of an empty database of the engine, by a number that was not used before; a copy of `template`.
+    """Return the URL of an empty database with an unused number, or a copy of `template`.
 
-    Redis has no templates, and 1,023 of them beside the first; beyond that the oldest is emptied and used again.
+    Redis has no templates, and 1,023 databases beside the first; beyond that the oldest is emptied and reused.
     """
     if engine.name == "postgresql":
         import psycopg
@@ -130,7 +129,7 @@ def new_database(engine: Engine, number: int, *, template: str = "template1") ->
 
 
 def drop_databases(engine: Engine, numbers: Iterable[int]) -> None:
-    """Remove databases of PostgreSQL that `new_database` made, whoever is connected."""
+    """Drop PostgreSQL databases made by `new_database`, even with clients connected."""
     import psycopg
 
     with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
@@ -139,7 +138,7 @@ def drop_databases(engine: Engine, numbers: Iterable[int]) -> None:
 
 
 def _with_schema(url: str) -> str:
-    """Make the store's schema there; the database's name. Nobody is connected to it after."""
+    """Make the store's schema and return the database's name; no client stays connected."""
     import psycopg
 
     from queue_core.stores.postgres.client.address import SCHEMA

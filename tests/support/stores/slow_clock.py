@@ -1,4 +1,4 @@
-"""Time since boot as a host sees it whose first question to a store was answered late."""
+"""A monotonic clock on which a store's first answer seems to take long."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ LATE = MICROSECONDS // 3
 
 
 def slow_at_first() -> Callable[[], int]:
-    """For a `RemoteClock`: a third of a second passes between the first reading and the second."""
+    """Return a clock for `RemoteClock`: a third of a second passes between its first two readings."""
     readings = 0
 
     def since_boot() -> int:

@@ -1,4 +1,4 @@
-"""A store in memory whose disk is watched, takes its time, and fails when told to."""
+"""A memory store with a simulated disk that counts, takes time, and fails on demand."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from queue_core.stores.memory.store import MemoryStore
 
 
 class SlowDisk(MemoryStore):
-    """Counts transactions and syncs, lets a sync take time, and fails when told to."""
+    """Counts transactions and syncs, lets a sync take time, and fails on demand."""
 
     def __init__(self, clock: ManualClock, *, sync_seconds: float = 0.0) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class SlowDisk(MemoryStore):
         self.sync_seconds = sync_seconds
         self.transactions = 0
         self.syncs = 0
-        self.durable = 0  # syncs that ended well
+        self.durable = 0  # successful syncs
         self.commit_failure: QueueError | None = None
         self.sync_failure: QueueError | None = None
 
@@ -38,13 +38,13 @@ class SlowDisk(MemoryStore):
         self.durable += 1
 
 
-class HeldDisk(SlowDisk):
-    """Each sync takes as long as it is told to, and the later ones end only when each is let through."""
+class BlockingDisk(SlowDisk):
+    """The first syncs take the given times; later ones block until each is let through."""
 
     def __init__(self, clock: ManualClock, *, seconds: Sequence[float], held_from: int) -> None:
         """Args:
         seconds: of the first syncs, in order; those that follow take none.
-        held_from: the number, from 1 on, of the first sync that is held.
+        held_from: the number, from 1 on, of the first sync that blocks.
         """
         super().__init__(clock)
         self._seconds = seconds

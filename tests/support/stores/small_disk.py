@@ -1,4 +1,4 @@
-"""A disk that is soon full: a small tmpfs of its own, for tests by root on a host that lets it mount one."""
+"""A small disk that is soon full: a private tmpfs, for tests by root on a host that allows mounts."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ CHUNK_BYTES = 4096
 
 @contextmanager
 def a_small_disk(folder: Path, *, size: str) -> Iterator[Path]:
-    """A folder with a disk of its own, of a size such as "1m"; skips where none may be made."""
+    """Mount a disk of a size such as "1m" at a folder; skip where that isn't possible."""
     disk = folder / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
@@ -29,7 +29,7 @@ def a_small_disk(folder: Path, *, size: str) -> Iterator[Path]:
 
 
 def fill(disk: Path) -> Path:
-    """Leave no byte; returns what to remove for some room."""
+    """Fill the disk completely; return the file to remove for some room."""
     filler = disk / "filler"
     descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

@@ -1,4 +1,4 @@
-"""SQLite stores for tests that look inside: one with a queue, on a disk that counts, waits and fails on demand."""
+"""SQLite stores for tests of their internals, with a syncer that counts, blocks and fails on demand."""
 
 from pathlib import Path
 from threading import Event
@@ -7,8 +7,8 @@ from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.task_builders import a_queue
 
 
-class HeldSyncer:
-    """A disk that counts, may be made to wait, and may be made to fail."""
+class BlockingSyncer:
+    """A syncer that counts, can be made to block, and can be made to fail."""
 
     def __init__(self) -> None:
         self.syncs = 0
@@ -29,8 +29,8 @@ class HeldSyncer:
         pass
 
 
-def a_store(path: Path, syncer: HeldSyncer | None = None) -> SqliteStore:
-    """A store that is opened, and has its queue."""
+def a_store(path: Path, syncer: BlockingSyncer | None = None) -> SqliteStore:
+    """Open a store and make its queue."""
     store = SqliteStore(path) if syncer is None else SqliteStore(path, open_syncer=lambda _path: syncer)
     a_queue(store)
     return store

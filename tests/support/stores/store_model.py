@@ -1,4 +1,4 @@
-"""A state machine on a store and on the reference side by side: every outcome, count and sample is to be the same."""
+"""A state machine that runs a store and the reference side by side: all outcomes, counts and samples must be equal."""
 
 import tempfile
 from collections.abc import Callable
@@ -14,23 +14,51 @@ from queue_core.errors import QueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
-from tests.support.stores.any_verb import (
-    QUEUES,
-    TAGS,
-    WORKERS,
-    delays,
-    filters,
-    names,
-    next_tasks,
-    queues,
-    some_tasks,
-    specs,
-)
 from tests.support.stores.task_builders import MICROSECOND
+
+QUEUES = ("one", "two")
+TAGS = (None, "a", "b", "ä")
+WORKERS = ("", "w1", "w2", "w3")
+
+queues = some.sampled_from(QUEUES)
+filters = some.one_of(
+    some.just(TagFilter()),
+    some.just(TagFilter("untagged")),
+    some.just(TagFilter.oldest()),
+    some.lists(some.sampled_from(["a", "b", "ä", "none"]), min_size=1, max_size=3).flatmap(
+        lambda tags: some.sampled_from([TagFilter.of(*tags), TagFilter.oldest(*tags)])
+    ),
+)
+delays = some.sampled_from([None, 0.0, MICROSECOND, 1.0, 2.5, 5.0])
+new_tasks = some.builds(
+    NewTask,
+    payload=some.sampled_from([b"", b"x", b"y" * 2048, b"z" * 2049]),
+    name=some.sampled_from([None, None, None, "n1", "n2", "n3"]),
+    tag=some.sampled_from(TAGS),
+    delay_seconds=delays,
+    queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
+    max_leases=some.sampled_from([None, None, None, 1, 2, 3]),
+)
+next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
+plain_tasks = some.builds(NewTask, tag=some.sampled_from(TAGS), delay_seconds=delays)
+some_tasks = some.one_of(some.lists(new_tasks, min_size=1, max_size=5), some.tuples(plain_tasks).map(list))
+names = some.lists(some.sampled_from(["n1", "n2", "n3", "_1", "_2", "_5", "_9", "n9"]), min_size=1, max_size=4)
+specs = some.builds(
+    QueueSpec,
+    name=queues,
+    max_leases=some.sampled_from([None, None, 1, 2]),
+    max_lease_seconds=some.sampled_from([604_800.0, 12.0]),
+    retry_min_seconds=some.sampled_from([0.0, 1.0]),
+    retry_max_seconds=some.just(3.0),
+    on_exhausted=some.sampled_from(["dead", "delete"]),
+    name_retention_seconds=some.sampled_from([0.0, 4.0, 100.0]),
+    lease_calls_per_second=some.sampled_from([None, 10]),
+    user_emails=some.sampled_from([(), ("a@b", "ü@b")]),
+)
 
 
 class StoreModel(RuleBasedStateMachine):
-    """Drives both stores with one clock; tokens of all leases ever granted are tried again."""
+    """Drives both stores with one clock; the tokens of all leases ever granted are tried again."""
 
     def __init__(self, open_empty: Callable[[Path], list[Store]]) -> None:
         super().__init__()
@@ -40,7 +68,7 @@ class StoreModel(RuleBasedStateMachine):
         self.stores = open_empty(Path(self.folder.name))
         self.store = self.stores[0]
         self.tokens: list[str] = []
-        self.known_workers: tuple[str, ...] = WORKERS  # a store may forget with a queue whom it met there
+        self.known_workers: tuple[str, ...] = WORKERS  # with a queue a store may forget its workers
         self.cursors = {store: dict.fromkeys(QUEUES, 0) for store in ("reference", "store")}
         self.steps = 0
 
@@ -52,7 +80,7 @@ class StoreModel(RuleBasedStateMachine):
         assert [each.problems for each in found] == [()] * len(found)
 
     def both(self, verb: Callable[[Transaction], object], *, how: Literal["write", "read"] = "write") -> object:
-        """Run a verb on both; the outcomes, or the errors' classes, must be equal."""
+        """Run a verb on both stores; the outcomes, or the errors' classes, must be equal."""
         outcomes = []
         for store in (self.reference, self.store):
             with store.begin() if how == "write" else store.read() as transaction:
@@ -70,7 +98,7 @@ class StoreModel(RuleBasedStateMachine):
         self.tokens += [held.token for held in getattr(granted, "leases", ())]
 
     def the_next_process_goes_on(self) -> None:
-        """Where several have the store open."""
+        """Continue in the next process, if several have the store open."""
         self.store = self.stores[(self.stores.index(self.store) + 1) % len(self.stores)]
 
     @precondition(lambda self: len(self.stores) > 1)
@@ -290,7 +318,7 @@ class StoreModel(RuleBasedStateMachine):
         limit=some.integers(1, 4),
     )
     def look(self, queue: str, tags: TagFilter, states: set[TaskState], limit: int) -> None:
-        """What a snapshot shows before anything is settled is what the reference shows once all is."""
+        """A snapshot before expired leases are settled must equal the reference's after settling."""
         now = self.clock.now()
 
         def verb(to: Transaction) -> object:
@@ -308,12 +336,12 @@ class StoreModel(RuleBasedStateMachine):
 
         # The reference settles for good when it looks; so that a clock stepped back finds both alike, settle both.
         self.both(verb, how="read")
-        self.both(lambda to: (to.settle(queue, limit=500, now=now), None)[1])
+        self.both(lambda to: (to.expire(queue, limit=500, now=now), None)[1])
         self.both(verb)
 
     @rule(queue=queues, limit=some.integers(1, 4))
     def samples(self, queue: str, limit: int) -> None:
-        self.both(lambda to: (to.settle(queue, limit=500, now=self.clock.now()), None)[1])
+        self.both(lambda to: (to.expire(queue, limit=500, now=self.clock.now()), None)[1])
         seen: list[object] = []
         for store, cursors in zip((self.reference, self.store), self.cursors.values(), strict=True):
             try:
@@ -322,7 +350,7 @@ class StoreModel(RuleBasedStateMachine):
             except QueueError as error:
                 seen.append(type(error))
                 continue
-            cursors[queue] = found.cursor  # what it is made of is the store's own affair
+            cursors[queue] = found.cursor  # its contents are private to the store
             seen.append((found.finished, found.missed))
         assert seen[0] == seen[1]
 
@@ -334,7 +362,7 @@ class StoreModel(RuleBasedStateMachine):
             transaction.add("never", [NewTask(tag="never")], now=self.clock.now())
             transaction.lease("never", LeaseRequest(1, 1.0, TagFilter(), "w9"), now=self.clock.now())
             raise ZeroDivisionError
-        if self.store.is_remote:  # then an id that was given out in vain is not given again
+        if self.store.is_remote:  # ids used by the rolled-back add are not used again
             with self.reference.begin() as transaction:
                 transaction.put_queue(QueueSpec("never"), now=self.clock.now())
                 transaction.add("never", [NewTask()], now=self.clock.now())
@@ -342,7 +370,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_stored_twice(self) -> None:
-        """Not after every rule: a reader may put in order what the next verb should find as the last one left it."""
+        """Check this after some rules only: the check itself may expire leases that the next verb should find."""
         self.steps += 1
         if self.steps % 3:
             return

@@ -18,7 +18,7 @@ STORES = ("memory", "sqlite", "sqlite-stdlib", "postgresql", "redis")
 
 @contextmanager
 def opened(name: str, folder: Path) -> Iterator[Store]:
-    """A new, empty store; skips, by name, where its engine is absent."""
+    """Open a new, empty store; skip, by name, where its engine is absent."""
     store = _open(name, folder)
     try:
         yield store
@@ -39,7 +39,7 @@ def _open(name: str, folder: Path) -> Store:
 
 
 def new_url(name: EngineName) -> str:
-    """An empty database of an engine that all tests of this process share; skips, by name, where it is absent."""
+    """Return the URL of an empty database of a shared engine; skip, by name, where it is absent."""
     try:
         return engines_of_process().new_url(name)
     except EngineUnavailableError as error:
@@ -47,7 +47,7 @@ def new_url(name: EngineName) -> str:
 
 
 def new_store_url(name: EngineName) -> str:
-    """The same with the schema made: quicker, for tests of what a store does and not of how it is made."""
+    """Return the same with the schema already made, which is faster."""
     try:
         return engines_of_process().new_store_url(name)
     except EngineUnavailableError as error:

@@ -1,4 +1,4 @@
-"""Runs a Python program under strace, and tells in which order it wrote, had the disk keep a file, and answered."""
+"""Run a Python program under strace and return the order of its writes, syncs and replies."""
 
 import re
 import shutil
@@ -27,8 +27,8 @@ _ENDED = re.compile(r"^(?P<pid>\d+) +<\.\.\. (?P<call>\w+) resumed>")
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A write to a file, a pipe or a socket with its text as strace shows it, or a sync that has ended well.
+class SyncEvent:
+    """A write to a file, pipe or socket with strace's text, or a successful sync.
 
     Args:
         began: the position among all events at which a sync began.
@@ -41,7 +41,7 @@ class Event:
 
 
 def strace() -> str:
-    """The path of strace; skips, by name, where it is absent or may not trace."""
+    """Return the path of strace; skip, by name, where it is absent or may not trace."""
     found = shutil.which("strace")
     if found is None or subprocess.run([found, "-qq", "true"], capture_output=True, check=False).returncode != 0:
         pytest.skip("needs strace, and a host that lets it trace")
@@ -50,9 +50,9 @@ def strace() -> str:
 
 @contextmanager
 def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A Python program, `python ARGUMENTS`, in `folder`, ended by SIGTERM; its calls are traced to the file."""
+    """Run `python ARGUMENTS` in `folder`, ended by SIGTERM, with its calls traced to a file."""
     trace = folder / "trace.txt"
-    # -D: the tracer is the child, so that the process here is the program itself.
+    # -D: the tracer is the child, so that our child process is the program itself.
     command = [
         strace(),
         "-D",
@@ -84,31 +84,31 @@ def traced(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[byt
         eventually(lambda: any(line.split()[:2] == ended for line in trace.read_text(errors="replace").splitlines()))
 
 
-def events(trace: Path) -> list[Event]:
-    """What a trace tells, in order."""
-    found: list[Event] = []
+def events(trace: Path) -> list[SyncEvent]:
+    """Return the events of a trace in order."""
+    found: list[SyncEvent] = []
     under_way: dict[str, tuple[str, int]] = {}
     for line in trace.read_text(errors="replace").splitlines():
         if (begun := _BEGUN.match(line)) is not None:
             pid, call, file, rest = begun.group("pid", "call", "file", "rest")
             if call not in SYNCS:
-                found.append(Event("wrote", file, rest))
+                found.append(SyncEvent("wrote", file, rest))
             elif "<unfinished" in rest:
                 under_way[pid] = file, len(found)
             else:
-                found.append(Event("synced", file, began=len(found)))
+                found.append(SyncEvent("synced", file, began=len(found)))
         elif (ended := _ENDED.match(line)) is not None and ended["call"] in SYNCS and ended["pid"] in under_way:
             file, began = under_way.pop(ended["pid"])
-            found.append(Event("synced", file, began=began))
+            found.append(SyncEvent("synced", file, began=began))
     return found
 
 
-def unkept(told: Sequence[Event], *, log: Path, marks: Sequence[str]) -> list[str]:
-    """The marks that were answered though no sync of the log lay between the write of the mark to it and the answer."""
+def unsynced(told: Sequence[SyncEvent], *, log: Path, marks: Sequence[str]) -> list[str]:
+    """Return the marks whose reply was sent before a sync of the log that followed their write."""
     return [mark for mark in marks if not _is_kept(told, log=str(log), mark=mark)]
 
 
-def _is_kept(told: Sequence[Event], *, log: str, mark: str) -> bool:
+def _is_kept(told: Sequence[SyncEvent], *, log: str, mark: str) -> bool:
     with_mark = [at for at, one in enumerate(told) if one.kind == "wrote" and mark in one.text]
     written = [at for at in with_mark if told[at].file == log]
     answered = [at for at in with_mark if told[at].file.startswith(ANSWERS) or told[at].file.endswith(OUTPUT)]

@@ -1,4 +1,4 @@
-"""Short ways to say what the store tests need: an instant, a queue, a task, a lease."""
+"""Short helpers of the store tests: an instant, a queue, a task, a lease."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ MICROSECOND = 1e-6
 
 
 def at(seconds: float) -> Instant:
-    """The instant so many seconds after the tests begin."""
+    """Return the instant `seconds` after the tests begin."""
     return after(START, seconds)
 
 
@@ -22,7 +22,7 @@ TEN_LATER = at(10)
 
 
 def a_queue(store: Store, name: str = QUEUE, **settings: object) -> QueueSpec:
-    """Create a queue, or set it anew."""
+    """Create a queue, or replace its settings."""
     spec = replace(SPEC, name=name, **settings)  # type: ignore[arg-type]
     with store.begin() as transaction:
         transaction.put_queue(spec, now=START)
@@ -45,7 +45,7 @@ def grant(
     now: Instant = START,
     queue: str = QUEUE,
 ) -> Granted:
-    """Ask for leases once."""
+    """Call lease once."""
     with store.begin() as transaction:
         return transaction.lease(queue, LeaseRequest(count, seconds, tags, worker), now=now)
 
@@ -60,10 +60,10 @@ def lease(
     now: Instant = START,
     queue: str = QUEUE,
 ) -> list[Lease]:
-    """Ask for leases as a service does: again while due tasks are left to settle."""
+    """Lease as a service does: again while expired leases are left to settle."""
     while True:
         granted = grant(store, count, seconds=seconds, tags=tags, worker=worker, now=now, queue=queue)
-        if granted.leases or not granted.unsettled:
+        if granted.leases or not granted.more_due:
             return list(granted.leases)
 
 
@@ -74,7 +74,7 @@ def delete(store: Store, *leases: Lease | str, now: Instant = START, queue: str 
         return transaction.delete(queue, [Deletion(token) for token in tokens], now=now)
 
 
-def swapped(
+def exchange_one(
     store: Store,
     token: str,
     *,
@@ -83,7 +83,7 @@ def swapped(
     worker: str = "worker-1",
     queue: str = QUEUE,
 ) -> tuple[list[Deleted | None], list[Lease]]:
-    """One finished lease for one new one: what became of the first, and the second."""
+    """Exchange one finished lease for one new one; return the outcome of the first, and the new lease."""
     with store.begin() as transaction:
         request = LeaseRequest(1, seconds, ANY, worker)
         outcomes, granted = transaction.exchange(queue, [Deletion(token)], request, now=now)
@@ -91,17 +91,17 @@ def swapped(
 
 
 def stats(store: Store, tags: TagFilter = ANY, *, now: Instant = START, queue: str = QUEUE) -> QueueStats:
-    """Statistics from a snapshot."""
+    """Return statistics from a snapshot."""
     with store.read() as transaction:
         return transaction.stats(queue, tags, now=now)
 
 
 def samples(store: Store, *, after: int = 0, limit: int = 1000, queue: str = QUEUE) -> Samples:
-    """Finished leases from a snapshot."""
+    """Return finished leases from a snapshot."""
     with store.read() as transaction:
         return transaction.samples(queue, after=after, limit=limit)
 
 
 def names(leases: Sequence[Lease]) -> list[str]:
-    """The names of leased tasks, in order."""
+    """Return the names of leased tasks, in order."""
     return [held.name for held in leases]

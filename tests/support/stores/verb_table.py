@@ -1,4 +1,4 @@
-"""Every verb as one call on a queue that was prepared for it, and what the queue looks like before and after."""
+"""Every verb as one call on a prepared queue, and the queue's state before and after."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ MOVED_LEASE_SECONDS = 77.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A queue with a leased task called "one", a dead one, and two that are ready; and who holds the lease."""
+    """A queue with a leased task "one", a dead task and two ready ones, and the lease's holder."""
 
     queues: Queues
     queue: Queue
@@ -50,7 +50,7 @@ VERBS: dict[str, Act] = {
 
 
 def prepare(queues: Queues, name: str, *, act_on: Queues) -> Prepared:
-    """Make the queue by one way to the store, to be acted on by another."""
+    """Make the queue through one client, to be used through another."""
     queues.put_queue(QueueSpec(name))
     queue = queues.queue(name)
     worker = f"worker of {name}"
@@ -62,7 +62,7 @@ def prepare(queues: Queues, name: str, *, act_on: Queues) -> Prepared:
 
 
 def look(queues: Queues, name: str) -> object:
-    """All that a verb may change, without what differs between two queues that were treated alike."""
+    """Return all that a verb may change, without what differs between two equally treated queues."""
     queue = queues.queue(name)
     try:
         tasks = queue.peek(states=ALL_STATES, limit=100, payload_bytes=100).tasks

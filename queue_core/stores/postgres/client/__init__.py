@@ -1,1 +1,1 @@
-"""Connections to PostgreSQL: how they are opened, borrowed, timed out, and how values are encoded."""
+"""Connections to PostgreSQL: opening, pooling, timeouts, statements and the encoding of values."""

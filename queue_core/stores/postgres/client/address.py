@@ -1,4 +1,4 @@
-"""What the URL of a PostgreSQL store says. Pure: it connects to nothing, and shows no secret."""
+"""Parse the URL of a PostgreSQL store. Pure: it connects to nothing and shows no secret."""
 
 import re
 from dataclasses import dataclass, field
@@ -12,8 +12,9 @@ from queue_core.errors import InvalidSettingError
 SCHEMA = "towline"
 FORM = "postgresql://user@host:5432/database"
 CONNECT_SECONDS = 3
+"""The timeout of a connect, for each host."""
 SILENCE_MILLISECONDS = 5000
-"""How long sent data may stay unacknowledged before the connection is given up: a cut link is found in that time."""
+"""How long sent data may stay unacknowledged (TCP) before the connection counts as lost."""
 
 _OWN_OPTIONS = ("schema", "listen")
 _DEFAULTS = {
@@ -31,13 +32,13 @@ _UNKNOWN_OPTION = re.compile(r'invalid URI query parameter: "(\w+)"')
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """Where a store is.
+    """The address of a store.
 
     Args:
         shown: the URL without secrets, for errors, logs and `Store.url`.
-        conninfo: all that libpq needs, its password too when the URL has one.
-        listen: the same for the connection that listens; "" when it is to go the same way.
-        schema: whose tables are the store's.
+        conninfo: the connection string for libpq, with the password if the URL has one.
+        listen: the same for the connection that listens; "": `conninfo` is used.
+        schema: the schema of the store's tables.
     """
 
     shown: str
@@ -47,9 +48,9 @@ class PostgresAddress:
 
 
 def parse_address(url: str) -> PostgresAddress:
-    """Split a `postgresql://` URL into libpq's part and ours: `schema`, and `listen`, the URL of a direct way.
+    """Parse a `postgresql://` URL with the store's own options: `schema`, and `listen`, the URL of a direct connection.
 
-    Several hosts mean the one that takes writes, unless the URL has `target_session_attrs`. What it does not say comes
+    Of several hosts the one that takes writes is used, unless the URL has `target_session_attrs`. Other settings come
     from libpq's environment and files (`PGPASSWORD`, `PGSSLMODE`, `~/.pgpass`, `PGSERVICEFILE`).
     Raises `InvalidSettingError`.
     """
@@ -68,7 +69,7 @@ def parse_address(url: str) -> PostgresAddress:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Before and after the question mark, which a password may have too."""
+    """Split a URL at its question mark; a password may have one too."""
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in ("postgresql", "postgres"):
         raise InvalidSettingError(f"not the URL of a PostgreSQL store: give {FORM}")
@@ -84,8 +85,8 @@ def _settings(url: str) -> dict[str, str]:
         return {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
     except ProgrammingError as error:
         unknown = _UNKNOWN_OPTION.search(str(error))
-        why = f"no option of it is called {unknown[1]}" if unknown else "its parts must be percent-encoded"
-        # Not the library's own words: they quote the password.
+        why = f"it has an unknown option {unknown[1]}" if unknown else "its parts must be percent-encoded"
+        # The library's own message quotes the password.
         raise InvalidSettingError(f"not the URL of a PostgreSQL store: {why}; give {FORM}?option=value") from None
 
 

@@ -1,6 +1,6 @@
-"""Ends calls that are never answered: a server that hangs, or a way to it that swallows answers, while TCP goes on.
+"""End calls that are never answered, because a server hangs or the network swallows answers while TCP goes on.
 
-Such a call fails like one whose connection was lost, so that what became of it is found out as ever.
+Such a call fails like one whose connection was lost, and its outcome is determined in the same way.
 """
 
 import contextlib
@@ -14,12 +14,13 @@ import psycopg
 from psycopg import pq
 
 TICK_SECONDS = 0.5
+"""How often the thread checks for calls that timed out."""
 LINGER_TICKS = 20
-"""After so many with nothing to watch the thread ends, until there is."""
+"""The ticks without a connection to watch after which the thread ends."""
 
 
 class CallTimeouts:
-    """One thread over all connections in use."""
+    """Shuts down connections whose calls time out, in one thread."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -29,21 +30,21 @@ class CallTimeouts:
         self._is_closed = False
 
     def add(self, pgconn: pq.abc.PGconn, *, seconds: float) -> None:
-        """From now on the connection is ended when it is not let go within so many seconds."""
+        """Shut the connection down in `seconds`, unless it is discarded before."""
         with self._changed:
             self._ends_at[pgconn] = self._monotonic() + seconds
             if self._thread is None and not self._is_closed:
-                self._thread = Thread(target=self._work, name="towline-watch", daemon=True)
+                self._thread = Thread(target=self._work, name="towline-call-timeouts", daemon=True)
                 self._thread.start()
 
     def discard(self, pgconn: pq.abc.PGconn) -> None:
-        """Let it go; to be called before it is closed, or right after."""
+        """Stop watching a connection; to be called before it is closed, or right after."""
         with self._changed:
             self._ends_at.pop(pgconn, None)
 
     @contextmanager
     def over(self, pgconn: pq.abc.PGconn, *, seconds: float) -> Iterator[None]:
-        """For the length of a block."""
+        """Watch a connection for the length of a block."""
         self.add(pgconn, seconds=seconds)
         try:
             yield
@@ -71,10 +72,10 @@ class CallTimeouts:
 
 
 def _end(pgconn: pq.abc.PGconn) -> None:
-    """Shut its socket down, which wakes the thread that waits for it; whoever owns it closes it."""
+    """Shut the socket down, which wakes the thread that waits for it; its owner closes it."""
     with contextlib.suppress(psycopg.Error, OSError):
         descriptor = pgconn.socket
         copy = socket.socket(fileno=os.dup(descriptor))
         with copy:
-            if pgconn.socket == descriptor:  # so it was not closed, and its number given to another, meanwhile
+            if pgconn.socket == descriptor:  # else it was closed meanwhile, and its number may be another's
                 copy.shutdown(socket.SHUT_RDWR)

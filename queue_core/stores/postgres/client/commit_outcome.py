@@ -1,9 +1,9 @@
-"""What became of a commit whose answer was lost.
+"""Determine the outcome of a commit whose answer was lost.
 
-A server that crashed gives the numbers of transactions that it had not yet written down to others, so a number alone
-does not tell. An unlogged row, which no crash leaves, therefore names the life of the server since the last one:
-`system.timeline.first.random`, with the first number given in it ("" when that was not to be learned). Of several
-crashes the first one decides: whoever was given the number after it may have kept it through the next.
+A crashed server reuses the numbers of transactions that were not yet on its disk, so a number alone is ambiguous. An
+unlogged row, which a crash empties, therefore names the life of the server since its last crash:
+`system.timeline.first.random`, with the first number that was given in it ("" when that is not known). Of several
+crashes the first decides: a transaction that reused the number after it may have survived the next.
 """
 
 from typing import Literal
@@ -23,8 +23,8 @@ _END_BACKEND = """
 """
 
 
-def ask_outcome(connection: Connection, schema: str, xid: int, life: str) -> Outcome | Literal["open", "unknown"]:
-    """Ask once; `open`: it is at work still. Raises the driver's errors."""
+def read_outcome(connection: Connection, schema: str, xid: int, life: str) -> Outcome | Literal["open", "unknown"]:
+    """Read the outcome once; `open`: the transaction is still in progress. Raises the driver's errors."""
     now = read_life(connection, schema)
     if life and life != now:
         now = _as_after(connection, schema, life, now)
@@ -32,29 +32,29 @@ def ask_outcome(connection: Connection, schema: str, xid: int, life: str) -> Out
 
 
 def end_backend(connection: Connection, xid: int) -> None:
-    """End whoever still runs the transaction: it waits for a client that is gone, and holds its locks meanwhile.
+    """End the backend of a transaction, which waits for a client that is gone and holds its locks.
 
-    One that is committed and waits for a standby only is left alone: ended, it would claim more than is true.
+    A committed one that waits for a standby is left alone: its end would report a commit that the standby may lack.
     """
     connection.execute(_END_BACKEND, (str(xid),))
 
 
 def judge(status: Status, xid: int, *, then: str, now: str) -> Outcome | Literal["open", "unknown"]:
-    """What a number's status says about the transaction that had the number in the life `then` ("" is not known).
+    """Judge by a number's status what became of the transaction that had the number in the life `then` ("": unknown).
 
     Args:
-        now: the present life, with the first number given anew since `then` ended.
+        now: the present life, with the first number that was reused since `then` ended.
     """
     if then and then == now:
         if status == "in progress":
             return "open"
         return status if status in ("committed", "aborted") else "unknown"
     if status in ("aborted", "future"):
-        return "aborted"  # whoever had the number last: were the first one committed, nobody would have had it again
+        return "aborted"  # a committed transaction's number is never reused
     if not then:
         return "open" if status == "in progress" else "unknown"
     if status == "in progress":
-        return "aborted"  # by another, who was given the number again
+        return "aborted"  # another transaction reuses the number
     system, timeline, first, _ = now.split(".")
     if status == "committed" and first and then.split(".")[:2] == [system, timeline]:
         return "committed" if xid < int(first) else "aborted"
@@ -62,7 +62,7 @@ def judge(status: Status, xid: int, *, then: str, now: str) -> Outcome | Literal
 
 
 def _as_after(connection: Connection, schema: str, then: str, now: str) -> str:
-    """The present life with the first number that was given anew since another one ended."""
+    """Return the present life with the first number that was reused since another life ended."""
     query = sql.SQL("SELECT {}.first_since(%s)").format(sql.Identifier(schema))
     row = connection.execute(query, (then,)).fetchone()
     first = "" if row is None or row[0] is None else str(row[0])

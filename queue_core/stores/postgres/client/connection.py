@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: opened, checked for what the store relies on, and set up."""
+"""Open a connection to PostgreSQL, check what the store relies on, and set the session up."""
 
 import contextlib
 import os
@@ -16,14 +16,15 @@ from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client import errors
 from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
 from queue_core.stores.postgres.client.statements import StatementRunner
-from queue_core.stores.remote_clock import OPENING_LOOKS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, RemoteClock
 
 OLDEST_VERSION = 14
-GREETING_SECONDS = 5.0
+HANDSHAKE_SECONDS = 5.0
+"""The timeout of the checks of a new connection."""
 ISOLATION = "read committed"
 
 SETTINGS: Mapping[str, str] = {
-    # What a client that vanished had locked is free again after seconds, not after TCP's two hours.
+    # The locks of a vanished client are released after seconds, not after TCP's two hours.
     "tcp_keepalives_idle": "3",
     "tcp_keepalives_interval": "1",
     "tcp_keepalives_count": "2",
@@ -31,12 +32,12 @@ SETTINGS: Mapping[str, str] = {
     "client_connection_check_interval": "2000",
     "idle_in_transaction_session_timeout": "5000",
     "lock_timeout": "8000",
-    # Wake-ups and counters rely on a statement seeing what was committed before it began.
+    # Wake-ups and counters rely on each statement seeing all commits before it.
     "default_transaction_isolation": ISOLATION,
     "jit": "off",
 }
 
-_GREETING = """
+_HANDSHAKE = """
     SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('default_transaction_read_only') = 'on',
         current_setting('default_transaction_isolation'), to_regprocedure(%s) IS NOT NULL
 """
@@ -52,112 +53,119 @@ class PostgresConnection:
     """One open connection, in autocommit.
 
     Args:
-        life: names the time since the server's last crash; "" when that is not known. See `Link.outcome`.
-        is_pooled: a proxy stands between and may give each transaction another backend: what a session keeps (settings,
-            prepared statements, LISTEN, session locks) is not to be relied on.
-        number: counts the connections of a link.
-        idle_since: monotonic seconds at which it was given back.
-        is_lent: whether it is in use, and to be given back.
-        caller: runs statements on it.
-        mark: names the connection in the schema's `commit_markers`, `calls` the last of its calls there.
+        driver: the driver's connection.
+        life: names the time since the server's last crash; "": not known. See `ConnectionPool.outcome`.
+        is_pooled: whether it goes through a proxy that may give each transaction another backend, so that session state
+            (settings, prepared statements, LISTEN, session locks) is unreliable.
+        number: counts the connections of a pool.
+        idle_since: the monotonic seconds at which it was given back.
+        is_lent: whether it is in use and must be given back.
+        runner: runs statements on it.
+        marker: names the connection in the schema's `commit_markers`; `calls` is the number of its last call there.
     """
 
-    connection: Connection
+    driver: Connection
     life: str
     is_pooled: bool
-    caller: StatementRunner
+    runner: StatementRunner
     number: int = 0
     idle_since: float = 0.0
     is_lent: bool = False
-    mark: int = field(default_factory=lambda: secrets.randbits(63))
+    marker: int = field(default_factory=lambda: secrets.randbits(63))
     calls: int = 0
     _poll: "select.poll | None" = None
 
-    def has_spoken(self) -> bool:
-        """Whether the server said something unasked: that it is going, most likely."""
+    def has_unread_input(self) -> bool:
+        """Return whether the server sent anything unrequested, most likely that it shuts down."""
         if self._poll is None:
             self._poll = select.poll()
-            self._poll.register(self.connection.pgconn.socket, select.POLLIN)
-        return self.connection.closed or bool(self._poll.poll(0))
+            self._poll.register(self.driver.pgconn.socket, select.POLLIN)
+        return self.driver.closed or bool(self._poll.poll(0))
 
     def leave_to_parent(self) -> None:
-        """In the child of a fork: connect it to nothing, as the library would take leave of the server."""
+        """In the child of a fork: detach the socket, as libpq would end the parent's session."""
         with contextlib.suppress(psycopg.Error, OSError):
-            descriptor = self.connection.pgconn.socket
+            descriptor = self.driver.pgconn.socket
             nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             os.dup2(nothing, descriptor, inheritable=False)
             os.close(nothing)
 
-    def ask_time(self, clock: RemoteClock) -> None:
-        """Tell the clock the server's time. Raises the driver's errors."""
+    def read_time(self, clock: RemoteClock) -> None:
+        """Set the clock by the server's time. Raises the driver's errors."""
         sent_at = clock.since_boot()
-        row = self.connection.execute(_TIME).fetchone()
+        row = self.driver.execute(_TIME).fetchone()
         received_at = clock.since_boot()
         assert row is not None and isinstance(row[0], int), "one row, of one number"
-        clock.note(Instant(row[0]), sent_at=sent_at, received_at=received_at)
+        clock.observe(Instant(row[0]), sent_at=sent_at, received_at=received_at)
 
 
-def open_wire(
-    conninfo: str, *, where: str, schema: str, settings: Mapping[str, str], clock: RemoteClock, watch: CallTimeouts
+def open_connection(
+    conninfo: str,
+    *,
+    where: str,
+    schema: str,
+    settings: Mapping[str, str],
+    clock: RemoteClock,
+    call_timeouts: CallTimeouts,
 ) -> PostgresConnection:
-    """Connect, check, set, and tell the clock the time.
+    """Connect, check the server, set the session up, and set the clock.
 
     Args:
         where: names the server in errors.
-        settings: of PostgreSQL, for the session; left out behind a proxy, where others would inherit them.
+        settings: PostgreSQL's settings for the session; unused behind a proxy, where other sessions would inherit them.
 
-    Raises `StoreUnavailableError` for a server that is not there, or is a standby, as it is during a failover;
+    Raises `StoreUnavailableError` for a server that can't be reached or is a standby, as during a failover;
     `StoreReadOnlyError`, `StoreUnsafeError`.
     """
     try:
-        connection = psycopg.connect(conninfo, autocommit=True)
+        driver = psycopg.connect(conninfo, autocommit=True)
     except psycopg.Error as error:
         raise errors.translate(error, where) from error
     try:
-        with watch.over(connection.pgconn, seconds=GREETING_SECONDS):
-            wire = _greet(connection, where, schema)
-            if not wire.is_pooled:
-                connection.execute(_SET, (list(settings), list(settings.values())))
-            for _ in range(OPENING_LOOKS):
-                wire.ask_time(clock)
+        with call_timeouts.over(driver.pgconn, seconds=HANDSHAKE_SECONDS):
+            connection = _handshake(driver, where, schema)
+            if not connection.is_pooled:
+                driver.execute(_SET, (list(settings), list(settings.values())))
+            for _ in range(MAX_OPENING_READS):
+                connection.read_time(clock)
                 if not clock.is_vague:
                     break
-        return wire
+        return connection
     except BaseException as error:
-        connection.close()
+        driver.close()
         if isinstance(error, psycopg.Error):
             raise errors.translate(error, where) from error
         raise
 
 
-def _greet(connection: Connection, where: str, schema: str) -> PostgresConnection:
-    version = connection.pgconn.server_version // 10_000
+def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnection:
+    version = driver.pgconn.server_version // 10_000
     if version < OLDEST_VERSION:
         raise StoreUnsafeError(f"{where}: PostgreSQL must be {OLDEST_VERSION} or newer: {version}")
-    encoding = connection.info.parameter_status("server_encoding")
+    encoding = driver.info.parameter_status("server_encoding")
     if encoding != "UTF8":
         raise StoreUnsafeError(f"{where}: the database's encoding must be UTF8: {encoding}; name another database")
-    row = connection.execute(_GREETING, (f"{schema}.life()",)).fetchone()
+    row = driver.execute(_HANDSHAKE, (f"{schema}.life()",)).fetchone()
     assert row is not None, "one row"
     backend, is_standby, is_read_only, isolation, has_life = row
     if is_standby:
         raise StoreUnavailableError(f"{where}: the server is a standby: promote it, or name the primary too")
     if is_read_only:
         raise errors.read_only(where)
-    is_pooled = backend != connection.info.backend_pid
+    is_pooled = backend != driver.info.backend_pid
     if is_pooled:
-        connection.prepare_threshold = None
+        driver.prepare_threshold = None
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
-    life = "" if is_pooled or not has_life else read_life(connection, schema)
+    life = "" if is_pooled or not has_life else read_life(driver, schema)
     return PostgresConnection(
-        connection, life, is_pooled, StatementRunner(connection.pgconn, schema, keeps_statements=not is_pooled)
+        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled)
     )
 
 
-def read_life(connection: Connection, schema: str) -> str:
-    """The server's present life; see `outcome`."""
-    row = connection.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
+def read_life(driver: Connection, schema: str) -> str:
+    """Return the server's present life; see `commit_outcome`."""
+    row = driver.execute(sql.SQL(_LIFE).format(sql.Identifier(schema))).fetchone()
     return str(row[0]) if row else ""
 
 

@@ -1,4 +1,4 @@
-"""What an error of PostgreSQL means to the caller. Pure: the one table from SQLSTATE to the store's errors."""
+"""Translate errors of PostgreSQL. Pure: the one table from SQLSTATE to the store's errors."""
 
 import psycopg
 
@@ -25,39 +25,39 @@ _MAX_CHARACTERS = 300
 
 
 def translate(error: psycopg.Error, where: str) -> StoreError:
-    """The store's error for one of the driver's.
+    """Return the store's error for one of the driver's.
 
-    A `StoreUnavailableError` says that nothing took effect: true of every failed statement and of a connection that was
-    lost before its commit was sent. Whoever lost the answer to a commit must ask `Link.outcome` instead.
+    A `StoreUnavailableError` says that nothing took effect, which is true of every failed statement and of a connection
+    that was lost before its commit was sent. After a lost answer to a commit call `ConnectionPool.outcome` instead.
 
     Args:
-        where: the store's URL without secrets; begins the message.
+        where: the store's URL without secrets, with which the message begins.
     """
     state = error.sqlstate
     if state is None:
         return _without_state(error, where)
-    said = f"{where}: {_first_line(error)} (SQLSTATE {state})"
+    message = f"{where}: {_first_line(error)} (SQLSTATE {state})"
     if state == _TAKEN and error.diag.constraint_name == _OF_MARKERS:
         return StoreUnavailableError(f"{where}: the call was made before, by another connection; nothing was changed")
     if state in _FULL:
-        return StoreFullError(f"{said}; nothing was changed: free space on the server's disk")
+        return StoreFullError(f"{message}; nothing was changed: free space on the server's disk")
     if state in _UNKNOWN:
-        return OutcomeUnknownError(said)
+        return OutcomeUnknownError(message)
     if state in _READ_ONLY:
-        return StoreUnavailableError(f"{said}; nothing was changed: the server takes no writes, as a standby does")
+        return StoreUnavailableError(f"{message}; nothing was changed: the server takes no writes, as a standby does")
     if state in _NOT_ALLOWED:
-        return StoreUnsafeError(f"{said}: let the role that made the schema open the store, or grant its rights")
+        return StoreUnsafeError(f"{message}: let the role that made the schema open the store, or grant its rights")
     if state in _MISSING:
-        return StoreCorruptError(f"{said}: the schema is not the one this program made; open the store anew")
+        return StoreCorruptError(f"{message}: the schema is not the one that this program made; open the store again")
     if state.startswith(_DAMAGED_CLASS) and state != "XX000":
-        return StoreCorruptError(f"{said}: the server found its files damaged; restore a backup")
+        return StoreCorruptError(f"{message}: the server's files are damaged; restore a backup")
     if state in _ENDED or state[:2] in _PASSING_CLASSES:
-        return StoreUnavailableError(f"{said}; nothing was changed")
-    return StoreError(said)
+        return StoreUnavailableError(f"{message}; nothing was changed")
+    return StoreError(message)
 
 
 def read_only(where: str) -> StoreReadOnlyError:
-    """A server that takes writes, but not from us."""
+    """Return the error for a server that takes no writes from this role."""
     return StoreReadOnlyError(
         f"{where}: default_transaction_read_only is on: set it off for this role and database, or free the disk space "
         "for which the provider set it"
@@ -65,13 +65,13 @@ def read_only(where: str) -> StoreReadOnlyError:
 
 
 def _without_state(error: psycopg.Error, where: str) -> StoreError:
-    """Of the driver itself: no server was reached, or the connection ended."""
+    """Translate an error of the driver itself: no server was reached, or the connection ended."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailableError(f"{where}: {_first_line(error)}")
     return StoreError(f"{where}: {type(error).__name__}: {_first_line(error)}")
 
 
 def _first_line(error: psycopg.Error) -> str:
-    """What the server says first: its details may quote a payload."""
+    """Return the first line of the server's message; its details may quote a payload."""
     text = error.diag.message_primary or str(error).strip().partition("\n")[0]
     return text[:_MAX_CHARACTERS]

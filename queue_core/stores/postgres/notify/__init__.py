@@ -1,1 +1,1 @@
-"""Waking waiters of other processes through PostgreSQL's LISTEN and NOTIFY."""
+"""The wake-up of waiters in other processes with LISTEN and NOTIFY."""

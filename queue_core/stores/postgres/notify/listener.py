@@ -1,6 +1,6 @@
-"""The connection that listens: opened when somebody waits, made anew when it is lost, closed when nobody waits.
+"""The connection that listens: opened for the first waiter, reopened when it is lost, closed without waiters.
 
-A waiter that is registered with it is woken; whatever happened while it was lost, all look once when it is back.
+Registered waiters are woken by notifications; when a lost connection is back, all are woken once.
 """
 
 import contextlib
@@ -20,26 +20,37 @@ import structlog
 from psycopg import sql
 
 from queue_core.errors import StoreError, StoreUnavailableError, StoreUnsafeError
-from queue_core.stores.postgres import events
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
-from queue_core.stores.postgres.notify.sender import Sender
+from queue_core.stores.postgres.notify.sender import NotifySender
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription, PostgresWaiters, rows
 
-OPEN_SECONDS = 5.0
-"""How long a first waiter waits for the connection."""
-LINGER_SECONDS = 60.0
-LOOK_SECONDS = 2.0
-"""How often waiters look for themselves where nothing can be listened to."""
-PASS_ON_SECONDS = 2.0
-RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
-REFUSED_SECONDS = 30.0
-LOOK_AGAIN_SECONDS = (1.0, 3.0, 9.0, 27.0)
-"""After the store's first listener began: for transactions that told nobody, as nobody listened, and commit now."""
+LISTENER_LOST = "listener.lost"
+LISTENER_RESTORED = "listener.restored"
+SIGNALS_UNHEARD = "signals.unheard"
+"""LISTEN is not possible here, so waiters poll every `POLL_SECONDS`; the event says why."""
 
-State = Literal["closed", "opening", "open", "lost", "deaf"]
+OPEN_SECONDS = 5.0
+"""How long the first waiter waits for the connection."""
+LINGER_SECONDS = 60.0
+"""How long the connection stays open without a waiter."""
+POLL_SECONDS = 2.0
+"""How often waiters poll where LISTEN is not possible."""
+PASS_ON_SECONDS = 2.0
+"""How often wake-ups that were not taken up are passed on."""
+RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)
+"""The pauses before a lost connection is opened again; the last one repeats."""
+REFUSED_SECONDS = 30.0
+"""The pause where LISTEN is not possible."""
+REPOLL_SECONDS = (1.0, 3.0, 9.0, 27.0)
+"""When all waiters are woken after the store's first listener began.
+
+Transactions that were open then notify no one when they commit.
+"""
+
+State = Literal["closed", "opening", "open", "lost", "refused"]
 
 _REGISTER = Statement("towline_register_waiters", "SELECT towline.register_waiters($1, $2)", (pack.int8, pack.text))
 
@@ -47,11 +58,11 @@ log = structlog.get_logger()
 
 
 class NotifyListener:
-    """One thread on one connection."""
+    """Receives notifications in one thread, on one connection."""
 
-    def __init__(self, link: ConnectionPool, ears: PostgresWaiters, sender: Sender) -> None:
-        self._link = link
-        self._ears = ears
+    def __init__(self, pool: ConnectionPool, waiters: PostgresWaiters, sender: NotifySender) -> None:
+        self._pool = pool
+        self._waiters = waiters
         self._sender = sender
         self._changed = Condition()
         self._state: State = "closed"
@@ -64,11 +75,11 @@ class NotifyListener:
 
     @property
     def trouble(self) -> str:
-        """Why waiters can't be woken; "" when they can, or nobody tried."""
+        """The reason why waiters can't be woken; "" when they can, or none registered."""
         return self._trouble
 
-    def register(self, ear: PostgresSubscription) -> None:
-        """From the return of this on the ear is woken; or, while the connection is lost, as soon as it is back."""
+    def register(self, waiter: PostgresSubscription) -> None:
+        """Register a waiter; it is woken from now on, or once a lost connection is back."""
         with self._changed:
             if self._is_ending:
                 return
@@ -76,10 +87,10 @@ class NotifyListener:
                 self._start_locked()
             if not self._changed.wait_for(lambda: self._state != "opening", OPEN_SECONDS):
                 self._is_late = True
-            number = self._sender.listening
+            number = self._sender.listener_number
         if number:
             try:
-                self._hear(number, [ear])
+                self._register(number, [waiter])
             except StoreError:
                 self._is_doubtful = True
                 self._interrupt()
@@ -114,108 +125,108 @@ class NotifyListener:
     def _work(self) -> None:
         failures = 0
         while not self._is_ending:
-            line: ListenConnection | None = None
+            listening: ListenConnection | None = None
             pause_seconds = 0.0
             try:
-                line = open_line(self._link)
-                self._begin(line)
+                listening = open_listen_connection(self._pool)
+                self._begin(listening)
                 failures = 0
-                self._listen(line)
+                self._listen(listening)
             except Exception as error:
                 failures += 1
                 pause_seconds = self._note_failure(error, failures)
                 if not isinstance(error, StoreError | psycopg.Error):
-                    log.exception(events.LISTENER_LOST)
+                    log.exception(LISTENER_LOST)
             is_over = self._stop_listening()
-            if line is not None:
-                line.close()
+            if listening is not None:
+                listening.close()
             if is_over:
                 return
             self._pause(pause_seconds)
 
-    def _begin(self, line: "ListenConnection") -> None:
-        """Whoever came before the state changed is registered here; whoever comes after does so itself."""
+    def _begin(self, listening: "ListenConnection") -> None:
+        """Register the waiters that came before the connection was open; later ones register themselves."""
         self._is_doubtful = False
         self._take_interrupt()
         with self._changed:
             has_missed = self._is_late or self._state != "opening"
             self._is_late = False
-            self._sender.listening = line.number
+            self._sender.listener_number = listening.number
             self._state = "open"
-            self._ears.look_seconds = inf
+            self._waiters.poll_seconds = inf
             self._changed.notify_all()
-        ears = self._ears.all()
-        if ears:
-            self._hear(line.number, ears)
+        waiters = self._waiters.all()
+        if waiters:
+            self._register(listening.number, waiters)
         if self._trouble:
             self._trouble = ""
-            log.info(events.LISTENER_RESTORED, store=self._link.url)
+            log.info(LISTENER_RESTORED, store=self._pool.url)
         if has_missed:
-            self._ears.hear_all()
+            self._waiters.wake_all()
 
-    def _listen(self, line: "ListenConnection") -> None:
-        monotonic = self._link.clock.monotonic
+    def _listen(self, listening: "ListenConnection") -> None:
+        monotonic = self._pool.clock.monotonic
         poll = select.poll()
-        poll.register(line.wire.connection.pgconn.socket, select.POLLIN)
+        poll.register(listening.connection.driver.pgconn.socket, select.POLLIN)
         poll.register(self._wakeup, select.POLLIN)
         used_at = passed_on_at = monotonic()
-        look_at = deque(used_at + seconds for seconds in LOOK_AGAIN_SECONDS if line.is_first)
+        repoll_at = deque(used_at + seconds for seconds in REPOLL_SECONDS if listening.is_first)
         while not self._is_ending and not self._is_doubtful:
             now = monotonic()
-            if len(self._ears):
+            if len(self._waiters):
                 used_at = now
                 if now >= passed_on_at + PASS_ON_SECONDS:
                     passed_on_at = now
                     self._sender.pass_on()
             elif now > used_at + LINGER_SECONDS and self._is_unused():
                 return
-            if look_at and now >= look_at[0]:
-                look_at.popleft()
-                self._ears.hear_all()
-            seconds = min(PASS_ON_SECONDS, look_at[0] - now) if look_at else PASS_ON_SECONDS
+            if repoll_at and now >= repoll_at[0]:
+                repoll_at.popleft()
+                self._waiters.wake_all()
+            seconds = min(PASS_ON_SECONDS, repoll_at[0] - now) if repoll_at else PASS_ON_SECONDS
             if poll.poll(seconds * 1000):
-                self._read(line)
+                self._read(listening)
 
-    def _read(self, line: "ListenConnection") -> None:
-        pgconn = line.wire.connection.pgconn
+    def _read(self, listening: "ListenConnection") -> None:
+        pgconn = listening.connection.driver.pgconn
         pgconn.consume_input()
         while (notify := pgconn.notifies()) is not None:
             if not notify.extra:
                 self._sender.pass_on()
                 continue
             message = json.loads(notify.extra)
-            self._ears.hear(message["waiters"], message["queue"], message["tag"])
+            self._waiters.deliver(message["waiters"], message["queue"], message["tag"])
 
     def _is_unused(self) -> bool:
-        """Whether nobody came at the last moment; then the thread is to end, and the next waiter starts another."""
+        """Return whether there is no waiter; if so, the thread must end, and the next waiter starts another."""
         with self._changed:
-            if len(self._ears):
+            if len(self._waiters):
                 return False
             self._state = "closed"
-            self._sender.listening = 0
+            self._sender.listener_number = 0
             self._thread = None
             return True
 
     def _stop_listening(self) -> bool:
-        """Whether the thread is to end."""
+        """Stop wake-ups from the sender; return whether the thread must end."""
         with self._changed:
             if self._thread is not current_thread():
                 return True
-            self._sender.listening = 0
+            self._sender.listener_number = 0
             return False
 
     def _note_failure(self, error: Exception, failures: int) -> float:
-        """Seconds until another try."""
+        """Note and log a failure; return the seconds until the next try."""
         is_refused = isinstance(error, StoreError) and not isinstance(error, StoreUnavailableError)
         with self._changed:
-            self._state = "deaf" if is_refused else "lost"
-            self._ears.look_seconds = LOOK_SECONDS if is_refused else inf
-            is_news, self._trouble = not self._trouble, str(error)
+            self._state = "refused" if is_refused else "lost"
+            self._waiters.poll_seconds = POLL_SECONDS if is_refused else inf
+            is_new, self._trouble = not self._trouble, str(error)
             self._changed.notify_all()
-        if is_news:
-            log.warning(events.SIGNALS_UNHEARD if is_refused else events.LISTENER_LOST, error=str(error))
+        if is_new:
+            log.warning(SIGNALS_UNHEARD if is_refused else LISTENER_LOST, error=str(error))
         if is_refused:
-            self._ears.hear_all()
+            self._waiters.wake_all()
             return REFUSED_SECONDS
         return RETRY_SECONDS[min(failures, len(RETRY_SECONDS)) - 1]
 
@@ -231,13 +242,13 @@ class NotifyListener:
         poll.register(self._wakeup, select.POLLIN)
         poll.poll(seconds * 1000)
 
-    def _hear(self, number: int, ears: Sequence[PostgresSubscription]) -> None:
-        with self._link.lend() as wire:
-            ((is_known,),) = wire.caller.call(_REGISTER, (number, rows(ears)))
+    def _register(self, number: int, waiters: Sequence[PostgresSubscription]) -> None:
+        with self._pool.lend() as connection:
+            ((is_known,),) = connection.runner.call(_REGISTER, (number, rows(waiters)))
         if not is_known:
-            if self._link.address.listen:
-                raise StoreUnsafeError(f"{self._link.url}: `listen` must lead to the same database as the URL itself")
-            raise StoreUnavailableError(f"{self._link.url}: the listener was lost")
+            if self._pool.address.listen:
+                raise StoreUnsafeError(f"{self._pool.url}: `listen` must lead to the same database as the URL itself")
+            raise StoreUnavailableError(f"{self._pool.url}: the listener was lost")
 
 
 @dataclass(slots=True)
@@ -245,43 +256,45 @@ class ListenConnection:
     """A connection that listens.
 
     Args:
-        number: names the listener; others see by a lock that its session holds whether it lives.
-        is_first: no other process of the store listened.
+        number: names the listener; a lock of this number shows to others that its session lives.
+        is_first: whether no other process of the store listened.
     """
 
-    link: ConnectionPool
-    wire: PostgresConnection
+    pool: ConnectionPool
+    connection: PostgresConnection
     number: int
     is_first: bool
 
     def close(self) -> None:
-        """Let nobody be told here any more."""
+        """Close the connection and remove the listener from the database."""
         with contextlib.suppress(psycopg.Error):
-            self.wire.connection.close()
-        with contextlib.suppress(StoreError), self.link.lend() as wire:
-            wire.connection.execute(f"SELECT {self.link.address.schema}.forget_listener(%s::int8)", (self.number,))
+            self.connection.driver.close()
+        with contextlib.suppress(StoreError), self.pool.lend() as connection:
+            connection.driver.execute(f"SELECT {self.pool.address.schema}.forget_listener(%s::int8)", (self.number,))
 
 
-def open_line(link: ConnectionPool) -> ListenConnection:
-    """Connect and listen. Raises `StoreUnsafeError` where that is of no use: behind a proxy."""
-    wire = link.connect(link.address.listen)
+def open_listen_connection(pool: ConnectionPool) -> ListenConnection:
+    """Connect and listen. Raises `StoreUnsafeError` behind a proxy, where LISTEN is useless."""
+    connection = pool.connect(pool.address.listen)
     try:
-        _check_direct(link, wire)
+        _check_direct(pool, connection)
         number = randbits(62) + 1
-        with link.watch.over(wire.connection.pgconn, seconds=OPEN_SECONDS):
-            wire.connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"towline_{number:x}")))
-            row = wire.connection.execute(f"SELECT {link.address.schema}.open_listener(%s::int8)", (number,)).fetchone()
-        return ListenConnection(link, wire, number, row == (True,))
+        with pool.call_timeouts.over(connection.driver.pgconn, seconds=OPEN_SECONDS):
+            connection.driver.execute(sql.SQL("LISTEN {}").format(sql.Identifier(f"towline_{number:x}")))
+            row = connection.driver.execute(
+                f"SELECT {pool.address.schema}.open_listener(%s::int8)", (number,)
+            ).fetchone()
+        return ListenConnection(pool, connection, number, row == (True,))
     except BaseException as error:
-        wire.connection.close()
+        connection.driver.close()
         if isinstance(error, psycopg.Error):
-            raise link.translate(error) from error
+            raise pool.translate(error) from error
         raise
 
 
-def _check_direct(link: ConnectionPool, wire: PostgresConnection) -> None:
-    if wire.is_pooled and not link.address.listen:
+def _check_direct(pool: ConnectionPool, connection: PostgresConnection) -> None:
+    if connection.is_pooled and not pool.address.listen:
         raise StoreUnsafeError(
-            f"{link.url}: a proxy stands between, so nothing can be listened to, and waiters look for tasks every "
-            f"{LOOK_SECONDS:.0f} s: add `listen=` with the percent-encoded URL of a direct way to the database"
+            f"{pool.url}: behind a proxy LISTEN is not possible, so waiters look for tasks every "
+            f"{POLL_SECONDS:.0f} s: add `listen=` with the percent-encoded URL of a direct connection to the database"
         )

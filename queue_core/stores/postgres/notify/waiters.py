@@ -1,4 +1,4 @@
-"""The waiters of this process: who waits for what, and which of them was woken. Touches no connection."""
+"""The waiters of this process, their tags, and which of them was woken. Touches no connection."""
 
 import json
 from bisect import insort
@@ -12,25 +12,28 @@ from queue_core.clock import Instant
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
+"""The most idle times of closed waiters that are kept of a queue."""
 
 
-class WaiterNotice(Protocol):
-    """What a waiter has told to others; each returns at once, and is done in this order."""
+class WakeUpSender(Protocol):
+    """Sends the changes of waiters; each method returns at once, and they are sent in order."""
 
     def publish(self, queue: str, tag: str | None, count: int) -> None:
-        """Tasks of a tag became leasable: wake as many."""
+        """Wake as many waiters as tasks of the tag became leasable."""
 
-    def ready(self, ear: "PostgresSubscription") -> None:
-        """A waiter that was woken waits again."""
+    def ready(self, waiter: "PostgresSubscription") -> None:
+        """Send that a woken waiter waits again."""
 
-    def unhear(self, number: int) -> None:
-        """A waiter is gone."""
+    def unregister(self, number: int) -> None:
+        """Send that a waiter is closed."""
 
 
 class PostgresSubscription:
-    """A `Subscription`."""
+    """See `Subscription`."""
 
-    def __init__(self, ears: "PostgresWaiters", number: int, queue: str, tags: TagFilter, active_at: Instant) -> None:
+    def __init__(
+        self, waiters: "PostgresWaiters", number: int, queue: str, tags: TagFilter, active_at: Instant
+    ) -> None:
         self.number = number
         self.queue = queue
         self.tags = tags
@@ -40,23 +43,23 @@ class PostgresSubscription:
         self.in_vain = False
         self._ended = False
         self._is_away = False
-        self._ears = ears
+        self._waiters = waiters
         self._changed = Condition()
 
     def wait(self, *, timeout_seconds: float) -> bool:
-        """Sleep until woken (True) or the time is up (False). Who can't be woken is told to look every few seconds."""
+        """Sleep until woken (True) or a timeout (False); where wake-ups are impossible, True every few seconds."""
         if self._is_away:
             self._is_away = False
-            self._ears.telling.ready(self)
-        look_seconds = self._ears.look_seconds
+            self._waiters.sender.ready(self)
+        poll_seconds = self._waiters.poll_seconds
         with self._changed:
-            seconds = min(timeout_seconds, look_seconds)
+            seconds = min(timeout_seconds, poll_seconds)
             self._changed.wait_for(lambda: self.woken or self._ended, timeout=max(0.0, seconds))
             woken = self.woken or self._ended
             self.in_vain = not woken
             self._is_away = self.woken
             self.woken = self._ended = False
-        return woken or look_seconds < timeout_seconds
+        return woken or poll_seconds < timeout_seconds
 
     def wake(self) -> None:
         """End a `wait` in another thread."""
@@ -65,11 +68,11 @@ class PostgresSubscription:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop listening; an unused wake-up is passed on to the next fitting waiter."""
-        self._ears.remove(self)
+        """Unregister; an unused wake-up is passed on to the next fitting waiter."""
+        self._waiters.remove(self)
 
-    def hear(self, tag: str | None) -> None:
-        """A task of this tag may be leased; None also where it is not known."""
+    def deliver(self, tag: str | None) -> None:
+        """Deliver a wake-up for a task of this tag; None: without a tag, or unknown."""
         with self._changed:
             self.woken = True
             self.tag = tag
@@ -86,56 +89,56 @@ class PostgresSubscription:
 
 
 class PostgresWaiters:
-    """All waiters of this process."""
+    """The waiters of this process; thread-safe."""
 
-    def __init__(self, telling: WaiterNotice) -> None:
-        self.telling = telling
-        self.look_seconds = inf
-        """How often a waiter is to look for itself; infinite where it can be woken."""
+    def __init__(self, sender: WakeUpSender) -> None:
+        self.sender = sender
+        self.poll_seconds = inf
+        """How often waiters poll; infinite where they can be woken."""
         self._lock = Lock()
         self._numbers = count(1)
         self._open: dict[int, PostgresSubscription] = {}
         self._idle: dict[str, list[Instant]] = {}
 
     def add(self, queue: str, tags: TagFilter, *, now: Instant) -> PostgresSubscription:
-        """One more. A waiter whose last wait ended in vain counts as active since that wait began."""
+        """Add a waiter. One whose last wait timed out counts as active since that wait began."""
         with self._lock:
             idle = self._idle.get(queue)
-            ear = PostgresSubscription(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
-            self._open[ear.number] = ear
-            return ear
+            waiter = PostgresSubscription(self, next(self._numbers), queue, tags, idle.pop() if idle else now)
+            self._open[waiter.number] = waiter
+            return waiter
 
-    def remove(self, ear: PostgresSubscription) -> None:
-        """One less; again is nothing."""
+    def remove(self, waiter: PostgresSubscription) -> None:
+        """Remove a waiter; does nothing the second time."""
         with self._lock:
-            if self._open.pop(ear.number, None) is None:
+            if self._open.pop(waiter.number, None) is None:
                 return
-            if ear.in_vain and not ear.woken:
-                idle = self._idle.setdefault(ear.queue, [])
-                insort(idle, ear.active_at)
+            if waiter.in_vain and not waiter.woken:
+                idle = self._idle.setdefault(waiter.queue, [])
+                insort(idle, waiter.active_at)
                 del idle[:-MAX_IDLE]
-        self.telling.unhear(ear.number)
-        if ear.woken:
-            self.telling.publish(ear.queue, ear.tag, 1)
+        self.sender.unregister(waiter.number)
+        if waiter.woken:
+            self.sender.publish(waiter.queue, waiter.tag, 1)
 
-    def hear(self, numbers: Iterable[int], queue: str, tag: str | None) -> None:
-        """These were picked to be woken; for those that have left meanwhile others are."""
+    def deliver(self, numbers: Iterable[int], queue: str, tag: str | None) -> None:
+        """Deliver wake-ups to waiters by number; those of closed ones are passed on."""
         for number in numbers:
             with self._lock:
-                ear = self._open.get(number)
-            if ear is None:
-                self.telling.unhear(number)
-                self.telling.publish(queue, tag, 1)
+                waiter = self._open.get(number)
+            if waiter is None:
+                self.sender.unregister(number)
+                self.sender.publish(queue, tag, 1)
             else:
-                ear.hear(tag)
+                waiter.deliver(tag)
 
-    def hear_all(self) -> None:
-        """Anything may have happened: all look."""
-        for ear in self.all():
-            ear.hear(None)
+    def wake_all(self) -> None:
+        """Wake all waiters, as wake-ups may have been lost."""
+        for waiter in self.all():
+            waiter.deliver(None)
 
     def all(self) -> list[PostgresSubscription]:
-        """Those that are open."""
+        """Return the open waiters."""
         with self._lock:
             return list(self._open.values())
 
@@ -143,6 +146,6 @@ class PostgresWaiters:
         return len(self._open)
 
 
-def rows(ears: Iterable[PostgresSubscription]) -> str:
+def rows(waiters: Iterable[PostgresSubscription]) -> str:
     """Return the rows that the store's function `register_waiters` takes, as JSON."""
-    return json.dumps([ear.row() for ear in ears])
+    return json.dumps([waiter.row() for waiter in waiters])

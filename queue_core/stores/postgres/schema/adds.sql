@@ -1,5 +1,5 @@
 -- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
--- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
+-- connection, call: see commit_markers.sql; NULL: the call leaves no marker.
 
 -- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them.
 CREATE FUNCTION add_run(
@@ -50,7 +50,7 @@ BEGIN
         )
         SELECT array_agg(new.id) INTO ids FROM new;
     END IF;
-    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    -- The tag comes first: if its row is missing, the row of all tagged tasks is counted with it.
     IF is_plain THEN
         UPDATE towline.counts AS c SET ready = c.ready + total, added = c.added + total, changed_at = now
         WHERE c.queue = queue_id AND c.kind = CASE WHEN one IS NULL THEN 1 ELSE 2 END AND c.tag = coalesce(one, '')
@@ -140,9 +140,8 @@ BEGIN
     END IF;
 END $$;
 
--- Add one task without a name or a bound of its own, as `add` does, but without arrays or anything that only other
--- cases need: what a program that adds one task at a time does again and again. Return its id; NULL: nothing was done,
--- ask `add`, which tells why. eta NULL: at once. See ADR 11.
+-- Add one task without a name or a bound of its own, on the fast path of `add` (ADR 11): no arrays, nothing that only
+-- other cases need. Return its id; NULL: nothing was done, so `add` must be called. eta NULL: at once.
 CREATE FUNCTION add_one(
     queue_name text, now int8, payload bytea, tag text, eta int8, connection int8, call int8, OUT xid int8, OUT id int8
 ) LANGUAGE plpgsql AS $$
@@ -174,7 +173,7 @@ BEGIN
     INSERT INTO towline.tasks (id, eta, ready_at, added_at, queue, state, tag, payload)
     VALUES (add_one.id, coalesce(eta, now), coalesce(eta, now), now, queue_id, is_delayed, tag, payload);
 
-    -- The tag first: its row may be missing, and then all tagged tasks' is counted with it.
+    -- The tag comes first: if its row is missing, the row of all tagged tasks is counted with it.
     UPDATE towline.counts AS c SET
         ready = c.ready + 1 - is_delayed, delayed = c.delayed + is_delayed, added = c.added + 1, changed_at = now
     WHERE c.queue = queue_id AND c.kind = CASE WHEN add_one.tag IS NULL THEN 1 ELSE 2 END
@@ -192,14 +191,14 @@ BEGIN
     END IF;
 END $$;
 
--- Give tasks that this transaction has just added bounds of their own. Adding itself knows nothing of them, so that
--- they cost tasks without one nothing.
+-- Give tasks that this transaction has just added their own bounds of leases. This is apart from `add`, so that tasks
+-- without a bound pay nothing.
 CREATE FUNCTION bound_tasks(ids int8[], bounds int4[]) RETURNS void LANGUAGE sql AS $$
     UPDATE towline.tasks AS t SET max_leases = b.bound FROM unnest(ids, bounds) AS b (id, bound)
     WHERE t.id = b.id AND b.bound IS NOT NULL
 $$;
 
--- Add tasks some of which have a bound of their own.
+-- Add tasks some of which have their own bound of leases.
 CREATE FUNCTION add_bounded(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
     connection int8 DEFAULT NULL, call int8 DEFAULT NULL,

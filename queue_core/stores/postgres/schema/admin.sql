@@ -1,6 +1,6 @@
--- The verbs of people: delete by name, purge, redrive, postpone.
+-- The verbs of administrators: delete by name, purge, redrive, postpone.
 
--- Delete tasks by name, whoever holds them. Outcomes: 0 deleted, 1 unknown, 2 deleted before and still remembered.
+-- Delete tasks by name, leased or not. Outcomes: 0 deleted, 1 unknown, 2 deleted before and still remembered.
 CREATE FUNCTION delete_named(
     queue_name text, now int8, given text[], OUT refusal int8, OUT note text, OUT xid int8, OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
@@ -43,7 +43,7 @@ BEGIN
     xid := txid_current_if_assigned();
 END $$;
 
--- Lock up to `most` tasks of a state and, unless NULL, of these tags; the untagged when they are none.
+-- Lock up to `most` tasks of a state and, unless NULL, of these tags (empty: the untagged).
 CREATE FUNCTION some_tasks(queue_id int4, of_state int2, tags text[], most int8) RETURNS SETOF towline.tasks
 LANGUAGE plpgsql AS $$
 DECLARE

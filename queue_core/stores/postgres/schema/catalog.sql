@@ -21,7 +21,7 @@ CREATE FUNCTION seize_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_advisory_xact_lock('towline.queues'::regclass::oid::int4, hashtext(queue_name))
 $$;
 
--- Hold a queue, to change what is in it, and tell how that went.
+-- Lock a queue before its tasks are changed; return the outcome row.
 CREATE FUNCTION open_queue(queue_name text) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
@@ -37,7 +37,7 @@ BEGIN
     END IF;
 END $$;
 
--- Drop a queue, which is seized, with all that is in it; return how many tasks went.
+-- Drop a seized queue with all its tasks; return their number.
 CREATE FUNCTION drop_queue(queue_id int4) RETURNS int8 LANGUAGE plpgsql AS $$
 DECLARE
     gone int8;

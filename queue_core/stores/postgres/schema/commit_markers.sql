@@ -1,8 +1,7 @@
--- Commit markers: a call that is committed as it is made, and whose answer is lost, is found again by its marker.
+-- Commit markers: if the answer of a call that commits by itself is lost, its marker shows whether it took effect.
 
--- The last call of each connection that was committed: the connection's own number, which its client chose (or that of
--- a client's session), and the number of the call on it. Written by the call itself: no crash, no failover and no proxy
--- can part the two.
+-- The last committed call of each connection: the connection's random number (or that of a client's session), and the
+-- number of the call on it. The call itself writes its row, so no crash, failover or proxy can separate the two.
 CREATE TABLE commit_markers (
     connection int8 PRIMARY KEY,
     call int8 NOT NULL,
@@ -17,15 +16,14 @@ CREATE TABLE commit_markers (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Return what `set_commit_marker` keeps of an `add` some of whose names were refused: the new ids, and in place of a
--- refused one's the outcome, less than 0.
+-- Return the ids that `set_commit_marker` keeps of an `add`: for a task whose name was refused, its outcome, below 0.
 CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
     SELECT array_agg(coalesce(o.id, -o.outcome) ORDER BY o.place)
     FROM unnest(ids, outcomes) WITH ORDINALITY AS o (id, outcome, place)
 $$;
 
--- Leave the marker of a call, in the call's own transaction. ids: see `added_ids`; NULL, the call was no `add`. Always
--- true: a function whose answer is assigned is called without a query around it.
+-- Leave the marker of a call, in the call's own transaction. ids: see `added_ids`; NULL: the call was no `add`. Always
+-- returns true, as assigning a result calls a function without a query around it.
 CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -33,7 +31,7 @@ BEGIN
     SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids
     WHERE m.connection = set_commit_marker.connection AND m.call < set_commit_marker.call AND NOT m.is_closed;
     IF NOT FOUND THEN
-        -- The connection's first call; or it was closed, and then this fails, and the call with it.
+        -- The connection's first call; if its marker was closed, this fails, and the call with it.
         INSERT INTO towline.commit_markers VALUES (
             set_commit_marker.connection, set_commit_marker.call, pg_current_xact_id(), now(), false,
             set_commit_marker.ids
@@ -42,8 +40,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- Return what became of a connection's last call, which can't take effect any more after this: `xid` NULL, nothing did.
--- Waits for the call to end if it is under way.
+-- Close a connection's marker and return the outcome of its last call; `xid` NULL: it took no effect, and no longer
+-- can. Waits for a call in progress.
 CREATE FUNCTION close_commit_marker(connection int8, call int8, OUT xid xid8, OUT ids int8[]) LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.commit_markers VALUES (close_commit_marker.connection, 0, pg_current_xact_id(), now(), true)
@@ -54,8 +52,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return what `exchange` has answered in a transaction, but for the tags of what time has made ready: those who wait
--- for them look by themselves before long. Fails when it is not kept any more.
+-- Return the answer of `exchange` in a transaction, without the tags of tasks that became ready by time: their waiters
+-- poll before long. Fails when the answer is no longer kept.
 CREATE FUNCTION exchange_result(queue_name text, now int8, wanted xid8) RETURNS SETOF towline.lease_row
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -68,7 +66,7 @@ BEGIN
     IF EXISTS (SELECT FROM towline.trimmed AS t WHERE t.queue = queue_id AND t.xid >= wanted) THEN
         RAISE 'the answer was lost, and what it was is not kept any more' USING ERRCODE = '08007';
     END IF;
-    -- A row that another has changed since is not leased by this call any more.
+    -- A row that was changed since is no longer leased by this call.
     RETURN QUERY SELECT t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
             NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text
         FROM towline.tasks AS t

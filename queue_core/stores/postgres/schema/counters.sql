@@ -1,6 +1,6 @@
 -- The counters of queues and tags.
 
--- Return the lowest slot of the counters that no other transaction has, and keep it while this one lasts.
+-- Return the lowest slot of the counters that no other transaction holds, and hold it until this one ends.
 CREATE FUNCTION take_slot() RETURNS int2 LANGUAGE plpgsql AS $$
 DECLARE
     class CONSTANT int4 := 'towline.counts'::regclass::oid::int4;
@@ -68,7 +68,7 @@ BEGIN
         deleted = c.deleted + excluded.deleted, changed_at = excluded.changed_at;
 END $$;
 
--- Return the counters of a queue, or of some of its tags (none: of the untagged), summed over the slots.
+-- Return the counters of a queue, or of some of its tags (empty: of the untagged), summed over the slots.
 CREATE FUNCTION sum_counts(queue_id int4, tags text[]) RETURNS towline.counts LANGUAGE plpgsql STABLE AS $$
 DECLARE
     sums towline.counts;
@@ -79,7 +79,7 @@ BEGIN
         coalesce(sum(c.deleted), 0), coalesce(sum(c.released), 0), coalesce(sum(c.expired), 0),
         coalesce(sum(c.died), 0), max(c.changed_at)
     INTO sums
-    -- One look for each kind and tag. Of a range or a list of kinds every tag may be read.
+    -- One index scan for each kind and tag. Of a range or a list of kinds every tag may be read.
     FROM unnest(kinds) AS k (kind) CROSS JOIN unnest(CASE kinds[1] WHEN 2 THEN tags ELSE ARRAY[''] END) AS w (tag)
     CROSS JOIN LATERAL (
         SELECT * FROM towline.counts AS each
@@ -89,7 +89,7 @@ BEGIN
     RETURN sums;
 END $$;
 
--- Return how many tasks of a queue, or of these tags (none: the untagged), are stored in a state.
+-- Return how many tasks of a queue, or of these tags (empty: the untagged), are stored in a state.
 CREATE FUNCTION gauge(queue_id int4, of_state int2, tags text[]) RETURNS int8 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     sums towline.counts := towline.sum_counts(queue_id, tags);
@@ -98,9 +98,8 @@ BEGIN
 END $$;
 
 -- Forget those tags among the next `most` after `examined` that had no task for a day; return where to go on, '' for
--- the start. They are looked at without a lock first, as nearly all are in use and a lock is written to its row. Then
--- either all counters of a tag are locked and go, or none: what another transaction counts meanwhile is a row of its
--- own.
+-- the start. They are read without a lock first, as nearly all are in use and a lock writes to its row. Then either all
+-- counters of a tag are locked and deleted, or none; another transaction counts in a row of its own meanwhile.
 CREATE FUNCTION forget_tags(queue_id int4, now int8, examined text, most int4) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     a_day_ago CONSTANT int8 := now - 86400000000;

@@ -1,8 +1,8 @@
--- The verbs of a worker's steady state: delete what is done, settle what is due, lease the next.
--- connection, call: see commit_markers.sql; NULL, the call leaves no marker.
+-- The verbs of a worker's steady state: delete finished tasks, expire due leases, lease the next tasks.
+-- connection, call: see commit_markers.sql; NULL: the call leaves no marker.
 
--- Delete what is done, then settle and lease up to `wanted` tasks (0: lease nothing).
--- ids, grants: what is done (`ids` NULL: nothing); one of `grants` stands for all, if the ids rise.
+-- Delete finished tasks, then settle and lease up to `wanted` tasks (0: lease nothing).
+-- ids, grants: the finished tasks (`ids` NULL: none); a single one of `grants` holds for all, if the ids rise.
 -- filter: 0 any, 1 these tags, 2 untagged, 3 the tag of the oldest.
 -- room_bytes: for the leased tasks together, with each_bytes for each; `fewest` are leased whatever their size. NULL:
 -- no bound.
@@ -83,9 +83,9 @@ BEGIN
     END IF;
 
     IF ids IS NOT NULL THEN
-        -- The conditions beside the id are so written that no index offers itself for them: without statistics the
-        -- planner takes the wrong one. Tasks that were added together are leased together: their ids lie side by side,
-        -- and are found by one descent of the index instead of one each.
+        -- The conditions beside the id are written so that no index serves them, as without statistics the planner
+        -- takes the wrong one. Tasks that were added together are leased together: their ids are adjacent, and one
+        -- descent of the index finds them all.
         IF cardinality(grants) = 1 AND ids[cardinality(ids)] - ids[1] < 4 * cardinality(ids) THEN
             WITH gone AS (
                 DELETE FROM towline.tasks AS t
@@ -136,8 +136,8 @@ BEGIN
             SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
             settled := towline.settle_before(q, free_slot, now, end_eta, end_id);
         END IF;
-        -- Not what is ready from later on: such a row was leased, and is back in another place, since this call began.
-        -- By this server's clock: `now` may have been stepped back, and what was ready then is ready still.
+        -- Skip tasks with a later eta: such a row was leased and came back in a later place since this call began.
+        -- This server's clock decides, as `now` may have been set back, and tasks ready before are still ready.
         end_eta := least(
             end_eta, greatest(now, (extract(epoch FROM statement_timestamp()) * 1000000)::int8) + 1
         );
@@ -151,13 +151,14 @@ BEGIN
         ELSIF filter = 0 AND has_tags THEN
             filter := 5;
         END IF;
-        -- A row that others change between a look and its lock is locked as it has become: leased, expired and ready
-        -- again, it is in a later place. So what was ever leased is looked for again, until all of it was locked before
-        -- the look.
+        -- A row that is changed between its read and its lock is locked in its new state: leased, expired and ready
+        -- again, it is in a later place. So tasks that were ever leased are read again, until all of them were
+        -- locked before the read.
         LOOP
             CASE filter
             WHEN 0, 2 THEN
-                -- 0: no task had a tag yet; one added a moment ago would be miscounted, and is left to the next call.
+                -- 0: no task had a tag yet; a tagged task added a moment ago would be miscounted, so the next call
+                -- takes it.
                 SELECT array_agg(p.ctid), bool_and(p.leased_at = 0), sum(p.bytes)
                 INTO picked, are_in_place, picked_bytes FROM (
                     SELECT t.ctid, t.leased_at, octet_length(t.payload) AS bytes FROM towline.tasks AS t
@@ -188,7 +189,7 @@ BEGIN
             EXIT WHEN are_in_place OR picked IS NULL OR picked = last_picked;
             last_picked := picked;
         END LOOP;
-        -- A tag and a name have 500 bytes at most: only where all may not fit are they counted one by one.
+        -- Tags and names have 500 bytes at most: they are counted one by one only if all may not fit.
         IF cardinality(picked) > fewest
             AND coalesce(picked_bytes + cardinality(picked) * (1000 + each_bytes) > room_bytes, room_bytes IS NOT NULL)
         THEN
@@ -242,9 +243,8 @@ BEGIN
     )::towline.lease_row;
 END $$;
 
--- What `exchange_one` answers: the lease, if there is one, and of the deleted task what its sample is made of
--- (`done_leases` NULL: nothing was deleted). A row of NULLs: this is not the plain case, nothing was done, ask
--- `exchange`.
+-- The answer of `exchange_one`: the lease, if there is one, and the sample of the deleted task (`done_leases` NULL:
+-- nothing was deleted). A row of NULLs: the fast path does not apply, nothing was done, and `exchange` must be called.
 CREATE TYPE exchange_one_row AS (
     xid int8,
     id int8,
@@ -263,9 +263,9 @@ CREATE TYPE exchange_one_row AS (
     done_worker text
 );
 
--- Delete one task that is done (`done_id` NULL: none) and lease one, as `exchange` does, but without arrays, sets of
--- rows, or anything that only other cases need: two thirds of its cost. See ADR 11. filter: 0 any, 1 this tag, 2
--- untagged.
+-- Delete one finished task (`done_id` NULL: none) and lease one, on the fast path of `exchange` (ADR 11): without
+-- arrays, sets of rows, or anything that only other cases need, for two thirds of its cost. filter: 0 any, 1 this tag,
+-- 2 untagged.
 CREATE FUNCTION exchange_one(
     queue_name text, now int8, done_id int8, done_grant int8, asked_seconds float8, filter int2, wanted_tag text,
     worker_name text, connection int8, call int8

@@ -1,4 +1,4 @@
--- What time does to tasks: delayed ones become ready, expired leases end.
+-- Expiry: delayed tasks become ready, expired leases end.
 
 -- Return the first end from `wanted` on that is not among the ends of earlier leases.
 CREATE FUNCTION unspent_end(wanted int8, ahead int8[]) RETURNS int8 LANGUAGE plpgsql IMMUTABLE AS $$
@@ -14,13 +14,13 @@ CREATE FUNCTION ahead_of(instants int8[], now int8) RETURNS int8[] LANGUAGE sql 
     SELECT array_agg(each.instant) FROM unnest(instants) AS each (instant) WHERE each.instant > now
 $$;
 
--- Part a name from its deleted task; it stays taken for the queue's retention.
+-- Separate a name from its deleted task; it stays taken for the queue's retention.
 CREATE FUNCTION part_name(q towline.queues, given text, ended_at int8) RETURNS void LANGUAGE sql AS $$
     UPDATE towline.names SET task = NULL, until = ended_at + round(q.name_retention_seconds * 1000000)::int8
     WHERE names.queue = q.id AND names.name = given
 $$;
 
--- Return the place in eta order before which no more than `most` tasks are due; an id of 0: all that are due.
+-- Return the place in eta order before which at most `most` tasks are due; an id of 0: behind all due tasks.
 CREATE FUNCTION horizon(queue_id int4, now int8, most int4, OUT end_eta int8, OUT end_id int8) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT due.eta, due.id INTO end_eta, end_id
@@ -40,8 +40,8 @@ BEGIN
     END IF;
 END $$;
 
--- Settle what is due before (end_eta, end_id): tasks become ready or dead, and tasks that another transaction has
--- locked are skipped. Return `lease_row.settled`.
+-- Settle the tasks that are due before (end_eta, end_id): tasks become ready or dead, and tasks that another
+-- transaction has locked are skipped. Return `lease_row.settled`.
 CREATE FUNCTION settle_before(q towline.queues, slot int2, now int8, end_eta int8, end_id int8) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,8 +156,8 @@ BEGIN
     );
 END $$;
 
--- Settle a task that goes with the end of its last lease; return whether it was one. A task that another transaction
--- has locked is left alone: that one may be settling it.
+-- Settle a task that the end of its last lease deletes; return whether it was one. A task that another transaction has
+-- locked is skipped, as that one may be settling it.
 CREATE FUNCTION settle_used_up(queue_id int4, now int8, task_id int8) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;

@@ -1,4 +1,4 @@
--- The verbs of a lease's holder that look at one task after the other: renew, release, delete and add the next.
+-- The verbs of a lease's holder that handle one task after the other: renew, release, and delete with added tasks.
 
 -- Renew leases, in order; the longest allowed is checked for all of them before anything is written.
 CREATE FUNCTION renew(queue_name text, now int8, ids int8[], grants int8[], seconds float8[])
@@ -51,7 +51,7 @@ BEGIN
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- End the live lease of a task that is given back; return the reason if the task died.
+-- End the live lease of a task that is released; return the reason if the task died.
 CREATE FUNCTION give_back(
     q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, dead_reason text
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -91,7 +91,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Give leases back, in order. A delay of NULL: the queue's back-off, or at once for a lease that is not counted.
+-- Release leases, in order. A delay of NULL: the queue's back-off, or at once for a lease that is not counted.
 CREATE FUNCTION release(
     queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], reasons text[],
     jitters float8[]
@@ -132,8 +132,8 @@ BEGIN
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- Give back all that a dead worker holds, each task to its old place, and retire the worker. `reason` says why a task
--- died, and `payload` names the queue.
+-- Release all leases of a dead worker, each task to its old place, and retire the worker. In the result `reason` says
+-- why a task died, and `payload` names the queue.
 CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     slot int2 := towline.take_slot();
@@ -162,8 +162,8 @@ BEGIN
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- Delete tasks, in order, and with each add those that come next: `sizes` of them, from the other arrays. One row for
--- each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
+-- Delete tasks, in order, and with each add the tasks that follow it: `sizes` of them, from the other arrays. One row
+-- for each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
 CREATE FUNCTION hand_over(
     queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
     tags text[], etas int8[], names text[]
@@ -218,7 +218,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 
--- Do as `hand_over`, with tasks some of which have a bound of their own.
+-- Do the same as `hand_over`, with tasks some of which have their own bound of leases.
 CREATE FUNCTION hand_over_bounded(
     queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
     tags text[], etas int8[], names text[], bounds int4[]

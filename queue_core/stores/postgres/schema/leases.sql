@@ -1,6 +1,6 @@
--- Picking tasks, and leasing one delayed task.
+-- The choice of tasks to lease, and the lease of one delayed task.
 
--- Lock up to `wanted` ready tasks of several tags, in lease order, passing over what others have locked.
+-- Lock up to `wanted` ready tasks of several tags, in lease order; tasks that others have locked are skipped.
 CREATE FUNCTION pick_of_tags(
     queue_id int4, wanted_tags text[], wanted int4, end_eta int8, end_id int8, OUT places tid[], OUT tags text[]
 ) LANGUAGE plpgsql AS $$
@@ -28,7 +28,7 @@ BEGIN
         ) AS first;
         EXIT WHEN candidates IS NULL;
         SELECT array_agg(l.ctid), array_agg(l.tag) INTO locked, locked_tags FROM (
-            -- Not what has been leased and is back in a later place since it was looked at.
+            -- Skip a task that was leased and came back in a later place since it was read.
             SELECT t.ctid, t.tag FROM towline.tasks AS t
             WHERE t.id = ANY (candidates) AND t.state - 0 = 0 AND t.eta + 0 <= last_eta
             FOR UPDATE SKIP LOCKED
@@ -36,7 +36,7 @@ BEGIN
         places := places || locked;
         tags := tags || locked_tags;
         EXIT WHEN cardinality(candidates) < missing OR cardinality(places) >= wanted;
-        -- As it was found: whoever leased it meanwhile has moved its eta.
+        -- Only with the eta that was read: a lease meanwhile has changed it.
         last_id := candidates[cardinality(candidates)];
         missing := wanted - cardinality(places);
     END LOOP;
@@ -68,8 +68,8 @@ BEGIN
     END IF;
 END $$;
 
--- Return, of locked tasks, the first in lease order for which a lease has room; their tags; and how many of each tag
--- are left over, as JSON: callers that passed over them while they were locked are woken for them.
+-- Return, of locked tasks, the first in lease order that fit a lease; their tags; and the number left over of each tag,
+-- as JSON: callers that skipped them while they were locked are woken for them.
 CREATE FUNCTION fitting(
     picked tid[], room_bytes int8, each_bytes int4, fewest int4, OUT places tid[], OUT tags text[], OUT left_over text
 ) LANGUAGE sql AS $$
@@ -92,8 +92,8 @@ CREATE FUNCTION fitting(
         (SELECT json_agg(json_build_array(o.tag, o.number))::text FROM of_tags AS o)
 $$;
 
--- Lease one delayed task before its eta, from exactly the eta that is expected: a suspected task that is to run alone.
--- Tells what `exchange` does.
+-- Lease one delayed task before its eta, if it is exactly the expected one: a suspected task that must run alone
+-- (quarantine). Returns the rows of `exchange`.
 CREATE FUNCTION lease_delayed(
     queue_name text, now int8, task_id int8, expected int8, worker_name text, asked_seconds float8
 ) RETURNS SETOF towline.lease_row LANGUAGE plpgsql AS $$

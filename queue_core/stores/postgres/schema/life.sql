@@ -1,4 +1,4 @@
--- Lives of the server: from one crash to the next. A crash empties unlogged tables, and only a crash does.
+-- Lives of the server, from one crash to the next: a crash empties unlogged tables, and nothing else does.
 
 -- The name of the life of the server since its last crash.
 CREATE UNLOGGED TABLE life (
@@ -6,9 +6,9 @@ CREATE UNLOGGED TABLE life (
     name text NOT NULL
 );
 
--- Every life there was, for ever: after several crashes the first of them decides whose a number is. `first` is the
--- first transaction number that may have been given anew in it. The checkpoint that ends a recovery knows it, and is
--- told from later ones by its redo point: others log before they end.
+-- All lives, kept for ever: after several crashes the first of them decides which transaction had a number. `first` is
+-- the first transaction number that may have been reused in the life. The checkpoint that ends a recovery knows it, and
+-- differs from later ones by its redo point, as others log before they end.
 CREATE TABLE lives (
     number int8 PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     name text NOT NULL UNIQUE,
@@ -41,7 +41,7 @@ BEGIN
     RETURN found_name;
 END $$;
 
--- Return the first number that may have been given anew since a life ended; NULL when that is not known.
+-- Return the first number that may have been reused since a life ended; NULL: not known.
 CREATE FUNCTION first_since(life_name text) RETURNS int8 LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN count(*) = count(later.first) THEN min(later.first) END
     FROM towline.lives AS ended JOIN towline.lives AS later ON later.number > ended.number

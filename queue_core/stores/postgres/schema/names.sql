@@ -1,5 +1,5 @@
--- Names of tasks. The name of a task that went with the end of its last lease is a deleted one's, though nobody settled
--- the task yet. Outcomes: 0 taken for the new task, 1 the name exists, 2 it is still taken by a deleted task.
+-- Names of tasks. The name of a task that the end of its last lease deletes counts as a deleted task's, even before the
+-- task is settled. Outcomes: 0 taken for the new task, 1 the name exists, 2 it is still taken by a deleted task.
 
 -- Return the task of a given or chosen name, locked; NULL when there is none.
 CREATE FUNCTION named_task(queue_id int4, given text) RETURNS towline.tasks LANGUAGE plpgsql AS $$
@@ -19,8 +19,8 @@ BEGIN
     RETURN task;
 END $$;
 
--- Give one name to a new task, or return why not. A transaction that gives the same name meanwhile is waited for, and
--- its task then found.
+-- Give one name to a new task, or return its refusal. Waits for a transaction that gives the same name, and then finds
+-- its task.
 CREATE FUNCTION take_name(queue_id int4, now int8, given text, OUT id int8, OUT outcome int2)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -65,8 +65,8 @@ BEGIN
 END $$;
 
 -- Return an id for each new task, in order; NULL where its name is taken. Names are locked in their order, known ones
--- first. Where others gave some of them meanwhile, all locks are let go and it begins anew, so that two who give the
--- same names never wait for each other.
+-- first. If others gave some of them meanwhile, all locks are released and it starts again, so that two transactions
+-- which give the same names never deadlock.
 CREATE FUNCTION take_names(queue_id int4, now int8, given text[], OUT ids int8[], OUT outcomes int2[])
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -115,8 +115,8 @@ BEGIN
     END IF;
 END $$;
 
--- Forget some names, twice as many as were given, whose time has been over for a minute, as a clock may be set back a
--- little.
+-- Forget some names, twice as many as were given, whose retention ended at least a minute ago, as a clock may be set
+-- back a little.
 CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM towline.names AS n USING (

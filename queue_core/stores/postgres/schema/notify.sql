@@ -1,24 +1,24 @@
--- Wakes callers that wait; what outlives no crash of the server, for nobody waits through one.
+-- The wake-up of callers that wait; none of it must survive a crash of the server, as no caller waits through one.
 --
 -- A waiting process has a connection that listens (a listener) and a row here for each caller that waits (a waiter). A
 -- change that made tasks leasable is committed first; then its process calls `signal`, which picks as many fitting
 -- waiters as there are tasks, the most recently active first, and notifies their processes. So commits that add never
--- wait for the lock under which NOTIFY commits, and nothing is notified where nobody waits.
+-- wait for the lock under which NOTIFY commits, and nothing is notified where no caller waits.
 --
--- No wake-up is missed, without any lock: a waiter is committed before its owner looks for tasks. If it does not see a
--- task, that task was committed after the look began, so after the waiter; and a `signal` that begins after that commit
--- sees the waiter. A waiter that was woken and is not back yet comes last, but is notified too when no other is left:
--- its owner may have looked already.
+-- No wake-up is missed, without any lock: a waiter is committed before its owner looks for tasks. If the owner does not
+-- find a task, that task was committed after the search began, so after the waiter; and a `signal` that begins after
+-- that commit sees the waiter. A waiter that was woken and is not back yet comes last, but is notified too when no
+-- other is left, as its owner may have searched already.
 --
 -- None of these tables is logged, so these transactions never wait for a disk.
 
--- Processes that listen. Each holds the lock of its number in the session that listens, so that its end shows.
+-- Processes that listen. Each holds a lock of its number in the session that listens, so that its end can be seen.
 CREATE UNLOGGED TABLE listeners (
     id int8 PRIMARY KEY
 );
 
--- Callers that wait. tags: NULL is any task, empty is untagged ones. active_at orders them. woken_at: notified then,
--- and not back yet.
+-- Callers that wait. tags: NULL is any task, empty is untagged ones. active_at orders them. woken_at: when it was
+-- notified; NULL: it is back.
 CREATE UNLOGGED TABLE waiters (
     listener int8 NOT NULL,
     number int8 NOT NULL,
@@ -38,7 +38,7 @@ CREATE UNLOGGED TABLE waiters (
 -- Finds the waiters of a queue, the most recently active last.
 CREATE INDEX waiters_in_order ON waiters (queue, active_at);
 
--- Tasks that became leasable in a transaction of the caller's own; a listener passes them on once they are there.
+-- Tasks that became leasable in a caller's own transaction; a listener passes them on after its commit.
 CREATE UNLOGGED TABLE unsent_notifications (
     queue text COLLATE "C" NOT NULL,
     tag text COLLATE "C",
@@ -49,7 +49,7 @@ CREATE UNLOGGED TABLE unsent_notifications (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Return whether the session that listens lives; not to be asked in that session itself.
+-- Return whether the session that listens lives; must not be called in that session itself.
 CREATE FUNCTION is_listening(listener int8) RETURNS boolean LANGUAGE sql AS $$
     SELECT NOT pg_try_advisory_xact_lock_shared(listener)
 $$;
@@ -73,7 +73,7 @@ BEGIN
     WHERE l.id = free.id;
 END $$;
 
--- Begin to be a listener, in the session that listens. Return true when there was no other: then see
+-- Become a listener, in the session that listens. Return true when there was no other: then see
 -- `notify_on_commit`.
 CREATE FUNCTION open_listener(listener int8) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -160,8 +160,8 @@ BEGIN
     RETURN woken;
 END $$;
 
--- Pass on what `notify_on_commit` has kept, and wake-ups whose waiter did not come back: its process is stopped, or cut
--- off.
+-- Pass on the tasks that `notify_on_commit` kept, and the wake-ups whose waiter did not come back, as its process is
+-- stopped or disconnected.
 CREATE FUNCTION pass_on() RETURNS int4 LANGUAGE plpgsql AS $$
 DECLARE
     woken int4 := 0;
@@ -188,8 +188,8 @@ BEGIN
     RETURN woken;
 END $$;
 
--- Take all that a process has to say at once: waiters that are closed, waiters that are ready again, tasks that became
--- leasable. Return how many waiters were woken.
+-- Take the changes of a process in one call: closed waiters, waiters that wait again, tasks that became leasable.
+-- Return how many waiters were woken.
 CREATE FUNCTION signal(
     listening int8, closed int8[], ready json, queues text[], tags text[], tasks int4[], passing boolean
 ) RETURNS int4 LANGUAGE plpgsql AS $$
@@ -211,10 +211,10 @@ BEGIN
     RETURN woken;
 END $$;
 
--- Keep, in the caller's own transaction, that tasks become leasable when it commits. That commit notifies a process
--- that listens, which passes it on: waiters picked now would be locked until then, or be gone. Where no waiter fits
--- now, the commit is spared the lock of NOTIFY; a waiter that comes meanwhile is found by the next `pass_on`, in
--- seconds. A first listener that starts meanwhile looks again by itself.
+-- Record, in the caller's own transaction, that tasks become leasable when it commits. That commit notifies a process
+-- that listens, which passes it on: waiters picked now would stay locked until then, or be gone. Without a fitting
+-- waiter the commit is spared the lock of NOTIFY; the next `pass_on` finds a waiter that comes meanwhile, in seconds. A
+-- first listener that starts meanwhile wakes all waiters by itself.
 CREATE FUNCTION notify_on_commit(queue_name text, task_tag text, tasks int4) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     listening int8;

@@ -1,5 +1,5 @@
--- How the statements inside the functions are planned: once, along the indexes they were written for. Left to itself
--- the planner goes by what it last knew of tables that are empty at one time and full at another (ADR 11).
+-- The planning of the statements inside the functions: once, along the indexes they were written for. By default the
+-- planner uses its last statistics, of tables that are now empty and now full (ADR 11).
 
 DO $$
 DECLARE
@@ -19,7 +19,7 @@ BEGIN
             ),
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off}',
                 '{upcoming}'),
-            -- As far as there is a choice: each setting costs every call 3 us.
+            -- Only where there is a choice, as each setting costs every call 3 us.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off}',
                 '{exchange_one, exchange_result}'),
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off}', '{add_one}')

@@ -1,4 +1,4 @@
--- The verbs that only look; exact as of `now`, though nothing is settled. tags NULL: any; none: the untagged.
+-- The verbs that only read; exact as of `now`, although they write no expiry. tags NULL: any; empty: the untagged.
 
 -- Return the etas of the first ready tasks of a queue, or of these tags.
 CREATE FUNCTION ready_heads(queue_id int4, tags text[], most int4) RETURNS TABLE (eta int8, id int8, tag text)
@@ -63,7 +63,7 @@ BEGIN
     );
 END $$;
 
--- Return the counters, and what has come due since, of a queue or of some tags.
+-- Return the counters of a queue or of some tags, and the tasks that came due since.
 CREATE FUNCTION current_stats(
     q towline.queues, tags text[], now int8, OUT ready int8, OUT delayed int8, OUT leased int8, OUT dead int8,
     OUT oldest int8, OUT added int8, OUT leases int8, OUT deleted int8, OUT released int8, OUT expired int8,
@@ -151,8 +151,8 @@ BEGIN
     ) AS s;
 END $$;
 
--- Return what waiting times are made of: how many are ready, the first etas stored as ready, those of tasks come due
--- since, and the last of all. `oldest`: only the tag of the first leasable task counts.
+-- Return the values behind waiting times: the number of ready tasks, the first etas stored as ready, those of tasks
+-- that came due since, and the last of all. `oldest`: only the tag of the first leasable task counts.
 CREATE FUNCTION waiting(
     queue_name text, tags text[], oldest bool, head int4, now int8,
     OUT ready int8, OUT stored int8[], OUT due int8[], OUT newest int8
@@ -202,7 +202,7 @@ BEGIN
     );
 END $$;
 
--- Return the leases that are held now, soonest to end first.
+-- Return the live leases, soonest to end first.
 CREATE FUNCTION live_leases(queue_name text, now int8, most int4) RETURNS TABLE (
     name text, tag text, worker text, leases int4, leased_at int8, eta int8, ready_at int8
 ) LANGUAGE plpgsql STABLE AS $$
@@ -229,7 +229,7 @@ BEGIN
     );
 END $$;
 
--- Return the state of a task as of `now`; NULL: time has deleted it.
+-- Return the state of a task as of `now`; NULL: its expiry deletes it.
 CREATE FUNCTION settled_state(task towline.tasks, q towline.queues, now int8) RETURNS int2 LANGUAGE sql STABLE AS $$
     SELECT CASE
         WHEN task.state NOT IN (1, 2) OR task.eta > now THEN task.state
@@ -239,8 +239,8 @@ CREATE FUNCTION settled_state(task towline.tasks, q towline.queues, now int8) RE
 $$;
 
 -- Return tasks by id beyond `after` whose settled state is one of these, of these tags, and of these names unless they
--- are NULL. Few tasks in the states from which those come are read by state and sorted; many are met soon by id, along
--- the primary key: `+ 0` hides a column from the other indexes.
+-- are NULL. Few tasks in the states from which those come are read by state and sorted; many are read by id, along the
+-- primary key: `+ 0` hides a column from the other indexes.
 CREATE FUNCTION peek(
     queue_name text, tags text[], states int2[], given text[], after int8, most int4, now int8
 ) RETURNS SETOF towline.tasks LANGUAGE plpgsql STABLE AS $$

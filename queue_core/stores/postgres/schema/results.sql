@@ -1,6 +1,6 @@
--- The rows in which the functions of several verbs answer.
+-- The result rows of the functions of several verbs.
 
--- What a verb tells, row by row. kind 0: how the call went (`id` a refusal or 0, `eta` the transaction's number,
+-- The rows of a verb's answer. kind 0: the outcome (`id` a refusal or 0, `eta` the transaction's number,
 -- `leases` flags, `name` what the refusal's message needs); 5: a renewal, 6: a release, `id` its place in the call.
 CREATE TYPE result_row AS (
     kind int2,
@@ -17,17 +17,17 @@ CREATE TYPE result_row AS (
     payload bytea
 );
 
--- Return how the call went. Refusals: 1 no such queue, 2 moved, 3 the worker was retired, 4 the lease would be too
--- long.
+-- Return the outcome row of a call. Refusals: 1 no such queue, 2 moved, 3 the worker was retired, 4 the lease would be
+-- too long.
 CREATE FUNCTION outcome_row(refusal int8, note text, flags int4) RETURNS towline.result_row LANGUAGE sql AS $$
     SELECT 0::int2, refusal, txid_current_if_assigned(), NULL::int8, NULL::int8, NULL::int8, flags, NULL::text, note,
         NULL::text, NULL::text, NULL::bytea
 $$;
 
--- What lease verbs tell: one row for each lease, and a last one that says how the call went: a refusal (see
+-- The rows of a lease verb's answer: one for each lease, and a last one with the outcome: a refusal (see
 -- `outcome_row`), its note (0: the tasks left over, see `fitting`), flags (1: more is due than was settled, 2: the
 -- worker was retired and got nothing), the transaction's number, samples of what was deleted, and `settled`, a JSON
--- list of what time did: the expired leases, and [tag, tasks] of those that became ready.
+-- list: the expired leases, and [tag, tasks] of those that became ready by time.
 CREATE TYPE lease_row AS (
     id int8,
     eta int8,

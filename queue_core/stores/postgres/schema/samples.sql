@@ -21,7 +21,7 @@ BEGIN
         RETURN;
     END IF;
     SELECT sum(s.size) - kept INTO surplus FROM towline.samples AS s WHERE s.queue = queue_id;
-    -- Added up from the oldest on: a window over all of them would cost five times as much.
+    -- Summed up from the oldest on, as a window over all of them would cost five times as much.
     SELECT counted.xid INTO newest
     FROM (
         SELECT s.xid, sum(s.size) OVER (ORDER BY s.xid, s.id ROWS UNBOUNDED PRECEDING) - s.size AS older

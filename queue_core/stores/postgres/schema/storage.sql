@@ -1,7 +1,7 @@
--- What the payloads of all tasks may come to, and what they come to: rows while there is such a limit, and triggers
--- that keep them true, so that a store without one pays nothing.
+-- The storage limit, and the bytes of all payloads: there are rows, and triggers that keep them exact, only while there
+-- is a limit, so that a store without one pays nothing.
 
--- The limit, if there is one: one row.
+-- The limit in bytes: one row, or none without a limit.
 CREATE TABLE storage_limit (bytes int8 NOT NULL);
 
 -- The bytes of all payloads, in slots as the counters are; their sum is the truth.
@@ -24,7 +24,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- Set the limit, or lift it (NULL). The first one waits for all that change tasks, who wait for its end.
+-- Set the limit, or lift it (NULL). The first one locks out transactions that change tasks until it commits.
 CREATE FUNCTION set_storage_limit(limit_bytes int8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     is_counted bool;

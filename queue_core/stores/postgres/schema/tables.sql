@@ -1,4 +1,4 @@
--- The tables of queues, tasks and what is kept about them. Instants are microseconds since the epoch, UTC. States: 0
+-- The tables of queues, tasks and the records about them. Instants are microseconds since the epoch, UTC. States: 0
 -- ready, 1 delayed, 2 leased, 3 dead.
 --
 -- All files of this folder run with the store's schema as search_path. Function bodies write `towline.`, which stands
@@ -24,12 +24,12 @@ CREATE TABLE queues (
 -- The ids of tasks. Not cached: ties in eta are leased in the order of insertion, whichever connection inserted.
 CREATE SEQUENCE task_ids CACHE 1;
 
--- The tasks. `max_leases` goes before the queue's (NULL: the queue's holds); `spent` has those ends of earlier leases
--- that are still to come.
+-- The tasks. `max_leases` overrides the queue's (NULL: the queue's holds); `spent` has the ends of earlier leases that
+-- are still in the future.
 -- Every row is inserted, updated by its lease and deleted. Room is left on a page for the updated version, so that the
--- server's log need not repeat the payload, which comes last. A long payload is kept out of line as it is: a lease does
--- not touch it, and a part of it can be read alone. The index by id is half filled for the same reason: a lease writes
--- its entry anew beside the old one, and would split each page.
+-- server's log need not repeat the payload, which comes last. A long payload is stored out of line and uncompressed: a
+-- lease does not touch it, and a part of it can be read alone. The index by id is half filled for the same reason: a
+-- lease writes its entry anew beside the old one, and would split each page.
 CREATE TABLE tasks (
     id int8 PRIMARY KEY WITH (fillfactor = 50),
     eta int8 NOT NULL,
@@ -61,9 +61,9 @@ ALTER TABLE tasks ALTER COLUMN payload SET STORAGE EXTERNAL;
 CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
 
 -- Finds the ready tasks of a tag in the order in which they are leased. Statements that go by tag, and no others, say
--- `state + 0 = 0` too, and order by the tag where they want the untagged: so that this index is the only one in their
--- order, whatever the planner believes of the tasks. It knows nothing of a table that was filled a moment ago, and
--- would rather sort the whole queue.
+-- `state + 0 = 0` too, and order by the tag where they want the untagged, so that this index is the only one in their
+-- order, whatever the planner's statistics say. It has none of a table that was filled a moment ago, and would sort the
+-- whole queue.
 CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state + 0 = 0;
 
 -- The counters: one row for each queue's tagged tasks (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in
@@ -109,7 +109,7 @@ CREATE TABLE names (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- Finds the names whose time is over.
+-- Finds the names whose retention is over.
 CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 
 -- The order of samples within a transaction.
@@ -118,7 +118,7 @@ CREATE SEQUENCE sample_ids CACHE 1;
 -- Finished leases, those of one verb in one row. For each, `numbers` has the task's id, the lease's number,
 -- microseconds waited and the instant of the grant, and `texts` the given name, the tag and the worker. A single
 -- `ended_at` is that of all, and no `reasons` mean that none died. They are read in the order of their transactions'
--- numbers, so that none is passed over which commits late.
+-- numbers, so that a late commit is not missed.
 CREATE TABLE samples (
     queue int4 NOT NULL,
     size int4 NOT NULL,
@@ -154,7 +154,7 @@ CREATE TABLE workers (
 -- Finds the workers that were retired long ago.
 CREATE INDEX workers_retired ON workers (retired_at) WHERE retired_at IS NOT NULL;
 
--- Who leads: the holder of each lead, and until when.
+-- The leads: the holder of each, and its end.
 CREATE TABLE leads (
     name text COLLATE "C" PRIMARY KEY,
     holder text NOT NULL,

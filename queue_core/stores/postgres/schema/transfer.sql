@@ -42,7 +42,7 @@ BEGIN
     xid := txid_current_if_assigned();
 END $$;
 
--- Do as `restore`, with tasks some of which have a bound of their own.
+-- Do the same as `restore`, with tasks some of which have their own bound of leases.
 CREATE FUNCTION restore_bounded(
     queue_name text, now int8, states int2[], etas int8[], ready_ats int8[], added_ats int8[], leased_ats int8[],
     leases int4[], tags text[], names text[], workers text[], reasons text[], spents text[], payloads bytea[],
@@ -56,7 +56,7 @@ BEGIN
     PERFORM towline.bound_tasks(ids, bounds);
 END $$;
 
--- Refuse adds under names until then; a name that a task here has is left to it.
+-- Refuse adds under names until their ends; names of tasks in this store are skipped.
 CREATE FUNCTION hold_names(queue_name text, now int8, given text[], untils int8[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM towline.hold_queue(queue_name);

@@ -1,6 +1,6 @@
 -- Workers, leads and the answers that sessions keep.
 
--- Keep when a worker was first seen, and forget a few that were retired 30 days ago.
+-- Record when a worker was first seen, and forget a few that were retired 30 days ago.
 CREATE FUNCTION remember_worker(worker_name text, now int8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.workers (worker, seen_at) VALUES (worker_name, now) ON CONFLICT DO NOTHING;

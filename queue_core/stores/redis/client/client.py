@@ -1,9 +1,9 @@
-"""The link to Redis: calls functions of our library, and sees each call through until it is answered or refused.
+"""The client of Redis: call functions of the library, and retry each call until it is answered or refused.
 
-A changing call carries its session and number before its own arguments. The functions keep, beside what a call
-changes, the number and the answer of each session's last call: the same number again gets the same answer and changes
-nothing; a lower one is a straggler of a connection that was given up, and changes nothing either. So a call whose
-answer was lost is sent again until it is answered. `failures` says what each failure means.
+A changing call carries a session and a number before its own arguments. The functions keep the number and the answer of
+each session's last call: the same number gets the same answer and changes nothing; a lower number, from a connection
+that was given up, changes nothing either. So a call whose answer was lost is safely sent again. `errors` says what each
+failure means.
 """
 
 import contextlib
@@ -18,23 +18,26 @@ from redis.exceptions import RedisError, ResponseError
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.redis_url import RedisAddress, parse_url
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreUnavailableError
-from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnection, RedisProtocol
+from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnection, RedisDriver
 from queue_core.stores.redis.client.errors import RedisFailure, failure_of
 from queue_core.stores.redis.client.handshake import Handshake
 from queue_core.stores.redis.client.topology import Key, topology_of
-from queue_core.stores.remote_clock import OPENING_LOOKS, STALE_SECONDS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, STALE_SECONDS, RemoteClock
 
-INSIST_SECONDS = 5.0
-"""How long a call is tried, from its first failure, that changes nothing, or may have changed something."""
+RETRY_SECONDS = 5.0
+"""How long a call is retried, from its first failure on, if it changes nothing or may have taken effect."""
 FRESH_SECONDS = 1.5
-"""How long one is tried that would change something and can't have arrived: it carries an instant, and is to be made
-anew with the present one rather than to arrive late. A lease granted late may have ended before its worker has it."""
+"""How long a changing call is retried that can't have arrived.
+
+Short, as the call carries the instant of its first try: a lease that is granted late may end before its worker has it.
+"""
 HINT_SECONDS = 0.5
+"""How long a hint, such as a wake-up, is retried."""
 PAUSES_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4)
-"""Before another try; the last one repeats."""
+"""The pauses before retries; the last one repeats."""
 _TIME = (b"TIME",)
 _CLOCK_KEY = b""
-"""In a cluster every node has a clock of its own: the one that counts is that of the node with this key's slot."""
+"""The key whose node has the store's clock: in a cluster every node has a clock of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +45,9 @@ class FunctionLibrary:
     """The functions that calls name.
 
     Args:
-        prefix: what precedes each function's name in the source: says version and checksum, so that the functions of
-            several versions live side by side.
-        source: as FUNCTION LOAD takes it, with its `#!lua name=` line, whose name says the same.
+        prefix: precedes each function's name in the source, with version and checksum, so that the functions of several
+            versions live side by side.
+        source: the argument of FUNCTION LOAD, with its `#!lua name=` line.
     """
 
     prefix: str
@@ -52,12 +55,12 @@ class FunctionLibrary:
 
 
 class RedisClient:
-    """For several threads: a call takes a line of its own, the most recently used first."""
+    """Thread-safe: each call takes a connection of its own, the most recently used first."""
 
     def __init__(
         self, url: str, library: FunctionLibrary, *, durability: Literal["strict", "relaxed"] = "strict"
     ) -> None:
-        """Connect to every server and look at its settings.
+        """Connect to every server and check its settings.
 
         Raises `InvalidSettingError` for the URL, `StoreUnsafeError` for a server that can't keep what `durability`
         promises, `StoreUnavailableError` when none answers.
@@ -67,7 +70,7 @@ class RedisClient:
         self._library = library
         self._names: dict[str, bytes] = {}
         self._topology = topology_of(self.target)
-        self._greeter = Handshake(self.target, durability=durability)
+        self._handshake = Handshake(self.target, durability=durability)
         self._idle: list[RedisConnection] = []
         self._made: WeakSet[RedisConnection] = WeakSet()
         self._is_closed = False
@@ -76,76 +79,76 @@ class RedisClient:
 
     @property
     def url(self) -> str:
-        """Where it leads, without secrets."""
+        """The store's URL, without secrets."""
         return self.target.shown
 
     def call(
-        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, once: tuple[Cell, int] | None = None
+        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
     ) -> Answer:
         """Call a function that changes something: its arguments are session, number, then `args`.
 
-        There is a key at least, and all are in one slot. `once` is a session and a number that another process may call
-        with again, instead of the line's own. Raises `StoreUnavailableError` or one of its kind when nothing took
-        effect, `OutcomeUnknownError` when that is not known, `CallFailedError` for an error of the function.
+        There is at least one key, and all keys are in one slot. `call_id` is a session and a number, with which another
+        process may repeat the call; by default they are the connection's own. Raises `StoreUnavailableError` or a
+        subclass when nothing took effect, `OutcomeUnknownError`, or `CallFailedError` for an error of the function.
         """
-        line = self._take()
-        if once is None:
-            line.number += 1
-            once = (line.session, line.number)
-        command = (b"FCALL", self._name(function), len(keys), *keys, *once, *args)
-        return self._finish(line, keys[0], command, changes=True)
+        connection = self._take()
+        if call_id is None:
+            connection.number += 1
+            call_id = (connection.session, connection.number)
+        command = (b"FCALL", self._name(function), len(keys), *keys, *call_id, *args)
+        return self._finish(connection, keys[0], command, changes=True)
 
-    def look(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
-        """Call a function registered with `no-writes`; it gets `args` only, and works where nothing can be written."""
+    def read(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
+        """Call a function registered with `no-writes`; it gets `args` only, and works where writes are refused."""
         command = (b"FCALL_RO", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False)
 
-    def tell(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
-        """Call a function that may be done twice; it gets `args` only. For hints: it is not insisted on for long."""
+    def call_hint(self, function: str, keys: Sequence[Key], args: Sequence[Cell] = ()) -> Answer:
+        """Call a function that may run twice and gets `args` only, such as a wake-up; retry for `HINT_SECONDS`."""
         command = (b"FCALL", self._name(function), len(keys), *keys, *args)
         return self._finish(self._take(), keys[0], command, changes=False, is_hint=True)
 
-    def ask(self, key: Key, *command: Cell) -> Answer:
-        """Any command that changes nothing, or may be done twice, of the server that holds `key`."""
+    def execute(self, key: Key, *command: Cell) -> Answer:
+        """Run a command that changes nothing, or may run twice, on the server that holds `key`."""
         return self._finish(self._take(), key, command, changes=False)
 
     def address(self, key: Key) -> RedisAddress:
-        """The server that holds `key`. Raises `StoreUnavailableError`."""
+        """Return the server that holds `key`. Raises `StoreUnavailableError`."""
         try:
             return self._topology.address(key)
         except (RedisError, OSError) as error:
             raise failure_of(error, self.url).error from error
 
-    def look_again(self) -> None:
-        """What was known of who holds what turned out wrong."""
+    def forget_topology(self) -> None:
+        """Forget which server holds which key; the next call looks it up."""
         self._topology.forget()
 
-    def wire(self, address: RedisAddress) -> RedisProtocol:
-        """A connection besides the lines, which the caller closes; tried once.
+    def connect(self, address: RedisAddress) -> RedisDriver:
+        """Open a connection that the caller closes, with a single try.
 
         Raises `StoreUnavailableError` or `StoreUnsafeError`.
         """
         try:
-            return self._greeter.meet(address, None)
+            return self._handshake.connect(address, None)
         except (RedisError, OSError) as error:
             self._topology.forget()
             raise failure_of(error, str(address)).error from error
 
     def close(self) -> None:
-        """Close the connections that are not in use; the others are closed as their calls end."""
+        """Close the connections: those in use when their calls end, the others now."""
         self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: lines and their sessions are the parent's, a call number used by both is one call."""
+        """See `forking.Renewable`. Sessions are the parent's: a number that both used would count as one call."""
         self._idle = []
         made, self._made = self._made, WeakSet()
-        for line in made:
-            line.close()  # without a word: redis-py looks at the process
+        for connection in made:
+            connection.close()  # sends nothing: redis-py compares the process id
         self.clock.renew_after_fork()
         self._topology.renew_after_fork()
-        self._greeter.renew_after_fork()
+        self._handshake.renew_after_fork()
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -160,38 +163,38 @@ class RedisClient:
             return self._idle.pop()  # a list's pop and append are atomic, and a lock would cost as much as they do
         except IndexError:
             if self._is_closed:
-                raise StoreUnavailableError(f"the link to {self.url} is closed") from None
-            return self._new_line()
+                raise StoreUnavailableError(f"the client of {self.url} was closed") from None
+            return self._new_connection()
 
-    def _new_line(self) -> RedisConnection:
-        line = RedisConnection(self._greeter.meet)
-        self._made.add(line)
-        return line
+    def _new_connection(self) -> RedisConnection:
+        connection = RedisConnection(self._handshake.connect)
+        self._made.add(connection)
+        return connection
 
     def _finish(
-        self, line: RedisConnection, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False
+        self, connection: RedisConnection, key: Key, command: Sequence[Cell], *, changes: bool, is_hint: bool = False
     ) -> Answer:
         try:
             try:
-                line.is_sent = False
+                connection.is_sent = False
                 address = self._topology.address(key)
                 if self.clock.is_stale:
-                    return self._send_with_time(line, address, command)
-                return line.ask(address, command)
+                    return self._send_with_time(connection, address, command)
+                return connection.execute(address, command)
             except (RedisError, OSError) as error:
-                longest_seconds = HINT_SECONDS if is_hint else INSIST_SECONDS
-                return self._insist(line, key, command, error, changes=changes, longest_seconds=longest_seconds)
+                longest_seconds = HINT_SECONDS if is_hint else RETRY_SECONDS
+                return self._retry(connection, key, command, error, changes=changes, longest_seconds=longest_seconds)
         finally:
-            line.rest()
-            self._idle.append(line)
+            connection.rest()
+            self._idle.append(connection)
             if self._is_closed:
                 self.close()
 
-    # -- seeing it through ----------------------------------------------------------------------------------------
+    # -- retries --------------------------------------------------------------------------------------------------
 
-    def _insist(
+    def _retry(
         self,
-        line: RedisConnection,
+        connection: RedisConnection,
         key: Key,
         command: Sequence[Cell],
         error: Exception,
@@ -199,27 +202,27 @@ class RedisClient:
         changes: bool,
         longest_seconds: float,
     ) -> Answer:
-        """Try again while that may help and time is left."""
+        """Retry the call while that may help and time is left."""
         began_at = self.clock.monotonic()
         is_unknown = False
-        tries = meetings = 0
+        tries = handshakes = 0
         refusal: StoreError | None = None
         while True:
             failure = failure_of(error, self._place)
-            is_unknown = is_unknown or (changes and line.is_sent and not failure.is_answered)
-            if refusal is None or failure.next != "load":  # what kept the library from being loaded says more
+            is_unknown = is_unknown or (changes and connection.is_sent and not failure.is_answered)
+            if refusal is None or failure.next != "load":  # a failure to load the library says more than "not found"
                 refusal = failure.error
             may_last = longest_seconds if is_unknown or not changes else min(longest_seconds, FRESH_SECONDS)
             left = began_at + may_last - self.clock.monotonic()
             if failure.next == "stop" or left <= 0:
                 _give_up(refusal, error, is_unknown=is_unknown)
             tries += 1
-            if tries > 1:  # one connection that was closed is mended by the first try: nobody need know
-                self._greeter.note_lost(str(refusal), since=meetings)
-            meetings = self._greeter.meetings
+            if tries > 1:  # the first retry replaces a closed connection, which is not worth a log line
+                self._handshake.note_lost(str(refusal), since=handshakes)
+            handshakes = self._handshake.handshakes
             try:
-                line.is_sent = False
-                return self._try_again(line, key, command, failure, tries=tries, left=left)
+                connection.is_sent = False
+                return self._try_again(connection, key, command, failure, tries=tries, left=left)
             except (RedisError, OSError) as another:
                 error = another
             except StoreError as final:
@@ -227,7 +230,7 @@ class RedisClient:
 
     def _try_again(
         self,
-        line: RedisConnection,
+        connection: RedisConnection,
         key: Key,
         command: Sequence[Cell],
         failure: RedisFailure,
@@ -237,98 +240,98 @@ class RedisClient:
     ) -> Answer:
         if failure.next == "moved":
             if tries > 1:
-                self._pause(tries, left)  # two nodes that point at each other
+                self._pause(tries, left)  # two nodes may point at each other
             self._topology.forget()
-            return line.ask(self._topology.follow(failure.to), command, seconds=left)
+            return connection.execute(self._topology.follow(failure.to), command, seconds=left)
         if failure.next == "load":
-            self._load(line, self._topology.address(key), left)
+            self._load(connection, self._topology.address(key), left)
         if failure.next in ("resend", "elsewhere"):
-            line.close()
+            connection.close()
             self._topology.forget()
         self._pause(tries, left)
-        return line.ask(self._topology.address(key), command, seconds=left)
+        return connection.execute(self._topology.address(key), command, seconds=left)
 
     def _pause(self, tries: int, left: float) -> None:
         time.sleep(min(left, PAUSES_SECONDS[min(tries, len(PAUSES_SECONDS)) - 1]))
 
-    def _load(self, line: RedisConnection, address: RedisAddress, left: float) -> None:
+    def _load(self, connection: RedisConnection, address: RedisAddress, left: float) -> None:
         try:
-            line.ask(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
+            connection.execute(address, (b"FUNCTION", b"LOAD", self._library.source), seconds=left)
         except ResponseError as error:
-            if "already exists" not in str(error):  # somebody else was quicker
+            if "already exists" not in str(error):  # another process was quicker
                 raise
-        line.is_sent = False
+        connection.is_sent = False
 
     @property
     def _place(self) -> str:
-        """Which server, for people."""
+        """The server, for messages."""
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
     def _open(self) -> None:
-        line = self._new_line()
+        connection = self._new_connection()
         try:
-            met = self._meet_all(line)
+            reached = self._connect_all(connection)
             with contextlib.suppress(RedisError, OSError):
-                for _ in range(OPENING_LOOKS):
-                    self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                for _ in range(MAX_OPENING_READS):
+                    self._set_clock(connection, self._topology.address(_CLOCK_KEY))
                     if not self.clock.is_vague:
                         break
-            if self.clock.is_stale:  # until its node is back: the nodes' clocks should not differ by much
-                self._set_clock(line, met)
+            if self.clock.is_stale:  # another node's time until its node is back: they should not differ by much
+                self._set_clock(connection, reached)
         except (RedisError, OSError) as error:
-            line.close()
+            connection.close()
             raise failure_of(error, self._place).error from error
         except BaseException:
-            line.close()
+            connection.close()
             raise
-        self._idle.append(line)
+        self._idle.append(connection)
 
-    def _meet_all(self, line: RedisConnection) -> RedisAddress:
-        """Look at every server; one of a cluster that is away is looked at when it is back. Returns one that is here.
+    def _connect_all(self, connection: RedisConnection) -> RedisAddress:
+        """Check every server that can be reached, and return one of them; others are checked on their first use.
 
-        Raises what redis-py raises when none is, or one is unfit.
+        Raises the errors of redis-py when none can be reached, or one is unfit.
         """
-        met: list[RedisAddress] = []
+        reached: list[RedisAddress] = []
         away: Exception | None = None
         for address in self._topology.primaries():
             try:
-                line.ask(address, (b"PING",))
-                met.append(address)
+                connection.execute(address, (b"PING",))
+                reached.append(address)
             except (RedisError, OSError) as error:
                 if failure_of(error, str(address)).next == "stop":
                     raise
                 away = error
-        if not met:
+        if not reached:
             raise away or RedisError("no server holds any key")
-        return met[0]
+        return reached[0]
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def _send_with_time(self, line: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
+    def _send_with_time(self, connection: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
         if self._topology.address(_CLOCK_KEY) == address:
             sent_at = self.clock.since_boot()
-            heard, answer = line.ask_both(address, _TIME, command)
-            self._note_time(heard, sent_at)
+            reply, answer = connection.execute_both(address, _TIME, command)
+            self._note_time(reply, sent_at)
             return answer
         now = self.clock.monotonic()
         if now - self._clock_asked_at > STALE_SECONDS:
             self._clock_asked_at = now
             try:
-                self._set_clock(line, self._topology.address(_CLOCK_KEY))
+                self._set_clock(connection, self._topology.address(_CLOCK_KEY))
             except (RedisError, OSError, StoreError):
-                self._topology.forget()  # the clock runs on; whether its node is gone is found out by who needs it
-        return line.ask(address, command)
+                self._topology.forget()  # the clock runs on without its node
+        return connection.execute(address, command)
 
-    def _set_clock(self, line: RedisConnection, address: RedisAddress) -> None:
+    def _set_clock(self, connection: RedisConnection, address: RedisAddress) -> None:
         sent_at = self.clock.since_boot()
-        self._note_time(line.ask(address, _TIME), sent_at)
+        self._note_time(connection.execute(address, _TIME), sent_at)
 
-    def _note_time(self, heard: Answer, sent_at: int) -> None:
+    def _note_time(self, reply: Answer, sent_at: int) -> None:
         received_at = self.clock.since_boot()
-        if isinstance(heard, list) and len(heard) == 2:
-            seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in heard)
+        if isinstance(reply, list) and len(reply) == 2:
+            seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in reply)
             at = Instant(seconds * MICROSECONDS + microseconds)
-            self.clock.note(at, sent_at=sent_at, received_at=received_at)
+            self.clock.observe(at, sent_at=sent_at, received_at=received_at)
 
 
 def _give_up(refusal: StoreError, cause: Exception, *, is_unknown: bool) -> NoReturn:

@@ -1,6 +1,6 @@
-"""One caller's line to Redis: a session that numbers its calls, and a connection to each server it has called.
+"""The connection of one caller: a session that numbers its calls, and a driver connection to each server it called.
 
-redis-py's connection is used without its pool and client: measured, that halves what a call costs here.
+redis-py's connections are used without its pool and client, which halves the cost of a call.
 """
 
 import contextlib
@@ -20,26 +20,28 @@ from queue_core.config.redis_url import RedisAddress, RedisUrl
 
 Cell: TypeAlias = str | bytes | int | float
 Answer: TypeAlias = "int | bytes | list[Answer] | None"
-"""What Redis answers in its second protocol: numbers, bytes, nil, and lists of these."""
+"""An answer in version 2 of Redis's protocol: numbers, bytes, nil, and lists of these."""
 
 CONNECT_SECONDS = 2.0
+"""The timeout of a connect."""
 ANSWER_SECONDS = 3.0
-"""Silence after which a link counts as cut; a server that is merely slow gets the same call again, without harm."""
+"""The timeout of an answer; a server that is merely slow gets the same call again, which is harmless."""
 LEAST_SECONDS = 0.25
+"""The shortest timeout of a retry that must connect."""
 FRESH_SECONDS = 0.05
-"""A connection used this lately is not looked at before it is used again."""
+"""A connection that was used this recently is not checked before it is used again."""
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 5, socket.TCP_KEEPINTVL: 2, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 5000}
 _UNNAMED: dict[str, object] = (
     {"driver_info": None}
     if "driver_info" in signature(AbstractConnection.__init__).parameters
     else {"lib_name": None, "lib_version": None}
 )
-"""Saves telling the server the driver's name: redis-py changed how that is asked for."""
+"""The options that keep redis-py from sending its name; they differ by its version."""
 _ABRUPT = struct.pack("ii", 1, 0)
 
 
-class RedisProtocol(Protocol):
-    """What is used of redis-py's connection."""
+class RedisDriver(Protocol):
+    """The part of redis-py's connection that is used here."""
 
     def connect(self) -> None: ...
 
@@ -59,7 +61,7 @@ class RedisProtocol(Protocol):
 
 
 class _Abrupt:
-    """Closing discards what was not sent yet: a call that was given up must not arrive when the link is mended."""
+    """Closing discards unsent data, so that a call that was given up can't arrive when the network is back."""
 
     def fileno(self) -> int:
         open_socket: socket.socket | None = self._sock  # type: ignore[attr-defined]
@@ -80,10 +82,10 @@ class _Tls(_Abrupt, SSLConnection): ...
 class _Local(_Abrupt, UnixDomainSocketConnection): ...
 
 
-def wire_to(
+def new_driver(
     address: RedisAddress, url: RedisUrl, *, seconds: float | None = None, authenticated: bool = True, database: int = 0
-) -> RedisProtocol:
-    """A connection, not yet made, of which no step takes longer than `seconds`."""
+) -> RedisDriver:
+    """Return a driver connection that is not yet open; connect and answers time out after `seconds` at most."""
     options: dict[str, object] = {
         "db": database,
         "socket_timeout": ANSWER_SECONDS if seconds is None else min(ANSWER_SECONDS, seconds),
@@ -95,7 +97,7 @@ def wire_to(
         options |= {"username": url.username, "password": url.password}
     # Cast: releases of redis-py disagree about the types of what they build.
     if not address.port:
-        return cast("Callable[..., RedisProtocol]", _Local)(path=address.host, **options)
+        return cast("Callable[..., RedisDriver]", _Local)(path=address.host, **options)
     options |= {
         "host": address.host,
         "port": address.port,
@@ -104,102 +106,102 @@ def wire_to(
     }
     if url.is_tls:
         options |= {"ssl_check_hostname": True, **dict(url.tls_files)}
-    return cast("Callable[..., RedisProtocol]", _Tls if url.is_tls else _Plain)(**options)
+    return cast("Callable[..., RedisDriver]", _Tls if url.is_tls else _Plain)(**options)
 
 
 class RedisConnection:
-    """Used by one caller at a time. Calls of its session are numbered from 1 in the order they are made."""
+    """For one caller at a time. The calls of its session are numbered from 1."""
 
-    def __init__(self, connect: Callable[[RedisAddress, float | None], RedisProtocol]) -> None:
+    def __init__(self, connect: Callable[[RedisAddress, float | None], RedisDriver]) -> None:
         """Args:
-        connect: makes a connection whose server was looked at; None seconds: with the usual patience.
+        connect: opens a checked driver connection with a timeout in seconds, None for the usual ones.
         """
         self.session = token_urlsafe(9).encode()
         self.number = 0
         self.is_sent = False
         self._connect = connect
-        self._wires: dict[RedisAddress, RedisProtocol] = {}
+        self._drivers: dict[RedisAddress, RedisDriver] = {}
         self._is_hasty = False
         self._monotonic = SystemClock().monotonic
         self._used_at = 0.0
 
-    def ask(self, address: RedisAddress, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
+    def execute(self, address: RedisAddress, command: Sequence[Cell], *, seconds: float | None = None) -> Answer:
         """Send one command and return its answer.
 
         Args:
-            seconds: patience for a connection that must be made first; one made with less than the usual is not kept.
+            seconds: the timeout if a connection must be opened first; it is not kept if that is given.
 
-        Raises what redis-py raises; `is_sent` then tells whether the server may have heard it.
+        Raises the errors of redis-py; `is_sent` then says whether the server may have received the command.
         """
-        wire = self._wire(address, seconds)
+        driver = self._driver(address, seconds)
         try:
             self.is_sent = True
-            wire.send_command(*command)
-            return wire.read_response()
+            driver.send_command(*command)
+            return driver.read_response()
         except ResponseError:
             raise  # an answer, completely read: the connection is as good as before
-        except BaseException:  # also a Ctrl-C: the next caller must never read this call's answer
+        except BaseException:  # Ctrl-C too: the next caller must never read this call's answer
             self.drop(address)
             raise
 
-    def ask_both(
+    def execute_both(
         self, address: RedisAddress, first: Sequence[Cell], second: Sequence[Cell], *, seconds: float | None = None
     ) -> tuple[Answer, Answer]:
-        """Send two commands in one write; an error among the answers is raised once both are read."""
-        wire = self._wire(address, seconds)
+        """Send two commands in one write; an error is raised once both answers are read."""
+        driver = self._driver(address, seconds)
         try:
             self.is_sent = True
-            wire.send_packed_command(wire.pack_commands((first, second)))
-            return _both_answers(wire)
+            driver.send_packed_command(driver.pack_commands((first, second)))
+            return _both_answers(driver)
         except ResponseError:
             raise
         except BaseException:
             self.drop(address)
             raise
 
-    def _wire(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
+    def _driver(self, address: RedisAddress, seconds: float | None) -> RedisDriver:
         self.is_sent = False
-        wire = self._wires.get(address)
-        if wire is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(wire):
-            self.drop(address)  # a call sent into it would have an unknown outcome, for nothing
-            wire = None
-        if wire is None:
-            wire = self._connect(address, None if seconds is None else max(LEAST_SECONDS, seconds))
-            self._wires[address] = wire
+        driver = self._drivers.get(address)
+        if driver is not None and self._monotonic() - self._used_at > FRESH_SECONDS and _is_over(driver):
+            self.drop(address)  # a call sent on it would needlessly have an unknown outcome
+            driver = None
+        if driver is None:
+            driver = self._connect(address, None if seconds is None else max(LEAST_SECONDS, seconds))
+            self._drivers[address] = driver
             self._is_hasty = self._is_hasty or seconds is not None
-        return wire
+        return driver
 
     def drop(self, address: RedisAddress) -> None:
         """Close the connection to one server."""
-        wire = self._wires.pop(address, None)
-        if wire is not None:
+        driver = self._drivers.pop(address, None)
+        if driver is not None:
             with contextlib.suppress(OSError, RedisError):
-                wire.disconnect()
+                driver.disconnect()
 
     def rest(self) -> None:
-        """End of a call: connections that were made in haste are closed."""
+        """End a call; connections that were opened with a short timeout are closed."""
         self._used_at = self._monotonic()
         if self._is_hasty:
             self.close()
 
     def close(self) -> None:
-        """Close all connections; the next call makes new ones."""
+        """Close all driver connections; the next call opens new ones."""
         self._is_hasty = False
-        for address in list(self._wires):
+        for address in list(self._drivers):
             self.drop(address)
 
 
-def _is_over(wire: RedisProtocol) -> bool:
-    """Whether the server has closed a connection on which nothing is awaited."""
+def _is_over(driver: RedisDriver) -> bool:
+    """Return whether the server has closed a connection on which no answer is pending."""
     poll = select.poll()
-    poll.register(wire.fileno(), select.POLLIN)
+    poll.register(driver.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-def _both_answers(wire: RedisProtocol) -> tuple[Answer, Answer]:
+def _both_answers(driver: RedisDriver) -> tuple[Answer, Answer]:
     try:
-        first = wire.read_response()
+        first = driver.read_response()
     except ResponseError:
-        wire.read_response()
+        driver.read_response()
         raise
-    return first, wire.read_response()
+    return first, driver.read_response()

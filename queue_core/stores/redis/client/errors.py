@@ -1,22 +1,22 @@
-"""What a failed call of Redis means: whether anything took effect, what to do next, and the error if it goes on. Pure.
+"""Classify a failed call of Redis: whether it took effect, what the client does next, and the final error. Pure.
 
-| answer | took effect | the link | then raises |
+| answer | took effect | the client | then raises |
 | --- | --- | --- | --- |
-| connection refused, not resolved, TLS fails | no | connects again | `StoreUnavailableError` |
+| connection refused, not resolved, TLS fails | no | reconnects | `StoreUnavailableError` |
 | connection cut, no answer in time | unknown | sends the same call again | `OutcomeUnknownError` |
-| LOADING, BUSY, ASK, TRYAGAIN, CLUSTERDOWN, NOREPLICAS, maxclients | no | tries it later | `StoreUnavailableError` |
-| READONLY, MASTERDOWN, a replica (failover) | no | looks for the primary, tries again | `StoreUnavailableError` |
-| MOVED | no | goes there | `StoreUnavailableError` |
-| function not found | no | loads the library, calls again | `StoreUnavailableError` |
+| LOADING, BUSY, ASK, TRYAGAIN, CLUSTERDOWN, NOREPLICAS, maxclients | no | retries later | `StoreUnavailableError` |
+| READONLY, MASTERDOWN, a replica (failover) | no | finds the primary, retries | `StoreUnavailableError` |
+| MOVED | no | follows it | `StoreUnavailableError` |
+| function not found | no | loads the library, retries | `StoreUnavailableError` |
 | OOM (`maxmemory` reached), MISCONF (disk full) | no | | `StoreFullError` |
-| MISCONF (disk fails) | no | waits, tries again | `StoreUnavailableError` |
+| MISCONF (disk fails) | no | waits, retries | `StoreUnavailableError` |
 | NOAUTH, WRONGPASS, NOPERM | no | | `StoreUnsafeError` |
-| a function met a key on another node: its queue is being moved | unknown | | `OutcomeUnknownError` |
+| a function found a key on another node: the slot is being moved | unknown | | `OutcomeUnknownError` |
 | anything else: a fault in a function | unknown | | `CallFailedError` |
 
-"No" holds because Redis refuses a function before its first write or not at all. A call that looks is never unknown.
-ASK is not followed: the other node has some keys of the queue, and a function would take the others for missing.
-All tries together last no longer than the link's bound.
+"No" holds because Redis refuses a function before its first write or not at all. A call that only reads is never
+unknown. ASK is not followed: the other node has only some keys of the queue, and a function would take the others for
+missing. The client bounds the time of all retries together.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ from queue_core.errors import (
 
 Next = Literal["resend", "again", "elsewhere", "moved", "load", "stop"]
 
-_CODES: tuple[tuple[type[Exception], str], ...] = (  # redis-py takes the first word off these
+_CODES: tuple[tuple[type[Exception], str], ...] = (  # redis-py removes the first word of these
     (BusyLoadingError, "LOADING"),
     (OutOfMemoryError, "OOM"),
     (ReadOnlyError, "READONLY"),
@@ -61,13 +61,13 @@ _WAIT = {
     "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write asks for",
 }
 _ELSEWHERE = {
-    "READONLY": "it is a replica: a failover is under way, or the URL must name the primary",
-    "MASTERDOWN": "it is a replica that lost its primary: a failover is under way, or the URL must name the primary",
+    "READONLY": "it is a replica: a failover is in progress, or the URL must name the primary",
+    "MASTERDOWN": "it is a replica that lost its primary: a failover is in progress, or the URL must name the primary",
 }
 
 
 class CallFailedError(StoreError):
-    """An answer that the link has no rule for; `code` is its first word, in capitals by Redis's custom."""
+    """An answer for which the client has no rule; `code` is its first word, in capitals by Redis's custom."""
 
     def __init__(self, message: str, *, code: str, text: str) -> None:
         super().__init__(message)
@@ -77,13 +77,13 @@ class CallFailedError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class RedisFailure:
-    """What a failure means.
+    """The classification of a failure.
 
     Args:
-        next: what the link does.
-        error: what it raises when that does not help in time.
-        is_answered: the server answered, so nothing took effect (but see "anything else").
-        to: where MOVED points: `slot host:port`.
+        next: the client's next action.
+        error: the error to raise if that does not help in time.
+        is_answered: whether the server answered, so that nothing took effect (except for "anything else").
+        to: the target of MOVED, `slot host:port`.
     """
 
     next: Next
@@ -93,7 +93,7 @@ class RedisFailure:
 
 
 def failure_of(error: Exception, place: str) -> RedisFailure:
-    """What `error`, raised by redis-py for a call of the server at `place`, means."""
+    """Classify an error that redis-py raised for a call of the server at `place`."""
     code, text = _answer(error)
     if not code:
         unreachable = StoreUnavailableError(f"no answer from Redis at {place}: {_first_line(error)}")
@@ -107,9 +107,7 @@ def failure_of(error: Exception, place: str) -> RedisFailure:
             "elsewhere", StoreUnavailableError(f"Redis at {place} can't write: {_ELSEWHERE[code]} ({text})")
         )
     if code == "MOVED":
-        return RedisFailure(
-            "moved", StoreUnavailableError(f"the nodes at {place} go on pointing elsewhere ({text})"), to=text
-        )
+        return RedisFailure("moved", StoreUnavailableError(f"the nodes at {place} keep redirecting ({text})"), to=text)
     return _refusal(code, text, place)
 
 
@@ -126,17 +124,17 @@ def _refusal(code: str, text: str, place: str) -> RedisFailure:
         if "No space left" in text:
             return RedisFailure(
                 "stop",
-                StoreFullError(f"the disk of Redis at {place} is full; nothing was changed: free some ({text})"),
+                StoreFullError(f"the disk of Redis at {place} is full; nothing was changed: free space ({text})"),
             )
         return RedisFailure(
             "again",
-            StoreUnavailableError(f"Redis at {place} can't write its disk: see its log ({text})"),
+            StoreUnavailableError(f"Redis at {place} can't write to its disk: see its log ({text})"),
         )
     if code in ("NOAUTH", "WRONGPASS"):
         return RedisFailure(
             "stop",
             StoreUnsafeError(
-                f"Redis at {place} does not let us in ({text}): give its user and password in the URL, "
+                f"Redis at {place} refuses the login ({text}): give its user and password in the URL, "
                 "redis://user:password@host (percent-encode what is not a letter or digit)"
             ),
         )
@@ -148,12 +146,12 @@ def _refusal(code: str, text: str, place: str) -> RedisFailure:
             ),
         )
     if code == "ERR" and "Function not found" in text:
-        return RedisFailure("load", StoreUnavailableError(f"Redis at {place} keeps losing our functions ({text})"))
+        return RedisFailure("load", StoreUnavailableError(f"Redis at {place} keeps losing the functions ({text})"))
     if code == "ERR" and "non local key" in text:
         return RedisFailure(
             "stop",
             OutcomeUnknownError(
-                f"the cluster at {place} is moving the queue to another node, and a call was broken off: "
+                f"the cluster at {place} is moving the queue to another node, and a call was interrupted: "
                 "look before repeating, and move slots only while nobody uses their queues"
             ),
         )
@@ -166,9 +164,9 @@ def _refusal(code: str, text: str, place: str) -> RedisFailure:
 
 
 def _answer(error: Exception) -> tuple[str, str]:
-    """The first word of what the server answered, and the rest; two empty texts when it did not answer."""
+    """Return the first word of the server's answer and the rest; two empty texts when it did not answer."""
     text = _first_line(error)
-    status = getattr(error, "status_code", None)  # where later releases of redis-py keep the first word
+    status = getattr(error, "status_code", None)  # the first word, in later releases of redis-py
     if isinstance(status, str) and status:
         return status, text.removeprefix(status).strip()
     for kind, code in _CODES:

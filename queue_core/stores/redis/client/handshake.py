@@ -1,4 +1,4 @@
-"""Meets a server: connects, looks at what it is and how it is set, and refuses one that can't keep a queue."""
+"""Connect to a server and check its kind and its settings; refuse one that can't keep a queue."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,26 +10,25 @@ from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from queue_core.config.redis_url import RedisAddress, RedisUrl
 from queue_core.errors import StoreUnsafeError
-from queue_core.stores.redis.client.connection import Answer, RedisProtocol, wire_to
+from queue_core.stores.redis.client.connection import Answer, RedisDriver, new_driver
 
-LINK_LOST = "link.lost"
-LINK_RESTORED = "link.restored"
+CONNECTION_LOST = "connection.lost"
+CONNECTION_RESTORED = "connection.restored"
 STORE_EXPOSED = "store.exposed"
-"""The server is set so that what was acknowledged can be lost; the event says how much."""
-
+"""The server's settings allow acknowledged writes to be lost; the event says which."""
 
 MIN_VERSION = (7, 0)
 SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy")
-"""What CONFIG GET is asked for."""
+"""The settings that CONFIG GET reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisServerInfo:
-    """What a server says of itself.
+    """The facts about a server.
 
     Args:
         info: the fields of INFO.
-        settings: the answer to CONFIG GET of `SETTINGS`; None where that is refused.
+        settings: the values of `SETTINGS`; None where CONFIG GET is refused.
     """
 
     info: Mapping[str, str]
@@ -37,12 +36,12 @@ class RedisServerInfo:
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows a primary, and so can't be written to."""
+        """Whether the server is a replica, which can't be written to."""
         return self.info.get("role") == "slave"
 
 
 def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
-    """Raise `StoreUnsafeError` for a server without functions, or one that the URL's form is not meant for."""
+    """Raise `StoreUnsafeError` for a server without functions, or for another kind than the URL says."""
     version = server.info.get("redis_version", "?")
     if _numbers(version) < MIN_VERSION:
         raise StoreUnsafeError(
@@ -61,16 +60,16 @@ def check_kind(server: RedisServerInfo, place: str, *, cluster: bool) -> None:
 def check_settings(
     server: RedisServerInfo, place: str, *, durability: Literal["strict", "relaxed"], assumes_durable: bool
 ) -> str:
-    """Raise `StoreUnsafeError` unless the settings can keep what is asked; else a warning, or "".
+    """Raise `StoreUnsafeError` unless the settings allow `durability`; return a warning, or "".
 
-    `strict`: an acknowledged write survives power loss, so every write is synced before it is answered.
-    Either: no key is ever evicted, because a queue that forgets tasks is none.
+    `strict`: an acknowledged write survives a power cut, so every write is synced before its answer.
+    In both modes no key may be evicted, as that would lose tasks.
     """
     _check_eviction(server, place)
     loss, mend = _exposure(server, assumes_durable=assumes_durable)
     if loss and durability == "strict":
         raise StoreUnsafeError(
-            f"Redis at {place} can lose what it acknowledged: {loss}. To mend it, {mend}; "
+            f"Redis at {place} can lose acknowledged writes: {loss}. To fix this, {mend}; "
             "or accept the loss: durability relaxed"
         )
     return f"{loss}; to lose nothing, {mend}" if loss else ""
@@ -82,18 +81,18 @@ def _check_eviction(server: RedisServerInfo, place: str) -> None:
     limit = settings.get("maxmemory") or server.info.get("maxmemory", "0")
     if policy != "noeviction" and limit != "0":
         raise StoreUnsafeError(
-            f"Redis at {place} drops keys, and tasks with them, when it reaches its maxmemory of {limit} bytes "
-            f"(maxmemory-policy {policy}). To mend it, {_set('maxmemory-policy noeviction')}"
+            f"Redis at {place} evicts keys, and loses tasks, when it reaches its maxmemory of {limit} bytes "
+            f"(maxmemory-policy {policy}). To fix this, {_set('maxmemory-policy noeviction')}"
         )
 
 
 def _exposure(server: RedisServerInfo, *, assumes_durable: bool) -> tuple[str, str]:
-    """What can be lost, and what mends it; two empty texts: nothing."""
+    """Return which writes can be lost and how to fix that; two empty texts: none can."""
     settings = server.settings
     if settings is None:
         if assumes_durable:
             return "", ""
-        return "it refuses CONFIG GET, so nobody can tell whether appendfsync is always", (
+        return "it refuses CONFIG GET, so it is not known whether appendfsync is always", (
             "allow its user +config|get; or, where the service keeps acknowledged writes by other means, "
             "add ?assume_durable=true to the URL"
         )
@@ -120,46 +119,46 @@ log = structlog.get_logger()
 
 
 class Handshake:
-    """Makes every connection of a link, so that a server that took over or was set anew is looked at like the first."""
+    """Open every connection of a client, so that a server after a failover or a restart is checked like the first."""
 
     def __init__(self, target: RedisUrl, *, durability: Literal["strict", "relaxed"]) -> None:
         self._target = target
         self._durability: Literal["strict", "relaxed"] = durability
-        self.meetings = 0
+        self.handshakes = 0
         self._is_down = False
-        self._told: set[tuple[RedisAddress, str]] = set()
+        self._logged: set[tuple[RedisAddress, str]] = set()
         self._lock = Lock()
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork."""
+        """See `forking.Renewable`."""
         self._lock = Lock()
 
-    def meet(self, address: RedisAddress, seconds: float | None) -> RedisProtocol:
-        """A connection to a server that may be written to.
+    def connect(self, address: RedisAddress, seconds: float | None) -> RedisDriver:
+        """Open a connection to a server that accepts writes.
 
-        Raises what redis-py raises (`ReadOnlyError` for a replica), and `StoreUnsafeError`.
+        Raises the errors of redis-py (`ReadOnlyError` for a replica) and `StoreUnsafeError`.
         """
-        wire = wire_to(address, self._target, seconds=seconds, database=self._target.database)
+        driver = new_driver(address, self._target, seconds=seconds, database=self._target.database)
         try:
-            wire.connect()
-            warning = self._check(_looked_at(wire), str(address))
+            driver.connect()
+            warning = self._check(_read_info(driver), str(address))
         except BaseException:
-            wire.disconnect()
+            driver.disconnect()
             raise
         self._note_restored(address, warning)
-        return wire
+        return driver
 
     def note_lost(self, reason: str, *, since: int) -> None:
-        """A call is tried again and again; logged once until a connection is made, unless `since` then one was.
+        """Log that a call is being retried, once until the next connection.
 
         Args:
-            since: `meetings` as it was when the last try began.
+            since: the value of `handshakes` when the last try began; does nothing if a connection was made since.
         """
         with self._lock:
-            if self._is_down or self.meetings != since:
+            if self._is_down or self.handshakes != since:
                 return
             self._is_down = True
-        log.warning(LINK_LOST, url=self._target.shown, error=reason)
+        log.warning(CONNECTION_LOST, url=self._target.shown, error=reason)
 
     def _check(self, server: RedisServerInfo, place: str) -> str:
         check_kind(server, place, cluster=self._target.kind == "cluster")
@@ -169,30 +168,30 @@ class Handshake:
 
     def _note_restored(self, address: RedisAddress, warning: str) -> None:
         with self._lock:
-            self.meetings += 1
+            self.handshakes += 1
             was_down, self._is_down = self._is_down, False
-            is_news = bool(warning) and (address, warning) not in self._told
-            self._told.add((address, warning))
+            is_new = bool(warning) and (address, warning) not in self._logged
+            self._logged.add((address, warning))
         if was_down:
-            log.info(LINK_RESTORED, url=self._target.shown)
-        if is_news:
+            log.info(CONNECTION_RESTORED, url=self._target.shown)
+        if is_new:
             log.warning(STORE_EXPOSED, url=self._target.shown, server=str(address), loss=warning)
 
 
-def _looked_at(wire: RedisProtocol) -> RedisServerInfo:
-    """What the server says; one round trip, and one more where CONFIG is refused."""
-    wire.send_packed_command(wire.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
+def _read_info(driver: RedisDriver) -> RedisServerInfo:
+    """Read INFO and the settings in one round trip."""
+    driver.send_packed_command(driver.pack_commands((("INFO",), ("CONFIG", "GET", *SETTINGS))))
     try:
-        info = wire.read_response()
+        info = driver.read_response()
     except ResponseError:
-        wire.disconnect()
+        driver.disconnect()
         raise
     try:
-        settings: Mapping[str, str] | None = _pairs(wire.read_response())
+        settings: Mapping[str, str] | None = _pairs(driver.read_response())
     except NoPermissionError:
         settings = None
     except ResponseError:
-        settings = None  # renamed, or a server that has none
+        settings = None  # CONFIG was renamed, or the server has none
     fields = info.decode(errors="replace").splitlines() if isinstance(info, bytes) else []
     return RedisServerInfo(dict(line.split(":", 1) for line in fields if ":" in line), settings)
 

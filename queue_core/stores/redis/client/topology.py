@@ -1,4 +1,4 @@
-"""Which server holds a key: the one of the URL, the primary that sentinels name, or a node of a cluster."""
+"""Find the server that holds a key: the server of the URL, the primary of sentinels, or a node of a cluster."""
 
 import contextlib
 from collections.abc import Iterable, Sequence
@@ -10,32 +10,32 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from queue_core.config.redis_url import RedisAddress, RedisUrl
-from queue_core.stores.redis.client.connection import Answer, Cell, RedisProtocol, wire_to
+from queue_core.stores.redis.client.connection import Answer, Cell, RedisDriver, new_driver
 
 Key = str | bytes
 
 
 class Topology(Protocol):
-    """Where to call. What it raises are redis-py's errors: the link decides what they mean."""
+    """The servers of a store by key. Its methods raise redis-py's errors, which the client classifies."""
 
     def address(self, key: Key) -> RedisAddress:
-        """The server that holds the key; may have to ask."""
+        """Return the server that holds the key; this may call servers."""
 
     def primaries(self) -> Sequence[RedisAddress]:
-        """All servers that hold keys."""
+        """Return all servers that hold keys."""
 
     def forget(self) -> None:
-        """What was known is not true any more; look again before the next call."""
+        """Forget the known servers; the next call looks them up."""
 
     def follow(self, moved: str) -> RedisAddress:
-        """Where `slot host:port` of MOVED points, whatever is known here."""
+        """Return the server that MOVED names as `slot host:port`."""
 
     def renew_after_fork(self) -> None:
-        """In the child of a fork: whoever was asking is not here."""
+        """See `forking.Renewable`: the parent's thread may hold the lock."""
 
 
 def topology_of(url: RedisUrl) -> Topology:
-    """The topology that a URL's form says."""
+    """Return the topology for the kind of a URL."""
     if url.kind == "sentinel":
         return _Sentinels(url)
     return _Cluster(url) if url.kind == "cluster" else _One(url.addresses[0])
@@ -56,7 +56,7 @@ class _One:
     def forget(self) -> None:
         return
 
-    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never points elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - it never redirects
         return self._address
 
     def renew_after_fork(self) -> None:
@@ -64,7 +64,7 @@ class _One:
 
 
 class _Sentinels:
-    """The primary of a service; asked for anew after every failure."""
+    """The primary of a service, looked up again after every failure."""
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
@@ -73,7 +73,7 @@ class _Sentinels:
 
     def address(self, key: Key) -> RedisAddress:  # noqa: ARG002 - the primary has all keys
         primary = self._primary
-        return primary if primary is not None else self._ask()
+        return primary if primary is not None else self._query()
 
     def primaries(self) -> Sequence[RedisAddress]:
         return (self.address(b""),)
@@ -81,17 +81,17 @@ class _Sentinels:
     def forget(self) -> None:
         self._primary = None
 
-    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters point elsewhere
+    def follow(self, moved: str) -> RedisAddress:  # noqa: ARG002 - only clusters redirect
         return self.address(b"")
 
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> RedisAddress:
+    def _query(self) -> RedisAddress:
         with self._lock:
             for sentinel in self._url.addresses:
                 with contextlib.suppress(RedisError, OSError):
-                    answer = _ask(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
+                    answer = _query(sentinel, self._url, ("SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._url.service))
                     if isinstance(answer, list) and len(answer) == 2:
                         self._primary = RedisAddress(_text(answer[0]), int(_text(answer[1])))
                         return self._primary
@@ -100,7 +100,7 @@ class _Sentinels:
 
 
 class _Cluster:
-    """The nodes by slot, as any of them tells."""
+    """The nodes of a cluster by slot, as read from any node."""
 
     def __init__(self, url: RedisUrl) -> None:
         self._url = url
@@ -109,7 +109,7 @@ class _Cluster:
         self._lock = Lock()
 
     def address(self, key: Key) -> RedisAddress:
-        slots = self._slots or self._ask()
+        slots = self._slots or self._query()
         address = slots[key_slot(key.encode() if isinstance(key, str) else key)]
         if address is None:
             self._slots = []
@@ -117,7 +117,7 @@ class _Cluster:
         return address
 
     def primaries(self) -> Sequence[RedisAddress]:
-        slots = self._slots or self._ask()
+        slots = self._slots or self._query()
         return tuple(dict.fromkeys(address for address in slots if address is not None))
 
     def forget(self) -> None:
@@ -126,36 +126,36 @@ class _Cluster:
     def follow(self, moved: str) -> RedisAddress:
         host, _, port = moved.partition(" ")[2].rpartition(":")
         if not port.isdigit():
-            raise RedisConnectionError(f"a node of the cluster points to no address: {moved!r}")
+            raise RedisConnectionError(f"a node of the cluster redirects to no address: {moved!r}")
         return RedisAddress(host or self._known[0].host, int(port))
 
     def renew_after_fork(self) -> None:
         self._lock = Lock()
 
-    def _ask(self) -> list[RedisAddress | None]:
+    def _query(self) -> list[RedisAddress | None]:
         with self._lock:
             if self._slots:
                 return self._slots
             for node in dict.fromkeys((*self._known, *self._url.addresses)):
                 with contextlib.suppress(RedisError, OSError):
-                    slots = _slots_of(_ask(node, self._url, ("CLUSTER", "SLOTS"), login=True), node)
+                    slots = _slots_of(_query(node, self._url, ("CLUSTER", "SLOTS"), login=True), node)
                     if any(slots):
                         self._slots = slots
                         self._known = tuple(dict.fromkeys(address for address in slots if address is not None))
                         return slots
         listed = ", ".join(map(str, self._url.addresses))
-        raise RedisConnectionError(f"no node of the cluster at {listed} tells which holds what")
+        raise RedisConnectionError(f"no node of the cluster at {listed} answers CLUSTER SLOTS")
 
 
-def _ask(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
-    """One question over a connection of its own."""
-    wire: RedisProtocol = wire_to(address, url, seconds=1.0, authenticated=login)
+def _query(address: RedisAddress, url: RedisUrl, command: Sequence[Cell], *, login: bool = False) -> Answer:
+    """Run one command on a connection of its own."""
+    driver: RedisDriver = new_driver(address, url, seconds=1.0, authenticated=login)
     try:
-        wire.connect()
-        wire.send_command(*command)
-        return wire.read_response()
+        driver.connect()
+        driver.send_command(*command)
+        return driver.read_response()
     finally:
-        wire.disconnect()
+        driver.disconnect()
 
 
 def _slots_of(answer: Answer, node: RedisAddress) -> list[RedisAddress | None]:

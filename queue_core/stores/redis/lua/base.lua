@@ -1,9 +1,8 @@
--- What every other file builds on: the names of keys, ids as members, and a buffer that writes variadic commands.
--- The files are joined into one function library in the order that redis/functions.py gives.
+-- The base of all other files: the names of keys, ids as members, and a buffer that writes variadic commands.
+-- The files are joined into one function library in the order of redis/calls.py.
 -- Instants are microseconds since the epoch. Lua's doubles hold them exactly below 2^53, the year 2255.
 
--- While a library is loaded it can reach nothing but `redis.register_function`: the first call of a function binds
--- these.
+-- While a library is loaded it can use nothing but `redis.register_function`; the first call of a function binds these.
 local call, byte, char, sub, rep, fmt, concat, floor, min, max, pack, parse
 
 local function bind()
@@ -29,13 +28,13 @@ local MOST_CELLS = 4000   -- of one command: `unpack` has a limit of some 8,000
 local MOST_KEYSETS = 1000
 local IDS = 'towline:{:ids}'
 
--- `towline:{queue}` is a hash with all that is looked up by name, so that a call reads it in one command, and writes it in
--- one. Its fields, where a member (see `member_of`) is the body of a task:
+-- `towline:{queue}` is a hash with all that is found by name, so that a call reads and writes it in one command each.
+-- Its fields, where a member (see `member_of`) is the body of a task:
 --   .          the queue's settings
---   *          those of them that are only kept, if there are any
---   #          there once a task has had its own bound of leases
+--   *          the settings that no function reads, if there are any
+--   #          exists once a task has had its own bound of leases
 --   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's
---   +member    what leases made of a task, from its first lease on, and its own bound of leases, if it has one
+--   +member    the lease record (`held`) of a task, from its first lease on, with its own bound of leases, if any
 --   @worker    when a worker was first seen and retired
 --   !session   the last call of a session, and its answer
 -- All other keys of the queue begin with that key, so that they share its hash slot.
@@ -64,23 +63,23 @@ local function keys_of(key)
     tombs = key .. ':N',           -- sorted set by name: names of deleted tasks, and until when they stay taken
     tags = key .. ':t',            -- sorted set by tag: tags that have counters
     samples = key .. ':s',         -- list: finished leases
-    workers = key .. ':w',         -- sorted set: workers by when they were last heard of, as far as that is kept
+    workers = key .. ':w',         -- sorted set: workers by when they were last active, as far as that is kept
     stored = key .. ':b',          -- string: bytes of all payloads, as far as they are counted
     block = key .. ':i',           -- string: ids left of a block; in a cluster only
-    sessions = key .. ':k',        -- sorted set: sessions by when they were last heard of, as far as that is kept
+    sessions = key .. ':k',        -- sorted set: sessions by when they were last active, as far as that is kept
   }
   keysets[key] = keys
   keyset_count = keyset_count + 1
   return keys
 end
 
--- A task's member: its id in decimal behind a letter for the number of digits, so that members sort as ids do.
+-- Return a task's member: its id in decimal behind a letter for the number of digits, so that members sort as ids.
 local function member_of(id)
   local digits = fmt('%d', id)
   return char(96 + #digits) .. digits
 end
 
--- Whether a field of a queue's hash is a member.
+-- Return whether a field of a queue's hash is a member.
 local function is_member(field)
   return field ~= '' and byte(field) > 96
 end
@@ -94,7 +93,7 @@ local function is_before(eta, member, other_eta, other_member)
   return id_of(member) < id_of(other_member)
 end
 
--- To the nearest whole number, halves to the even one: as Python rounds.
+-- Round to the nearest whole number, halves to the even one, as Python does.
 local function round(number)
   local below = floor(number)
   local rest = number - below
@@ -102,19 +101,19 @@ local function round(number)
   return below
 end
 
--- As text: a number that is given to a command costs several times as much, as Redis writes it as a double.
+-- Return a number as text: as a number it costs a command several times as much, as Redis writes it as a double.
 local function text_of(instant)
   return fmt('%d', instant)
 end
 
--- Fields of the queue's own hash are gathered, and written by `flush` or `finish` in one command.
+-- Collect fields of the queue's own hash, which `flush` or `finish` writes in one command.
 local function set(queue, field, cell)
   local cells, size = queue.cells, queue.cell_count
   cells[size + 1], cells[size + 2] = field, cell
   queue.cell_count = size + 2
 end
 
--- So are other writes, by command and key, where they are not hot.
+-- Collect other writes, by command and key, where they are not hot.
 local function later(queue, command, key, cell, other)
   local writes = queue.writes
   if not writes then
@@ -148,7 +147,7 @@ local function held_fields(members)
   return fields
 end
 
--- Fields of a hash, or scores of a sorted set, for up to some thousand members; `false` where there is none.
+-- Read fields of a hash, or scores of a sorted set, for up to some thousand members; `false` where there is none.
 local function read_many(command, key, members)
   local size = #members
   if size == 0 then return {} end
@@ -170,12 +169,12 @@ local LAST = 11                           -- of one tag: when it changed; of all
 local IS_CHANGED = 12
 local COUNTS = '>I6I6I6I6I6I6I6I6I6I6I7'
 local COUNTED = 4                         -- a flag, as the next: whether the bytes of its payloads are counted
-local SETTINGS_BYTES, PAUSED = 62, 1      -- of packed settings, behind which comes where the queue was moved to; a flag
-local READ = 5                            -- how many cells `open` reads before those that a verb asks for
+local SETTINGS_BYTES, PAUSED = 62, 1      -- of packed settings, before the new place of a moved queue; a flag
+local READ = 5                            -- how many cells `open` reads before those of the verb
 
--- What an answer begins with when nothing was done. Else it begins with an `o` and these flags.
+-- The first letter of an answer when nothing was done. Other answers begin with an `o` and these flags.
 local UNKNOWN, MOVED, NO_IDS, RETIRED, TOO_LONG = 'u', 'm', 'i', 'r', 'l'
-local HEARD, UNSETTLED, REFUSED = 1, 2, 4
+local HAS_WAITERS, UNSETTLED, REFUSED = 1, 2, 4
 
 local ANY_TAG, SOME_TAGS, NO_TAG, OLDEST_TAG = 0, 1, 2, 3  -- kinds of filters
 local SETTLED_PER_CALL, ONE_MORE = 500, '501'
@@ -184,16 +183,16 @@ local WORKERS_EXAMINED = 4                -- per new worker
 local FORGOTTEN_AFTER = 30 * 86400e6
 local KEPT_SECONDS = 600                  -- answers, at least
 
--- All files after the next two are blocks of their own, as Lua allows 200 locals together; what one gives to those
--- after it is declared here.
-local answer_again, kept_answer, looks, changes, changes_beside
-local is_set, look_at, open_fenced, open, refusal_of_moved, heard, counts_for, counters_of, change, note,
+-- All files after the next two are blocks of their own, as Lua allows 200 locals in all; the functions that a block
+-- defines for later ones are declared here.
+local repeated_answer, kept_answer, reads, changes, changes_beside
+local is_set, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, counts_for, counters_of, change, note,
   flush, finish
 local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
 local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
   place_of, discount, drop, is_exhausted, die, expire
 local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
-local has_ids, parse_tasks, add_tasks, open_rest, finish_all, heard_by_any
+local has_ids, parse_tasks, add_tasks, open_rest, finish_all, waiters_of_any
 local worker_of, known_worker, keep_worker, first_ready, parse_request, lease_refusal, grant
 local delete_one, release_one

@@ -1,6 +1,6 @@
--- What a tag filter takes: sorted sets, counters, tags; and a task as those get it who look.
+-- Tag filters: the sorted sets, counters and tags that they take; and a task as the reading verbs return it.
 
--- The sorted sets of ready tasks that a filter takes; for `oldest`, before its tag is chosen.
+-- Return the sorted sets of ready tasks that a filter takes; for `oldest`, before its tag is chosen.
 function ready_sets(queue, kind, tags)
   if kind == NO_TAG then return { queue.keys.ready } end
   if #tags == 0 then return { queue.keys.ready, queue.keys.ready_tagged } end
@@ -9,7 +9,7 @@ function ready_sets(queue, kind, tags)
   return sets
 end
 
--- The sorted sets that have all tasks of a state and of the tags that a filter takes.
+-- Return the sorted sets that have all tasks of a state and of the tags that a filter takes.
 function sets_of(queue, state, kind, tags)
   local keys = queue.keys
   if state == READY then return ready_sets(queue, kind, tags) end
@@ -22,7 +22,7 @@ function sets_of(queue, state, kind, tags)
   return sets
 end
 
--- Whether a filter takes a tag; `wanted` is its tags as a table.
+-- Return whether a filter takes a tag; `wanted` is its tags as a table.
 function accepts(kind, wanted, tag)
   if kind == NO_TAG then return tag == '' end
   return not next(wanted) or wanted[tag] == true
@@ -34,7 +34,7 @@ function set_of(tags)
   return wanted
 end
 
--- The fields whose counters together count the tasks that a filter takes.
+-- Return the fields whose counters together count the tasks that a filter takes.
 function fields_of(kind, tags)
   if kind == NO_TAG then return { UNTAGGED } end
   if #tags == 0 then return { UNTAGGED, TAGGED } end
@@ -43,7 +43,7 @@ function fields_of(kind, tags)
   return fields
 end
 
--- How many tasks of the tags that a filter takes are stored in a state.
+-- Return how many tasks of the tags that a filter takes are stored in a state.
 function gauge(queue, counter, kind, tags)
   local fields = fields_of(kind, tags)
   local sum = 0
@@ -53,7 +53,8 @@ end
 
 local TASK = '>BI8I8I4I4'
 
--- A task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease), body.
+-- Pack a task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease),
+-- body.
 function pack_task(queue, member, state, eta, body, payload_bytes)
   local tag, name, is_long = heads_of(body)
   local held = call('HGET', queue.key, AS_HELD .. member) or ''

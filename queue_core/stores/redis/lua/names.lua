@@ -1,4 +1,4 @@
--- Given names: who has one, and how long a deleted task's name stays taken.
+-- Given names: the tasks that have them, and how long a deleted task's name stays taken.
 
 local TOMB_GRACE = 60e6           -- a tomb is kept so much longer, as a clock may be set back a little
 local TOMBS_EXAMINED = 3          -- per name that is buried
@@ -16,7 +16,7 @@ local function tomb_member(name, until_at)
   return name .. '\0' .. fmt('%016.0f', until_at)
 end
 
--- Until when a deleted task's name is taken; nil: it is not.
+-- Return until when a deleted task's name is taken; nil: it is not.
 function taken_until(queue, name)
   local tomb = tomb_of(queue, name)
   return tomb and end_of_tomb(tomb)
@@ -27,7 +27,7 @@ function unearth(queue, name)
   if tomb then later(queue, 'ZREM', queue.keys.tombs, tomb) end
 end
 
--- Hold a name that no task has until then, and forget a few whose time is over.
+-- Take a name that no task has until then, and forget a few whose retention is over.
 function set_tomb(queue, name, until_at)
   later(queue, 'ZADD', queue.keys.tombs, 0, tomb_member(name, until_at))
   for _, tomb in ipairs(call('ZRANDMEMBER', queue.keys.tombs, TOMBS_EXAMINED)) do
@@ -35,13 +35,13 @@ function set_tomb(queue, name, until_at)
   end
 end
 
--- Part a name from its deleted task.
+-- Separate a name from its deleted task.
 function bury_name(queue, name, until_at)
   later(queue, 'HDEL', queue.keys.names, name)
   set_tomb(queue, name, until_at)
 end
 
--- The member, and body, of the task of a given name or of a chosen one (`_42`); nil: there is none.
+-- Return the member and body of the task of a given name or of a chosen one (`_42`); nil: there is none.
 function member_of_name(queue, name)
   local member = call('HGET', queue.keys.names, name)
   if member then return member, call('HGET', queue.key, member) end

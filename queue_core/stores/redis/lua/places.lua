@@ -1,4 +1,4 @@
--- Where a task stands: which sorted sets have it in which state, and how it comes and goes. Counters go along.
+-- The place of a task: the sorted sets that have it by its state, and its moves between them, which are counted.
 
 local function place_ready(queue, tag, member, eta)
   local keys = queue.keys
@@ -57,7 +57,7 @@ function take_leased(queue, tag, member)
 end
 
 TAKE = { [READY] = take_ready, [DELAYED] = take_delayed, [LEASED] = take_leased, [DEAD] = take_dead }
--- Into its place, without counting it; the eta is a text.
+-- Put a task into its place, without counting it; the eta is a text.
 PLACE = { [READY] = place_ready, [DELAYED] = place_delayed, [LEASED] = place_leased, [DEAD] = place_dead }
 
 function put(queue, state, tag, member, eta)
@@ -65,12 +65,12 @@ function put(queue, state, tag, member, eta)
   change(queue, tag, state, 1)
 end
 
--- READY, or DELAYED, by its eta.
+-- Return READY or DELAYED, by the eta.
 function put_waiting(queue, tag, member, eta)
   put(queue, eta <= queue.now and READY or DELAYED, tag, member, text_of(eta))
 end
 
--- State and eta of a task of this tag, as they are stored; nil: there is none.
+-- Return state and eta of a task of this tag, as they are stored; nil: there is none.
 function place_of(queue, tag, member)
   local keys = queue.keys
   local eta = call('ZSCORE', tag == '' and keys.ready or keys.ready_tagged, member)
@@ -84,14 +84,14 @@ function place_of(queue, tag, member)
   return nil
 end
 
--- Count the payload of a task that goes, where payloads are counted.
+-- Count the payload of a deleted task, where payloads are counted.
 function discount(queue, member, is_long)
   if not queue.spec.is_counted then return end
   local bytes = is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(call('HGET', queue.key, member))
   queue.stored = queue.stored - bytes
 end
 
--- Forget a task that has been taken from its place; a given name stays taken for its retention.
+-- Delete a task that was removed from its place; a given name stays taken for its retention.
 function drop(queue, member, name, is_long, at)
   local keys = queue.keys
   discount(queue, member, is_long)
@@ -100,13 +100,13 @@ function drop(queue, member, name, is_long, at)
   if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end
 end
 
--- Whether no lease is left to a task, by its own bound if it has one, else by the queue's.
+-- Return whether a task has no lease left, by its own bound if it has one, else by the queue's.
 function is_exhausted(queue, held)
   local bound = held.bound or queue.spec.most_leases
   return bound ~= nil and held.leases >= bound
 end
 
--- A lease that ended with the task's death: kept aside, or deleted where the queue says so. Returns what is noted.
+-- End a lease with the task's death: keep the dead task, or delete it if the queue says so. Returns the finished lease.
 function die(queue, member, held, outcome, ended_at, reason)
   local finished = pack_finished(member, held, outcome + DIED, ended_at, reason)
   if queue.spec.deletes_exhausted then
@@ -122,7 +122,7 @@ function die(queue, member, held, outcome, ended_at, reason)
   return finished
 end
 
--- The lease of a task ended at its eta, which is a text. Returns what is noted.
+-- Expire the lease of a task at its eta, which is a text. Returns the finished lease.
 function expire(queue, member, held, eta)
   local ended_at = tonumber(eta)
   take_leased(queue, held.tag, member)

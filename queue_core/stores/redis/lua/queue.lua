@@ -1,4 +1,4 @@
--- One queue during one call: its settings, its counters, and what is to be written.
+-- One queue during one call: its settings, its counters, and its pending writes.
 
 local SETTINGS = '>BBI8dI4ddI8d'
 local DELETES_EXHAUSTED = 2               -- a flag, as PAUSED
@@ -51,8 +51,8 @@ local function new_queue(key, now, cells)
   }
 end
 
--- The queue of a key, or nil and the answer that says that there is none. `at` is `now` as text.
-function look_at(key, now)
+-- Return the queue of a key, or nil and the refusal when there is none. `at` is `now` as text.
+function read_queue(key, now)
   return new_queue(key, now, call('HMGET', key, OWN, UNTAGGED, TAGGED))
 end
 
@@ -61,8 +61,8 @@ function refusal_of_moved(queue)
   return nil
 end
 
--- The queue of a call that changes it, or nil and the answer: when there is no such queue, or when the call was
--- answered before. Some more cells of its hash may be read along: that of `worker` is `cells_read[READ]`, and `fields`
+-- Return the queue of a call that changes it, or nil and the answer: if there is no such queue, or the call was
+-- answered before. More cells of its hash can be read with it: that of `worker` is `cells_read[READ]`, and `fields`
 -- follow.
 function open_fenced(key, now, args, worker, fields)
   local session = AS_SESSION .. args[1]
@@ -77,14 +77,14 @@ function open_fenced(key, now, args, worker, fields)
   queue.session, queue.number, queue.cells_read = session, tonumber(args[2]), cells
   local kept = cells[4]
   if kept then
-    local answer = answer_again(key, kept, queue.number, now)
+    local answer = repeated_answer(key, kept, queue.number, now)
     if answer then return nil, answer end
     queue.noted_at = parse('>I8', kept, 9)
   end
   return queue
 end
 
--- The same for a call that changes tasks: none does in a queue that was moved away.
+-- Return the same for a call that changes tasks, which is refused for a queue that was moved away.
 function open(key, now, args, worker, fields)
   local queue, refusal = open_fenced(key, now, args, worker, fields)
   if not queue then return nil, refusal end
@@ -93,15 +93,15 @@ function open(key, now, args, worker, fields)
   return queue
 end
 
-function heard(queue)
-  return has_listeners(queue.key) and HEARD or 0
+function waiters_flag(queue)
+  return has_waiters(queue.key) and HAS_WAITERS or 0
 end
 
 local function parse_counts(packed)
   return packed and { parse(COUNTS, packed) } or { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 end
 
--- The counters of a field, as this call has changed them.
+-- Return the counters of a field, with the changes of this call.
 function counts_for(queue, field)
   local counts = queue.counts[field]
   if counts then return counts end
@@ -117,8 +117,8 @@ function counts_for(queue, field)
   return counts
 end
 
--- The counters that count tasks of a tag, to be changed: one table for the untagged (tag ""), else one of all tagged
--- and one of the tag.
+-- Return the counters of the tasks of a tag, to change them: one table for the untagged (tag ""), else one of all
+-- tagged and one of the tag.
 function counters_of(queue, tag)
   if tag == '' then
     local counts = counts_for(queue, UNTAGGED)
@@ -157,7 +157,7 @@ function note(queue, finished)
   samples[#samples + 1] = finished
 end
 
--- Write what was gathered, but for counters and samples. What is read later in the same call finds it.
+-- Write the collected changes, without counters and samples. Later reads of the same call find them.
 function flush(queue)
   local writes = queue.writes
   if writes then
@@ -172,7 +172,7 @@ function flush(queue)
   end
 end
 
--- Gather the counters that were changed. Returns the tags that are new, if any, as ZADD takes them.
+-- Collect the counters that were changed. Returns the new tags, if any, as ZADD takes them.
 local function set_counts(queue)
   local new_tags
   for field, counts in pairs(queue.counts) do
@@ -202,11 +202,11 @@ local function write_samples(queue)
   if floor((before + #samples) / TRIMMED_SAMPLES) ~= floor(before / TRIMMED_SAMPLES) then
     call('LTRIM', queue.keys.samples, -KEPT_SAMPLES, -1)
   end
-  local counts = untagged[IS_CHANGED] and untagged or tagged  -- one of them was changed along
+  local counts = untagged[IS_CHANGED] and untagged or tagged  -- one of them was changed too
   counts[LAST] = counts[LAST] + #samples
 end
 
--- Note now and then that a session is in use, and forget a few that were not for long.
+-- Note now and then that a session is in use, and forget a few that were long unused.
 local function note_session(queue)
   call('ZADD', queue.keys.sessions, queue.at, sub(queue.session, 2))
   local old = text_of(queue.now - (KEPT_SECONDS + 60) * 1e6)
@@ -217,8 +217,8 @@ local function note_session(queue)
   queue.noted_at = queue.now
 end
 
--- Write all that was gathered: the end of every call that changes something. Returns the answer, which is kept for a
--- call that comes again; where it ends with leases, what comes `before` these is, and where to find them.
+-- Write all collected changes, at the end of every call that changes something. Returns the answer, which is kept for a
+-- repeated call; if it ends with leases, only the part `before` them is kept, and where to find them.
 function finish(queue, answer, before, leases)
   if queue.samples then write_samples(queue) end
   if queue.stored ~= 0 then

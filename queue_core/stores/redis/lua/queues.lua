@@ -1,9 +1,9 @@
--- The verbs over queues themselves: create, set, pause, fence, drop; and the list of them.
+-- The verbs on queues themselves: create, set, pause, fence, drop; and the list of them.
 
 local UNLINKED_AT_ONCE = 500
 
--- Arguments: settings, with neither pause nor fence; those that are only kept ("" is none). Answers 1 when the queue was
--- created.
+-- Arguments: settings, with neither pause nor fence; settings that no function reads ("": none). Answers 1 when the
+-- queue was created.
 local function put_queue(keys, args)
   local known = call('HGET', keys[1], OWN)
   local settings = args[3]
@@ -24,25 +24,25 @@ end
 
 -- Arguments: 1 to pause, 0 to resume. Answers 1 when this changed anything.
 local function set_paused(keys, args)
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   if queue.spec.is_paused == (args[3] == '1') then return 'o\0' .. '0' end
   local flags = queue.spec.flags + (queue.spec.is_paused and -PAUSED or PAUSED)
   call('HSET', keys[1], OWN, sub(queue.settings, 1, 1) .. char(flags) .. sub(queue.settings, 3))
-  return 'o' .. char(queue.spec.is_paused and heard(queue) or 0) .. '1'
+  return 'o' .. char(queue.spec.is_paused and waiters_flag(queue) or 0) .. '1'
 end
 
--- Arguments: where the queue was moved to; "" lifts the fence.
+-- Arguments: the new place of the queue; "" lifts the fence.
 local function set_moved(keys, args)
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   call('HSET', keys[1], OWN, sub(queue.settings, 1, SETTINGS_BYTES) .. args[3])
   return 'o\0'
 end
 
--- Drop a queue with all it has. Answers how many tasks went with it.
+-- Drop a queue with all its tasks. Answers their number.
 local function delete_queue(keys)
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   local count = 0
   for state = READY, DEAD do count = count + gauge(queue, state, ANY_TAG, {}) end
@@ -65,7 +65,7 @@ end
 
 -- Arguments: 1 to count the bytes of the queue's payloads from now on, those it has at once; 0 to count them no longer.
 local function count_stored(keys, args)
-  local queue, refusal = look_at(keys[1], 0)
+  local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   local wanted = args[3] == '1'
   if queue.spec.is_counted == wanted then return 'o\0' end
@@ -73,7 +73,7 @@ local function count_stored(keys, args)
   call('HSET', keys[1], OWN, sub(queue.settings, 1, 1) .. char(flags) .. sub(queue.settings, 3))
   call('UNLINK', queue.keys.stored)
   if not wanted then return 'o\0' end
-  local seen, bytes, cursor = {}, 0, '0'  -- a scan may meet a task twice
+  local seen, bytes, cursor = {}, 0, '0'  -- a scan may return a task twice
   repeat
     local answer = call('HSCAN', keys[1], cursor, 'COUNT', 1000)
     cursor = answer[1]
@@ -90,7 +90,7 @@ local function count_stored(keys, args)
   return 'o\0'
 end
 
--- Arguments: a queue's name, for the list of all queues in the order of their birth.
+-- Add a queue to the list of all queues, oldest first. Arguments: its name.
 local function enlist(keys, args)
   if not call('ZSCORE', keys[1], args[3]) then
     local last = call('ZRANGE', keys[1], -1, -1, 'WITHSCORES')[2]
@@ -99,13 +99,13 @@ local function enlist(keys, args)
   return 'o\0'
 end
 
--- Arguments: now, limit. Lets time act.
+-- Settle due tasks. Arguments: now, limit.
 local function settle_due(keys, args)
   local now, limit = parse('>I8I4', args[3])
   local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
   local expired, horizon = settle(queue, limit)
-  local flags = (horizon and UNSETTLED or 0) + (#expired > 0 and heard(queue) or 0)
+  local flags = (horizon and UNSETTLED or 0) + (#expired > 0 and waiters_flag(queue) or 0)
   return finish(queue, 'o' .. char(flags) .. concat(expired))
 end
 

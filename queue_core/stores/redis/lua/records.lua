@@ -1,4 +1,4 @@
--- How a task, a lease and a finished lease are packed. Python packs and parses the same: see packing.py.
+-- The packing of a task, a lease and a finished lease; binary.py packs and parses the same.
 
 local HELD = '>I4I8I8BHHHHH'
 local FINISHED = '>BI4I8I8I8I8HHHH'
@@ -10,23 +10,23 @@ local LONGEST_PAYLOAD = 2 ^ 31
 local DELETED, RELEASED, EXPIRED = 1, 2, 3
 local DIED = 8
 
--- Tag and name ("" is none) of a body, and whether its payload is a long one.
+-- Return tag and name ("": none) of a body, and whether its payload is a long one.
 local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
   local tag_end = BODY_BYTES + t1 * 256 + t2
   return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2), flags == IS_LONG
 end
 
--- Bytes of a payload; `long` is one that is not in the body.
+-- Return the bytes of a payload; `long` is one that is not in the body.
 local function payload_bytes(body, long)
   if long then return #long end
   local tag, name = heads_of(body)
   return #body - BODY_BYTES - #tag - #name
 end
 
--- A task's leases: how many were charged, when it was leased last, its eta before that, ends of leases that were cut
--- short; and its tag and name again, so that the end of a lease need not read the body. Its own bound of leases comes
--- last, in 4 bytes, if it has one: an older program passes over it.
+-- The lease record (`held`) of a task: how many leases were charged, when it was leased last, its eta before that, the
+-- ends of leases that were cut short; and its tag and name again, so that the end of a lease need not read the body.
+-- Its own bound of leases comes last, in 4 bytes, if it has one, where an older program ignores it.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -69,7 +69,7 @@ local function pack_held(held)
   return concat(parts)
 end
 
--- The same of a task before its first lease.
+-- Return the lease record of a task before its first lease.
 local function never_held(tag, name, is_long)
   return { leases = 0, leased_at = 0, ready_at = 0, flags = is_long and IS_LONG or 0, tag = tag, name = name,
     worker = '', reason = '' }
@@ -84,7 +84,7 @@ local function ahead_of(spent, now, another)
   return ahead
 end
 
--- The first end from `expires_at` on that no earlier lease of the task had.
+-- Return the first end from `expires_at` on that no earlier lease of the task had.
 local function unspent_end(expires_at, ahead)
   local taken = {}
   for _, instant in ipairs(ahead) do taken[instant] = true end
@@ -92,14 +92,14 @@ local function unspent_end(expires_at, ahead)
   return expires_at
 end
 
--- A lease that ended; `outcome` is one of the above, plus DIED.
+-- Pack a finished lease; `outcome` is one of the above, plus DIED.
 local function pack_finished(member, held, outcome, ended_at, reason)
   return pack(FINISHED, outcome, held.leases, max(0, held.leased_at - held.ready_at), max(0, ended_at - held.leased_at),
     ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
     .. held.tag .. held.name .. held.worker .. reason
 end
 
--- A lease as its holder gets it; the payload is what comes last in `body`, or `payload`.
+-- Pack a lease as its holder gets it; the payload is the end of `body`, or `payload`.
 local function pack_lease(member, held, expires_at, body, payload)
   return pack(LEASE, id_of(member), held.leased_at, expires_at, held.ready_at, held.leases,
     #body + (payload and #payload or 0)) .. body .. (payload or '')

@@ -1,1 +1,1 @@
-"""Queues that are spread over the nodes of a Redis cluster."""
+"""Queues that are sharded over the nodes of a Redis cluster."""

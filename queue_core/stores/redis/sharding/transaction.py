@@ -1,7 +1,6 @@
-"""The verbs of queues that are spread: each asks the shards it concerns, and makes one answer of theirs.
+"""The verbs of sharded queues: each calls the shards it concerns and merges their answers.
 
-What concerns one shard is one step, as ever; what concerns several is a step for each. Tasks are leased by eta within a
-shard, the shards by turns.
+A verb is atomic within a shard, and not over several. Tasks are leased by eta within a shard; shards take turns.
 """
 
 from collections import OrderedDict, defaultdict
@@ -44,39 +43,39 @@ Routed = tuple[ShardedQueue | None, int, NewTask]
 
 
 class ShardedTransaction:
-    """See `Transaction`. A queue that is not spread is left to `RedisTransaction`."""
+    """See `Transaction`. Verbs of a queue that is not sharded are passed to `RedisTransaction`."""
 
-    def __init__(self, calls: Calls, wanted: Mapping[str, int], spreads: ShardMap | None = None) -> None:
+    def __init__(self, calls: Calls, wanted: Mapping[str, int], shard_map: ShardMap | None = None) -> None:
         """Args:
-        wanted: the number of shards of queues that are to be spread when they are created.
-        spreads: what is known of those that are; None: nothing yet.
+        wanted: the number of shards of queues that are to be sharded when they are created.
+        shard_map: the known shards; None: none yet.
         """
         self._calls = calls
         self._plain = RedisTransaction(calls)
-        self._spreads = spreads or ShardMap(calls, wanted)
+        self._shard_map = shard_map or ShardMap(calls, wanted)
         self._cursors: OrderedDict[int, tuple[int, ...]] = OrderedDict()
         self._next_cursor = 1 + randbits(48)
         self._wanted = wanted
 
     def forget(self) -> None:
-        """The store was emptied: nothing that was known of its queues holds."""
-        self._spreads.forget()
+        """Forget the known shards, after the store was emptied."""
+        self._shard_map.forget()
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        spread = self._spreads.create(spec.name)
-        if spread is None:
+        sharded = self._shard_map.create(spec.name)
+        if sharded is None:
             return self._plain.put_queue(spec, now=now)
-        created = [self._plain.put_queue(replace(spec, name=name), now=now) for name in spread.shards]
+        created = [self._plain.put_queue(replace(spec, name=name), now=now) for name in sharded.shards]
         return all(created)
 
     def delete_queue(self, name: str) -> int:
-        spread = self._spreads.of(name)
-        if spread is None:
+        sharded = self._shard_map.of(name)
+        if sharded is None:
             return self._plain.delete_queue(name)
-        deleted = sum([self._plain.delete_queue(shard) for shard in spread.shards])
-        self._spreads.drop(name)
+        deleted = sum([self._plain.delete_queue(shard) for shard in sharded.shards])
+        self._shard_map.drop(name)
         return deleted
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
@@ -99,13 +98,13 @@ class ShardedTransaction:
         return self._add(queue, tasks, lambda name, some: self._plain.add(name, some, now=now))
 
     def _add(self, queue: str, tasks: Sequence[NewTask], add: Add) -> list[Added]:
-        """One step, but in a cluster a step for each shard: its names decide where a task goes."""
-        if self._spreads.of(queue) is None and not any(new.queue for new in tasks):
+        """Add with one call, in a cluster with one for each shard."""
+        if self._shard_map.of(queue) is None and not any(new.queue for new in tasks):
             return add(queue, tasks)
-        turns: Mapping[str, int] = defaultdict(self._spreads.turn)
-        routed = [self._routed(new, queue, turns) for new in tasks]
+        rotations: Mapping[str, int] = defaultdict(self._shard_map.rotation)
+        routed = [self._routed(new, queue, rotations) for new in tasks]
         inner = [new for _, _, new in routed]
-        if self._calls.in_cluster and len({spread and spread.queue for spread, _, _ in routed}) == 1:
+        if self._calls.in_cluster and len({sharded and sharded.queue for sharded, _, _ in routed}) == 1:
             groups = by_shard(range(len(inner)), lambda position: routed[position][1])
             parts = [
                 (places, add(inner[some[0]].queue or queue, [inner[at] for at in some])) for _, places, some in groups
@@ -113,151 +112,153 @@ class ShardedTransaction:
             added = in_places(len(tasks), parts)
         else:
             added = add(inner[0].queue or queue if inner else self._names(queue)[0], inner)
-        self._note_spread(routed)
-        return [_outer_added(outcome, spread, index) for outcome, (spread, index, _) in zip(added, routed, strict=True)]
+        self._note_waiters(routed)
+        return [
+            _outer_added(outcome, sharded, index) for outcome, (sharded, index, _) in zip(added, routed, strict=True)
+        ]
 
-    def _routed(self, new: NewTask, queue: str, turns: Mapping[str, int]) -> Routed:
-        """Where a task goes: how its queue is spread, the shard (by its name, else by the queue's turn), the task."""
+    def _routed(self, new: NewTask, queue: str, rotations: Mapping[str, int]) -> Routed:
+        """Choose a task's shard, by name or else round robin; return the queue's shards, the shard, the task."""
         target = new.queue or queue
-        spread = self._spreads.of(target)
-        if spread is None:
+        sharded = self._shard_map.of(target)
+        if sharded is None:
             return None, 0, replace(new, queue=target or None)
-        index = turns[target] % spread.size if new.name is None else spread.index_of_name(new.name)
-        return spread, index, replace(new, queue=spread.shard(index))
+        index = rotations[target] % sharded.size if new.name is None else sharded.index_of_name(new.name)
+        return sharded, index, replace(new, queue=sharded.shard(index))
 
-    def _note_spread(self, routed: Sequence[Routed]) -> None:
-        for name in {spread.queue for spread, _, _ in routed if spread is not None}:
-            self._calls.note_listeners(name)
+    def _note_waiters(self, routed: Sequence[Routed]) -> None:
+        for name in {sharded.queue for sharded, _, _ in routed if sharded is not None}:
+            self._calls.note_waiters(name)
 
     # -- workers --------------------------------------------------------------------------------------------------
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.lease(queue, request, now=now)
-        return self._lease_on(spread, self._spreads.turn() % spread.size, request, Granted(()), now=now)
+        return self._lease_on(sharded, self._shard_map.rotation() % sharded.size, request, Granted(()), now=now)
 
     def _lease_on(
-        self, spread: ShardedQueue, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
+        self, sharded: ShardedQueue, first: int, request: LeaseRequest, granted: Granted, *, now: Instant
     ) -> Granted:
-        """Lease from the shards by turns, until all that was asked for is granted besides what is already."""
+        """Lease from the shards, beginning with `first`, until the request is met; `granted` counts towards it."""
         leases, expired = list(granted.leases), list(granted.expired)
-        unsettled = granted.unsettled
-        for step in range(spread.size):
+        more_due = granted.more_due
+        for offset in range(sharded.size):
             if len(leases) == request.count:
                 break
-            index = (first + step) % spread.size
-            room = None if request.room is None else request.room.after([_size_of(lease) for lease in leases])
+            index = (first + offset) % sharded.size
+            room = None if request.allowance is None else request.allowance.after([_size_of(lease) for lease in leases])
             if room is not None and leases and not room.total_bytes:
                 break
-            asked = replace(request, count=request.count - len(leases), room=room)
+            wanted = replace(request, count=request.count - len(leases), allowance=room)
             try:
-                some = self._plain.lease(spread.shard(index), asked, now=now)
+                some = self._plain.lease(sharded.shard(index), wanted, now=now)
             except WorkerRetiredError:
                 if not leases:
                     raise
                 break
-            leases += [self._outer_lease(lease, spread, index) for lease in some.leases]
-            expired += [self._outer_finished(lease, spread, index) for lease in some.expired]
-            unsettled = unsettled or some.unsettled
+            leases += [self._outer_lease(lease, sharded, index) for lease in some.leases]
+            expired += [self._outer_finished(lease, sharded, index) for lease in some.expired]
+            more_due = more_due or some.more_due
         if expired:
-            self._calls.note_listeners(spread.queue)
-        return Granted(tuple(leases), tuple(expired), unsettled)
+            self._calls.note_waiters(sharded.queue)
+        return Granted(tuple(leases), tuple(expired), more_due)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[list[Deleted | None], Granted]:
-        spread = self._spreads.of(queue)
-        if spread is None and not self._hands_to_spread(deletions):
+        sharded = self._shard_map.of(queue)
+        if sharded is None and not self._adds_to_sharded(deletions):
             return self._plain.exchange(queue, deletions, request, now=now)
         outcomes = self.delete(queue, deletions[:-1], now=now) if deletions else []
-        if spread is None:
+        if sharded is None:
             last, granted = self._plain.exchange(queue, self._inner(None, 0, deletions[-1:]), request, now=now)
             return [*outcomes, *self._outer_deleted(last, None, 0, deletions[-1:])], granted
         if not deletions:
             return [], self.lease(queue, request, now=now)
-        index = spread.index_of_token(deletions[-1].token)
-        inner = self._inner(spread, index, deletions[-1:])
-        last, some = self._plain.exchange(spread.shard(index), inner, request, now=now)
+        index = sharded.index_of_token(deletions[-1].token)
+        inner = self._inner(sharded, index, deletions[-1:])
+        last, some = self._plain.exchange(sharded.shard(index), inner, request, now=now)
         granted = replace(
             some,
-            leases=tuple([self._outer_lease(lease, spread, index) for lease in some.leases]),
-            expired=tuple([self._outer_finished(lease, spread, index) for lease in some.expired]),
+            leases=tuple([self._outer_lease(lease, sharded, index) for lease in some.leases]),
+            expired=tuple([self._outer_finished(lease, sharded, index) for lease in some.expired]),
         )
         if not granted.refused:
-            granted = self._lease_on(spread, index + 1, request, granted, now=now)
-        return [*outcomes, *self._outer_deleted(last, spread, index, deletions[-1:])], granted
+            granted = self._lease_on(sharded, index + 1, request, granted, now=now)
+        return [*outcomes, *self._outer_deleted(last, sharded, index, deletions[-1:])], granted
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.lease_delayed(queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now)
-        index, inner_id = task_id % spread.size, task_id // spread.size
+        index, inner_id = task_id % sharded.size, task_id // sharded.size
         lease = self._plain.lease_delayed(
-            spread.shard(index), inner_id, expected=expected, worker=worker, seconds=seconds, now=now
+            sharded.shard(index), inner_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
-        return lease and self._outer_lease(lease, spread, index)
+        return lease and self._outer_lease(lease, sharded, index)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> list[Deleted | None]:
-        spread = self._spreads.of(queue)
-        if spread is None and not self._hands_to_spread(deletions):
+        sharded = self._shard_map.of(queue)
+        if sharded is None and not self._adds_to_sharded(deletions):
             return self._plain.delete(queue, deletions, now=now)
         groups = (
             [(0, list(range(len(deletions))), list(deletions))]
-            if spread is None
-            else by_shard(deletions, lambda deletion: spread.index_of_token(deletion.token))
+            if sharded is None
+            else by_shard(deletions, lambda deletion: sharded.index_of_token(deletion.token))
         )
         parts = []
         for index, places, some in groups:
-            name = queue if spread is None else spread.shard(index)
-            found = self._plain.delete(name, self._inner(spread, index, some), now=now)
-            parts.append((places, self._outer_deleted(found, spread, index, some)))
+            name = queue if sharded is None else sharded.shard(index)
+            found = self._plain.delete(name, self._inner(sharded, index, some), now=now)
+            parts.append((places, self._outer_deleted(found, sharded, index, some)))
         return in_places(len(deletions), parts)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.renew(queue, renewals, now=now)
         parts = []
-        for index, places, some in by_shard(renewals, lambda asked: spread.index_of_token(asked.token)):
-            inner = [replace(asked, token=spread.inner_token(asked.token)) for asked in some]
-            found = self._plain.renew(spread.shard(index), inner, now=now)
+        for index, places, some in by_shard(renewals, lambda each: sharded.index_of_token(each.token)):
+            inner = [replace(wanted, token=sharded.inner_token(wanted.token)) for wanted in some]
+            found = self._plain.renew(sharded.shard(index), inner, now=now)
             outer = [
-                each and replace(each, token=asked.token, name=spread.outer_name(each.name, index))
-                for each, asked in zip(found, some, strict=True)
+                each and replace(each, token=wanted.token, name=sharded.outer_name(each.name, index))
+                for each, wanted in zip(found, some, strict=True)
             ]
             parts.append((places, outer))
         return in_places(len(renewals), parts)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.release(queue, releases, now=now)
         parts = []
-        for index, places, some in by_shard(releases, lambda asked: spread.index_of_token(asked.token)):
-            inner = [replace(asked, token=spread.inner_token(asked.token)) for asked in some]
-            found = self._plain.release(spread.shard(index), inner, now=now)
-            parts.append((places, [each and self._outer_finished(each, spread, index) for each in found]))
-        self._calls.note_listeners(queue)
+        for index, places, some in by_shard(releases, lambda each: sharded.index_of_token(each.token)):
+            inner = [replace(wanted, token=sharded.inner_token(wanted.token)) for wanted in some]
+            found = self._plain.release(sharded.shard(index), inner, now=now)
+            parts.append((places, [each and self._outer_finished(each, sharded, index) for each in found]))
+        self._calls.note_waiters(queue)
         return in_places(len(releases), parts)
 
-    def settle(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        spread = self._spreads.of(queue)
-        if spread is None:
-            return self._plain.settle(queue, limit=limit, now=now)
+    def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
+            return self._plain.expire(queue, limit=limit, now=now)
         expired: list[FinishedLease] = []
         more = False
-        for index, name in enumerate(spread.shards):
-            some, is_more = self._plain.settle(name, limit=limit, now=now)
-            expired += [self._outer_finished(each, spread, index) for each in some]
+        for index, name in enumerate(sharded.shards):
+            some, is_more = self._plain.expire(name, limit=limit, now=now)
+            expired += [self._outer_finished(each, sharded, index) for each in some]
             more = more or is_more
         if expired:
-            self._calls.note_listeners(queue)
+            self._calls.note_waiters(queue)
         return expired, more
 
-    # -- supervisors, and moving a queue --------------------------------------------------------------------------
+    # -- supervisors and transfer ---------------------------------------------------------------------------------
 
     def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
         return [self._outer_of_shard(each) for each in self._plain.release_worker(worker, now=now)]
@@ -268,62 +269,62 @@ class ShardedTransaction:
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return self._plain.lead(name, holder, seconds=seconds, now=now)
 
-    def of_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
-        calls = self._calls.of_call(call)
-        return ShardedTransaction(calls, self._wanted, self._spreads)
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "ShardedTransaction":  # noqa: ARG002 - all of them
+        calls = self._calls.once_for_call(call)
+        return ShardedTransaction(calls, self._wanted, self._shard_map)
 
-    def note_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self._plain.note_answer(call, answer, now=now)
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self._plain.record_answer(call, answer, now=now)
 
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
         self._plain.keep_answer(session, number, answer, now=now)
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.restore(queue, tasks, now=now)
-        turn = self._spreads.turn() % spread.size
+        rotation = self._shard_map.rotation() % sharded.size
         parts = []
         for index, places, some in by_shard(
-            tasks, lambda task: turn if task.name is None else spread.index_of_name(task.name)
+            tasks, lambda task: rotation if task.name is None else sharded.index_of_name(task.name)
         ):
-            added = self._plain.restore(spread.shard(index), some, now=now)
-            parts.append((places, [_outer_added(outcome, spread, index) for outcome in added]))
-        self._calls.note_listeners(queue)
+            added = self._plain.restore(sharded.shard(index), some, now=now)
+            parts.append((places, [_outer_added(outcome, sharded, index) for outcome in added]))
+        self._calls.note_waiters(queue)
         return in_places(len(tasks), parts)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             self._plain.hold_names(queue, names, now=now)
             return
-        for index, _, some in by_shard(names, lambda held: spread.index_of_name(held.name)):
-            self._plain.hold_names(spread.shard(index), some, now=now)
+        for index, _, some in by_shard(names, lambda held: sharded.index_of_name(held.name)):
+            self._plain.hold_names(sharded.shard(index), some, now=now)
 
-    # -- inside and outside ---------------------------------------------------------------------------------------
+    # -- deletions as shards know them ----------------------------------------------------------------------------
 
-    def _hands_to_spread(self, deletions: Sequence[Deletion]) -> bool:
-        return any(new.queue and self._spreads.of(new.queue) for deletion in deletions for new in deletion.then)
+    def _adds_to_sharded(self, deletions: Sequence[Deletion]) -> bool:
+        return any(new.queue and self._shard_map.of(new.queue) for deletion in deletions for new in deletion.then)
 
-    def _inner(self, spread: ShardedQueue | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
-        """Deletions as their shard knows them; what follows without a name of its own stays on that shard."""
+    def _inner(self, sharded: ShardedQueue | None, index: int, deletions: Sequence[Deletion]) -> list[Deletion]:
+        """Convert deletions for their shard; tasks that follow without a name stay on that shard."""
         return [
             Deletion(
-                deletion.token if spread is None else spread.inner_token(deletion.token),
-                tuple([new for _, _, new in self._followed(spread, index, deletion)]),
+                deletion.token if sharded is None else sharded.inner_token(deletion.token),
+                tuple([new for _, _, new in self._followed(sharded, index, deletion)]),
             )
             for deletion in deletions
         ]
 
-    def _followed(self, spread: ShardedQueue | None, index: int, deletion: Deletion) -> list[Routed]:
-        own = "" if spread is None else spread.queue
-        turns = defaultdict(lambda: crc32(deletion.token.encode()), {own: index})
-        return [self._routed(new, own, turns) for new in deletion.then]
+    def _followed(self, sharded: ShardedQueue | None, index: int, deletion: Deletion) -> list[Routed]:
+        own = "" if sharded is None else sharded.queue
+        rotations = defaultdict(lambda: crc32(deletion.token.encode()), {own: index})
+        return [self._routed(new, own, rotations) for new in deletion.then]
 
     def _outer_deleted(
         self,
         found: Sequence[Deleted | None],
-        spread: ShardedQueue | None,
+        sharded: ShardedQueue | None,
         index: int,
         deletions: Sequence[Deletion],
     ) -> list[Deleted | None]:
@@ -332,23 +333,23 @@ class ShardedTransaction:
             if deleted is None:
                 outer.append(None)
                 continue
-            routed = self._followed(spread, index, deletion)
-            self._note_spread(routed)
+            routed = self._followed(sharded, index, deletion)
+            self._note_waiters(routed)
             then = [_outer_added(added, of, shard) for added, (of, shard, _) in zip(deleted.then, routed, strict=True)]
-            finished = deleted.finished if spread is None else self._outer_finished(deleted.finished, spread, index)
+            finished = deleted.finished if sharded is None else self._outer_finished(deleted.finished, sharded, index)
             outer.append(Deleted(finished, tuple(then)))
         return outer
 
     # -- administration -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.delete_by_name(queue, names, now=now)
         parts = []
-        for index, places, some in by_shard(names, spread.index_of_name):
-            inner = [spread.inner_name(name) for name in some]
-            parts.append((places, self._plain.delete_by_name(spread.shard(index), inner, now=now)))
+        for index, places, some in by_shard(names, sharded.index_of_name):
+            inner = [sharded.inner_name(name) for name in some]
+            parts.append((places, self._plain.delete_by_name(sharded.shard(index), inner, now=now)))
         return in_places(len(names), parts)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
@@ -365,40 +366,40 @@ class ShardedTransaction:
         return count
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.postpone(queue, name, expected=expected, eta=eta, now=now)
-        shard = spread.shard(spread.index_of_name(name))
-        moved = self._plain.postpone(shard, spread.inner_name(name), expected=expected, eta=eta, now=now)
-        self._calls.note_listeners(queue)
+        shard = sharded.shard(sharded.index_of_name(name))
+        moved = self._plain.postpone(shard, sharded.inner_name(name), expected=expected, eta=eta, now=now)
+        self._calls.note_waiters(queue)
         return moved
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.redrive(queue, names, tags, limit=limit, now=now)
-        asked: list[tuple[int, list[str] | None]] = [(index, None) for index in range(spread.size)]
+        wanted: list[tuple[int, list[str] | None]] = [(index, None) for index in range(sharded.size)]
         if names is not None:
-            asked = [
-                (index, [spread.inner_name(name) for name in some])
-                for index, _, some in by_shard(names, spread.index_of_name)
+            wanted = [
+                (index, [sharded.inner_name(name) for name in some])
+                for index, _, some in by_shard(names, sharded.index_of_name)
             ]
         redriven: list[StoredTask] = []
-        for index, inner in asked:
+        for index, inner in wanted:
             if len(redriven) < limit:
-                some = self._plain.redrive(spread.shard(index), inner, tags, limit=limit - len(redriven), now=now)
-                redriven += [self._outer_task(task, spread, index) for task in some]
-        self._calls.note_listeners(queue)
+                some = self._plain.redrive(sharded.shard(index), inner, tags, limit=limit - len(redriven), now=now)
+                redriven += [self._outer_task(task, sharded, index) for task in some]
+        self._calls.note_waiters(queue)
         return redriven
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def _names(self, queue: str) -> list[str]:
-        """The queues that a queue consists of."""
-        spread = self._spreads.of(queue)
-        return [queue] if spread is None else spread.shards
+        """Return the names of the inner queues of a queue, or its own name."""
+        sharded = self._shard_map.of(queue)
+        return [queue] if sharded is None else sharded.shards
 
     def queue(self, name: str) -> QueueSpec:
         return replace(self._plain.queue(self._names(name)[0]), name=name)
@@ -413,7 +414,7 @@ class ShardedTransaction:
         return _sum(queue, [self._plain.stats(name, tags, now=now) for name in self._names(queue)])
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        """A tag that is among the first of all shards is among the first of each that has it."""
+        """See `Transaction.tag_stats`. A tag among the first of all is among the first of each shard that has it."""
         by_tag: dict[str | None, list[QueueStats]] = {}
         for name in self._names(queue):
             for each in self._plain.tag_stats(name, after=after, limit=limit, now=now):
@@ -422,7 +423,7 @@ class ShardedTransaction:
         return [TagStats(tag, _sum(queue, by_tag[tag])) for tag in first]
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        """Exact for the shards; for all of them, what lies between two positions counts as its last task."""
+        """See `Transaction.waiting`. Tasks between two positions of a shard count as ready with the last of them."""
         of_shards = [self._plain.waiting(name, tags, now=now) for name in self._names(queue)]
         if len(of_shards) == 1:
             return of_shards[0]
@@ -464,62 +465,62 @@ class ShardedTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.peek(
                 queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
             )
-        asked: list[tuple[int, list[str] | None]] = [(index, None) for index in range(spread.size)]
+        wanted: list[tuple[int, list[str] | None]] = [(index, None) for index in range(sharded.size)]
         if names is not None:
-            asked = [
-                (index, [spread.inner_name(name) for name in some])
-                for index, _, some in by_shard(names, spread.index_of_name)
+            wanted = [
+                (index, [sharded.inner_name(name) for name in some])
+                for index, _, some in by_shard(names, sharded.index_of_name)
             ]
         tasks: list[StoredTask] = []
         has_more = False
-        for index, inner in asked:
+        for index, inner in wanted:
             page = self._plain.peek(
-                spread.shard(index),
+                sharded.shard(index),
                 tags,
                 states,
                 names=inner,
-                after=max(0, (after - index) // spread.size),
+                after=max(0, (after - index) // sharded.size),
                 limit=limit,
                 payload_bytes=payload_bytes,
                 now=now,
             )
-            tasks += [self._outer_task(task, spread, index) for task in page.tasks]
+            tasks += [self._outer_task(task, sharded, index) for task in page.tasks]
             has_more = has_more or page.next_after is not None
         tasks.sort(key=lambda task: task.id)
         shown = tuple(tasks[:limit])
         return Page(shown, shown[-1].id if shown and (has_more or len(tasks) > limit) else None)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        spread = self._spreads.of(queue)
-        if spread is None:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.live_leases(queue, limit=limit, now=now)
         of_shards = [
             [
-                replace(lease, name=spread.outer_name(lease.name, index))
+                replace(lease, name=sharded.outer_name(lease.name, index))
                 for lease in self._plain.live_leases(name, limit=limit, now=now)
             ]
-            for index, name in enumerate(spread.shards)
+            for index, name in enumerate(sharded.shards)
         ]
         return list(islice(merge(*of_shards, key=lambda lease: lease.expires_at), limit))
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        """The cursors of the shards are kept in this process under one number; elsewhere it counts as `missed`."""
-        spread = self._spreads.of(queue)
-        if spread is None:
+        """See `Transaction.samples`. A cursor is known to this process only; elsewhere it counts as `missed`."""
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
             return self._plain.samples(queue, after=after, limit=limit)
-        cursors = self._cursors.pop(after, None) if after else (0,) * spread.size
+        cursors = self._cursors.pop(after, None) if after else (0,) * sharded.size
         found: list[FinishedLease] = []
-        missed = cursors is None or len(cursors) != spread.size
+        missed = cursors is None or len(cursors) != sharded.size
         reached: list[int] = []
-        for index, name in enumerate(spread.shards):
+        for index, name in enumerate(sharded.shards):
             begin = 0 if missed or cursors is None else cursors[index]
             some = self._plain.samples(name, after=begin, limit=max(0, limit - len(found)))
-            found += [self._outer_finished(lease, spread, index) for lease in some.finished]
+            found += [self._outer_finished(lease, sharded, index) for lease in some.finished]
             missed = missed or some.missed
             reached.append(some.cursor)
         if after and not found and not missed and cursors is not None:
@@ -545,27 +546,27 @@ class ShardedTransaction:
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._plain.last_answer(session)
 
-    # -- inside and outside ---------------------------------------------------------------------------------------
+    # -- results as callers know them -----------------------------------------------------------------------------
 
-    def _outer_lease(self, lease: Lease, spread: ShardedQueue, index: int) -> Lease:
-        name, token = spread.outer_name(lease.name, index), spread.outer_token(lease.token, index)
-        return replace(lease, queue=spread.queue, name=name, token=token)
+    def _outer_lease(self, lease: Lease, sharded: ShardedQueue, index: int) -> Lease:
+        name, token = sharded.outer_name(lease.name, index), sharded.outer_token(lease.token, index)
+        return replace(lease, queue=sharded.queue, name=name, token=token)
 
-    def _outer_finished(self, lease: FinishedLease, spread: ShardedQueue, index: int) -> FinishedLease:
-        return replace(lease, queue=spread.queue, name=spread.outer_name(lease.name, index))
+    def _outer_finished(self, lease: FinishedLease, sharded: ShardedQueue, index: int) -> FinishedLease:
+        return replace(lease, queue=sharded.queue, name=sharded.outer_name(lease.name, index))
 
-    def _outer_task(self, task: StoredTask, spread: ShardedQueue, index: int) -> StoredTask:
-        return replace(task, queue=spread.queue, id=spread.outer_id(task.id, index))
+    def _outer_task(self, task: StoredTask, sharded: ShardedQueue, index: int) -> StoredTask:
+        return replace(task, queue=sharded.queue, id=sharded.outer_id(task.id, index))
 
     def _outer_of_shard(self, lease: FinishedLease) -> FinishedLease:
-        """A finished lease of any queue, a shard or not."""
+        """Convert a finished lease of any queue, a shard or not."""
         queue, _, index = lease.queue.partition(":")
-        spread = self._spreads.of(queue) if index else None
-        return lease if spread is None else self._outer_finished(lease, spread, int(index))
+        sharded = self._shard_map.of(queue) if index else None
+        return lease if sharded is None else self._outer_finished(lease, sharded, int(index))
 
 
-def _outer_added(added: Added, spread: ShardedQueue | None, index: int) -> Added:
-    return added if spread is None else replace(added, name=spread.outer_name(added.name, index))
+def _outer_added(added: Added, sharded: ShardedQueue | None, index: int) -> Added:
+    return added if sharded is None else replace(added, name=sharded.outer_name(added.name, index))
 
 
 def _size_of(lease: Lease) -> int:
@@ -573,6 +574,7 @@ def _size_of(lease: Lease) -> int:
 
 
 MAX_CURSORS = 1000
+"""The most cursors over samples of sharded queues that a process keeps; the oldest is forgotten first."""
 
 _COUNTS = tuple(
     field.name

@@ -1,7 +1,7 @@
 -- The schema of a store's file (ADR 7). Instants are microseconds since the epoch, UTC.
--- A later change is a file of its own, 0002_... and so on: this one never changes once it has been released.
+-- A later change comes in a new file, 0002_... and so on: this one never changes once it has been released.
 
--- `settings` is JSON. `moved_to` says where the queue lives now, when it was moved to another store; '' while it lives here.
+-- `settings` is JSON. `moved_to` is the URL of the store the queue was moved to, or '' while it is in this one.
 CREATE TABLE queues (
   id       INTEGER PRIMARY KEY AUTOINCREMENT,
   name     TEXT NOT NULL UNIQUE,
@@ -10,11 +10,11 @@ CREATE TABLE queues (
   moved_to TEXT NOT NULL DEFAULT ''
 );
 
--- One row for each tag of each queue, one for each whole queue (tag NULL), and row 0 for the store. A tag's row id is what a
--- task and the tag index carry; that of the untagged tasks (tag '') is the queue's own id, negative.
--- Of row 0, `added` is the last id given to a task in `tasks`, and `catalog_revision` rises when something changes that
--- processes remember: a queue's settings, its first tag, a tag that is forgotten, a worker that is retired, a limit of the
--- payloads. Both stand in one row as a process has to read it anyway when another has written.
+-- Counters: one row for each tag of each queue, one for each whole queue (tag NULL), and row 0 for the store. `tasks.tag` is
+-- the id of its tag's row; for untagged tasks (tag '') that is the queue's id, negative.
+-- In row 0, `added` is the last id given to a task in `tasks`, and `catalog_revision` rises when something changes that
+-- processes cache: a queue's settings, its first tag, a tag that is dropped, a worker that is retired, the limit of all
+-- payloads. Both are in one row, which a process reads whenever another has written.
 CREATE TABLE counts (
   id               INTEGER PRIMARY KEY AUTOINCREMENT,
   queue            INTEGER NOT NULL,
@@ -37,8 +37,8 @@ CREATE UNIQUE INDEX counts_by_tag ON counts (queue, tag);
 
 INSERT INTO counts (id, queue) VALUES (0, 0);
 
--- States: 0 ready, 1 delayed, 2 leased, 3 dead. `max_leases` is the task's own bound; NULL: its queue's holds. `payload` comes
--- last and is NULL when it is long: then it is in `payloads`, so that a lease never rewrites a megabyte.
+-- States: 0 ready, 1 delayed, 2 leased, 3 dead. `max_leases` is the task's own limit, NULL where its queue's applies. `payload`
+-- comes last and is NULL when it is long: then it is in `payloads`, so that a lease never rewrites a megabyte.
 CREATE TABLE tasks (
   id         INTEGER PRIMARY KEY,
   queue      INTEGER NOT NULL,
@@ -57,8 +57,8 @@ CREATE TABLE tasks (
   payload    BLOB
 );
 
--- Partial: each holds the tasks of one state only, and SQLite itself keeps them true. Ties in eta fall to the id. A ready
--- task without a tag stands in the second of these only: one page less to write with each add and each lease.
+-- Partial indexes: each has the tasks of one state only. Tasks of equal eta are in the order of their ids. A ready task without
+-- a tag is in the second of these only: one page less to write with each add and each lease.
 CREATE INDEX tasks_ready ON tasks (queue, eta) WHERE state = 0 AND tag > 0;
 
 CREATE INDEX tasks_ready_by_tag ON tasks (tag, eta) WHERE state = 0;
@@ -74,10 +74,9 @@ CREATE TABLE payloads (
   payload BLOB NOT NULL
 );
 
--- Ready tasks that were added one at a time, until the next transaction that does anything else with tasks, or the next
--- reader, moves them to `tasks` (ADR 21): before that no index has them and nobody has counted them. Their tags have a row
--- in `counts`.
-CREATE TABLE arrivals (
+-- Staged adds: ready tasks that were added one at a time. The next transaction that does anything else with tasks, and the next
+-- reader, flushes them to `tasks` (ADR 21). Until then they are in no index and in no counter. Their tags have a row in `counts`.
+CREATE TABLE staged_adds (
   id         INTEGER PRIMARY KEY,
   queue      INTEGER NOT NULL,
   tag        INTEGER NOT NULL,
@@ -86,7 +85,7 @@ CREATE TABLE arrivals (
   payload    BLOB NOT NULL
 );
 
--- Given names only. `task` is NULL once the task is deleted; the name is then taken until `until`.
+-- Given names. `task` is NULL once the task is deleted: a tombstone, which keeps the name taken until `until`.
 CREATE TABLE names (
   queue INTEGER NOT NULL,
   name  TEXT NOT NULL,
@@ -97,14 +96,14 @@ CREATE TABLE names (
 
 CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 
--- Finished leases, those of one transaction and queue in one row. The id is queue * 2^40 + the number of the last of them.
+-- Samples: finished leases, those of one transaction and queue in one row. The id is queue * 2^40 + the number of the last one.
 CREATE TABLE samples (
   id       INTEGER PRIMARY KEY,
   size     INTEGER NOT NULL,
   finished TEXT NOT NULL
 );
 
--- When a worker first asked for a lease, and when it was retired: it then gets none any more (ADR 4).
+-- When a worker first called `lease`, and when it was retired: it then gets no more leases (ADR 4).
 CREATE TABLE workers (
   worker     TEXT PRIMARY KEY,
   seen_at    INTEGER,
@@ -120,23 +119,22 @@ CREATE TABLE leads (
   until  INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What the payloads of all tasks may come to, and what they come to: a row while there is such a limit. Triggers keep it true
--- that are made with the row (`administering.py`), so that a store without a limit pays nothing (ADR 15).
+-- The limit of the bytes of all payloads, and the bytes in use: one row while there is a limit. Its triggers are created with
+-- the row (`admin.py`), so that a store without a limit pays nothing (ADR 15).
 CREATE TABLE storage (
   limit_bytes INTEGER NOT NULL,
   used_bytes  INTEGER NOT NULL
 );
 
--- Answers to clients' calls, those of one transaction in one row: a line each of session, number and answer, between line
--- ends. A repeat finds its line by a search from the newest row on (`sqlite/idempotency.py`, ADR 28).
+-- Answers to clients' calls, those of one transaction in one row: a line for each, with session, number and answer. A repeated
+-- call finds its line by a search from the newest row on (`idempotency.py`, ADR 28).
 CREATE TABLE answers (
   id      INTEGER PRIMARY KEY,
   kept_at INTEGER NOT NULL,
   kept    TEXT NOT NULL
 );
 
--- Of a queue that is being moved here from another store, by session: the last part that was written, and how that was answered
--- (ADR 10).
+-- For each queue that is being moved here from another store: the number of the last chunk written, and its answer (ADR 10).
 CREATE TABLE sessions (
   session TEXT PRIMARY KEY,
   number  INTEGER NOT NULL,

@@ -10,23 +10,23 @@ from orchestrator.errors import ConfigError, SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker.container_state import at, mapping
-from orchestrator.runtimes.docker.create import LOCK_TARGET, HostPaths, creation, reached
+from orchestrator.runtimes.docker.create import LOCK_TARGET, HostPaths, container_body, url_and_mounts
 from orchestrator.settings_file import parse
 from tests.support.fleet.fleet_builders import a_pool
 
-AROUND = HostPaths("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")
+PATHS = HostPaths("5f2c:/srv/.towline", "host1", "/srv/.towline/supervisor.lock", "/srv/.towline/tokens/1")
 LAUNCH = Launch("http://queue.example:7878", "/srv/.towline", "/srv/.towline/supervisor.lock", 60.0, token="secret")
 
 
 def made(
-    *, url: str = LAUNCH.url, around: HostPaths = AROUND, pool: dict[str, object] | None = None, **settings: object
+    *, url: str = LAUNCH.url, paths: HostPaths = PATHS, pool: dict[str, object] | None = None, **settings: object
 ) -> dict[str, object]:
     """The body for a worker of a pool with these settings of containers."""
     spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}}, **(pool or {}))
     assert spec.containers is not None
     launch = Launch(url, LAUNCH.state_dir, LAUNCH.lock, 60.0, token=LAUNCH.token)
     request = SpawnRequest("resize-1", spec, launch.environment("resize-1", spec))
-    return creation(request, spec.containers, around=around, spawned_at=1_700_000_000.5)
+    return container_body(request, spec.containers, paths=paths, spawned_at=1_700_000_000.5)
 
 
 def environment(body: dict[str, object]) -> dict[str, str]:
@@ -76,11 +76,11 @@ def test_it_has_none_of_roots_capabilities_gains_none_and_has_a_bound_on_process
 def test_only_a_root_that_needs_the_socket_of_another_user_may_pass_over_modes(
     url: str, socket_uid: int, settings: dict[str, object], kept: list[str] | None
 ) -> None:
-    around = HostPaths("5f2c:/srv/.towline", "host1", socket_uid=socket_uid)
+    paths = HostPaths("5f2c:/srv/.towline", "host1", socket_uid=socket_uid)
     spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}})
     assert spec.containers is not None
     request = SpawnRequest("resize-1", spec, Launch(url, "", "", 60.0).environment("resize-1", spec))
-    host = mapping(creation(request, spec.containers, around=around, spawned_at=0.0)["HostConfig"])
+    host = mapping(container_body(request, spec.containers, paths=paths, spawned_at=0.0)["HostConfig"])
     assert host.get("CapAdd") == kept
 
 
@@ -98,8 +98,8 @@ def test_what_is_secret_is_in_files_and_in_nothing_an_engine_shows() -> None:
 
 
 def test_a_url_with_a_password_is_in_a_file() -> None:
-    around = HostPaths("5f2c:/srv/.towline", "host1", url="/srv/.towline/tokens/2")
-    body = made(url="redis://me:pass-word@store:6379/0", around=around)
+    paths = HostPaths("5f2c:/srv/.towline", "host1", url="/srv/.towline/tokens/2")
+    body = made(url="redis://me:pass-word@store:6379/0", paths=paths)
     assert "pass-word" not in str(body)
     assert environment(body)["TOWLINE_URL_FILE"] == "/run/secrets/towline-url"
     assert mounts(body)["/run/secrets/towline-url"] == ("bind", "/srv/.towline/tokens/2", True)
@@ -113,7 +113,7 @@ def test_the_lock_of_its_supervisor_is_seen_and_nothing_marks_it_as_a_process_of
 
 
 def test_on_an_engine_elsewhere_there_is_no_lock_and_no_token_to_be_seen() -> None:
-    body = made(around=HostPaths("5f2c:/srv/.towline", "host1"))
+    body = made(paths=HostPaths("5f2c:/srv/.towline", "host1"))
     assert mounts(body) == {}
     assert {"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_TOKEN_FILE", "TOWLINE_TOKEN"}.isdisjoint(environment(body))
 
@@ -162,7 +162,7 @@ def test_a_volume_is_a_path_of_the_host_or_has_a_name(text: str, mount: tuple[st
 def test_a_container_is_told_a_url_that_it_can_reach(url: str, settings: dict[str, object], found: str) -> None:
     spec = a_pool(runtime={"docker": {"image": "thumbs:1", **settings}})
     assert spec.containers is not None
-    assert reached(url, spec.containers, pool="resize")[0] == found
+    assert url_and_mounts(url, spec.containers, pool="resize")[0] == found
 
 
 @pytest.mark.parametrize(
@@ -266,4 +266,4 @@ def test_a_volume_reads_back_as_it_was_written() -> None:
 def test_a_socket_in_the_image_is_left_as_it_is() -> None:
     spec = a_pool(runtime={"docker": {"image": "a", "url": "unix:///run/q.sock"}})
     assert spec.containers is not None
-    assert reached("http://127.0.0.1:1", spec.containers, pool="resize") == ("unix:///run/q.sock", [])
+    assert url_and_mounts("http://127.0.0.1:1", spec.containers, pool="resize") == ("unix:///run/q.sock", [])

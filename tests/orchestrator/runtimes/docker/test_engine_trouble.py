@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtimes.docker.runtime import PATIENCE_SECONDS, DockerRuntime
+from orchestrator.runtimes.docker.runtime import ANSWER_SECONDS, DockerRuntime
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench, id_of
-from tests.support.docker.engine import DockerEngine, EngineUnavailableError, docker_engine
+from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
 
-IN_TIME_SECONDS = PATIENCE_SECONDS + 3.0
+IN_TIME_SECONDS = ANSWER_SECONDS + 3.0
 
 
 @pytest.fixture(scope="module")
-def own_engine() -> Iterator[DockerEngine]:
+def own_engine() -> Iterator[PrivateDockerEngine]:
     """An engine whose containers outlive it."""
     try:
         with docker_engine(live_restore=True) as engine:
@@ -28,7 +28,7 @@ def own_engine() -> Iterator[DockerEngine]:
 
 
 @pytest.fixture
-def bench(own_engine: DockerEngine, tmp_path: Path) -> Iterator[DockerBench]:
+def bench(own_engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[DockerBench]:
     with docker_bench(own_engine, tmp_path) as bench:
         yield bench
     own_engine.remove_containers()
@@ -49,7 +49,7 @@ def test_an_engine_that_hangs_holds_nobody_up_and_loses_nobody(bench: DockerBenc
     handle = bench.up()
     bench.engine.freeze()
     try:
-        assert "has not made a container" in refused(bench)
+        assert "has not created a container" in refused(bench)
         began = CLOCK.monotonic()
         assert refused(bench)
         bench.runtime.drain(handle.worker)

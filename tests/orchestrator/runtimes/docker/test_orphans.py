@@ -13,13 +13,13 @@ import pytest
 from orchestrator.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker import warden as docker_warden
+from orchestrator.runtimes.docker import watchdog as docker_watchdog
 from orchestrator.runtimes.docker.container_state import KnownContainer, Phase
 from orchestrator.runtimes.docker.identity import identity_of
 from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, OrphanJudge, Supervision, supervision_of
 from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.support.docker.bench import CLOCK, DockerBench, id_of
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
 OURS, THEIRS = "1:/ours", "2:/theirs"
@@ -35,13 +35,13 @@ def verdicts(
     """What a judge says who looks at 0 s, perhaps sees the supervisor at `back_at`, and looks again."""
     seen = {"how": how}
     judge = OrphanJudge(lambda _state: seen["how"])
-    judge.judged([container], own_state=OURS, host="here", now=Monotonic(0.0))
+    judge.verdicts([container], own_state=OURS, host="here", now=Monotonic(0.0))
     if back_at is not None:
         seen["how"] = "alive"
-        judge.judged([container], own_state=OURS, host="here", now=Monotonic(back_at))
+        judge.verdicts([container], own_state=OURS, host="here", now=Monotonic(back_at))
         seen["how"] = how
-    found = judge.judged([container], own_state=OURS, host="here", now=Monotonic(after_seconds))
-    return [(sentence.container.worker, sentence.verdict) for sentence in found]
+    found = judge.verdicts([container], own_state=OURS, host="here", now=Monotonic(after_seconds))
+    return [(sentence.container.worker, sentence.action) for sentence in found]
 
 
 LONG = 60.0 + MARGIN_SECONDS
@@ -109,12 +109,12 @@ PROGRAM = {"towline.orphan_grace": "60", "towline.orphan_seconds": "90"}
         pytest.param({"towline.orphan_grace": "soon"}, 59.9, "", id="labels that nobody can read"),
     ],
 )
-def test_a_warden_asks_first_and_then_ends(labels: dict[str, str], lost_seconds: float, due: str) -> None:
-    assert docker_warden.verdict(labels, lost_seconds=lost_seconds) == due
+def test_a_watchdog_asks_first_and_then_ends(labels: dict[str, str], lost_seconds: float, due: str) -> None:
+    assert docker_watchdog.verdict(labels, lost_seconds=lost_seconds) == due
 
 
 def test_containers_of_a_supervisor_that_was_killed_are_asked_to_finish(
-    docker_engine: DockerEngine, tmp_path: Path
+    docker_engine: PrivateDockerEngine, tmp_path: Path
 ) -> None:
     with supervised(tmp_path) as lock:
         runtime = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
@@ -130,13 +130,13 @@ def test_containers_of_a_supervisor_that_was_killed_are_asked_to_finish(
         assert client.inspect_container(id_of(handle))["State"]["ExitCode"] == 0
 
 
-def test_a_warden_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path) -> None:
+def test_a_watchdog_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path) -> None:
     duty, lock = tmp_path / "state" / "containers.lock", tmp_path / "supervisor.lock"
     duty.parent.mkdir()
     ended = threading.Event()
 
     def watch() -> None:
-        docker_warden.watch(str(tmp_path / "none.sock"), "1:/state", str(duty), str(lock))
+        docker_watchdog.watch(str(tmp_path / "none.sock"), "1:/state", str(duty), str(lock))
         ended.set()
 
     threading.Thread(target=watch, daemon=True).start()
@@ -145,28 +145,30 @@ def test_a_warden_goes_when_its_engine_and_its_folder_are_gone(tmp_path: Path) -
     assert ended.wait(30)
 
 
-def test_the_warden_of_the_supervisor_before_stays_on_duty(docker_engine: DockerEngine, tmp_path: Path) -> None:
+def test_the_watchdog_of_the_supervisor_before_stays_on_duty(
+    docker_engine: PrivateDockerEngine, tmp_path: Path
+) -> None:
     with supervised(tmp_path) as lock:
         first = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
         bench = DockerBench(docker_engine, tmp_path, first)
         handle = bench.up()
-        eventually(lambda: len(wardens_of(tmp_path)) == 1)
+        eventually(lambda: len(watchdogs_of(tmp_path)) == 1)
         first.close()
-        (before,) = wardens_of(tmp_path)
+        (before,) = watchdogs_of(tmp_path)
         bench.runtime = DockerRuntime(tmp_path, lock=lock, engine=docker_engine.url)
         bench.adopt(handle)
         bench.reap()
         bench.up()
-        assert wardens_of(tmp_path) == {before}
+        assert watchdogs_of(tmp_path) == {before}
         for worker in bench.runtime.usage():
             bench.runtime.kill(worker)
         bench.exits(2)
         bench.runtime.close()
-    eventually(lambda: not wardens_of(tmp_path))
+    eventually(lambda: not watchdogs_of(tmp_path))
 
 
-def wardens_of(state_dir: Path) -> set[int]:
-    """Pids of the wardens of this state directory's containers."""
+def watchdogs_of(state_dir: Path) -> set[int]:
+    """Pids of the watchdogs of this state directory's containers."""
     found = set()
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []

@@ -169,7 +169,7 @@ def test_what_an_earlier_supervisor_left_on_an_engine_that_a_reload_brings_back_
     made = kinds.made[""] = FakeRuntime()
     made.left_running = [WorkerHandle("crop-0", "crop", "docker:c0", "d", NOW)]
     kinds.several.spawn(a_request(IN_CONTAINERS, "crop-1"), now=NOW)
-    assert made.asked == [("kill", "crop-0"), ("spawn", "crop-1")]
+    assert made.calls == [("kill", "crop-0"), ("spawn", "crop-1")]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import mapping
 from tests.bench.containers import measured
 from tests.support.docker.bench import STAY, DockerBench, docker_bench, id_of
-from tests.support.docker.engine import DockerEngine
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
 HEED = "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done"
@@ -19,7 +19,7 @@ IGNORE = "trap '' TERM; echo up; while :; do sleep 600; done"
 
 
 @pytest.fixture
-def bench(docker_engine: DockerEngine, tmp_path: Path) -> Iterator[DockerBench]:
+def bench(docker_engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[DockerBench]:
     with docker_bench(docker_engine, tmp_path) as bench:
         yield bench
 
@@ -189,7 +189,7 @@ def test_an_image_that_is_missing_and_must_not_be_fetched_is_refused_by_name(ben
 
 def test_an_image_that_is_fetched_is_waited_for_and_one_that_cannot_be_is_refused(bench: DockerBench) -> None:
     settings = {"image": "127.0.0.1:1/nobody/has:1"}
-    with pytest.raises(RuntimeUnavailableError, match="has:1 is being fetched"):
+    with pytest.raises(RuntimeUnavailableError, match="has:1 is being pulled"):
         bench.spawn(STAY, settings=settings)
 
     def outcome() -> str:
@@ -201,7 +201,7 @@ def test_an_image_that_is_fetched_is_waited_for_and_one_that_cannot_be_is_refuse
             return str(error)
         raise AssertionError("nobody has this image")
 
-    assert "127.0.0.1:1/nobody/has:1 can't be fetched" in eventually(outcome, seconds=30)
+    assert "127.0.0.1:1/nobody/has:1 can't be pulled" in eventually(outcome, seconds=30)
 
 
 def test_a_mount_whose_source_is_missing_is_refused(bench: DockerBench) -> None:
@@ -214,7 +214,7 @@ def test_a_loopback_address_that_no_container_can_reach_is_refused(bench: Docker
         bench.start(bench.pool(STAY), url="http://127.0.0.1:7878")
 
 
-def test_more_containers_are_no_more_threads(docker_engine: DockerEngine, tmp_path: Path) -> None:
+def test_more_containers_are_no_more_threads(docker_engine: PrivateDockerEngine, tmp_path: Path) -> None:
     few = measured(docker_engine, tmp_path / "few", count=1)
     more = measured(docker_engine, tmp_path / "more", count=4)
     assert more.threads - more.threads_before <= 9

@@ -16,7 +16,7 @@ from orchestrator.runtimes.docker.container_state import (
     nanoseconds,
     phase_of,
 )
-from orchestrator.runtimes.docker.logs import LogFrames, LogPiece, NoLogError, parsed, told
+from orchestrator.runtimes.docker.logs import LogFrames, LogPiece, NoLogError, log_output, parsed
 from orchestrator.runtimes.docker.usage import UNKNOWN, groups_of, usage_of
 
 LABELS = {
@@ -54,7 +54,7 @@ def inspected(*, code: int, error: str = "", oom: bool = False, memory: int = 0)
         pytest.param(
             inspected(code=1, oom=True),
             False,
-            ContainerExit(code=1, reason="a process of it was ended by the kernel: out of memory"),
+            ContainerExit(code=1, reason="one of its processes was killed by the kernel: out of memory"),
             id="only a child was out of memory",
         ),
         pytest.param(
@@ -74,7 +74,7 @@ def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, en
         pytest.param(
             inspected(code=137, memory=2**23),
             False,
-            "nobody is known to have asked for it: perhaps it was out of memory, with a limit of 8 MiB",
+            "no request for it is known: perhaps it was out of memory, with a limit of 8 MiB",
             id="nobody asked for it",
         ),
         pytest.param(inspected(code=137, memory=2**23), True, "", id="somebody asked for it"),
@@ -195,10 +195,10 @@ def test_a_workers_own_lines_are_read_with_their_task_and_nothing_deep() -> None
 
 def test_what_a_worker_tells_of_a_task_is_told_with_worker_pool_and_task() -> None:
     with capture_logs() as logs:
-        told(
+        log_output(
             b'{"event": "handler.failed", "level": "error", "task": "t1", "worker": "x"}\n', worker="w1", pool="resize"
         )
-        told(b"a payload, perhaps\n", worker="w1", pool="resize")
+        log_output(b"a payload, perhaps\n", worker="w1", pool="resize")
     first, second = logs
     assert (first["event"], first["worker"], first["pool"]) == ("worker.wrote", "w1", "resize")
     assert (first["wrote"], first["task"], first["log_level"]) == ("handler.failed", "t1", "warning")
@@ -243,9 +243,9 @@ def test_control_groups_of_version_2_tell_use_and_peak(tmp_path: Path) -> None:
 
 
 def test_the_engines_own_figures_stand_in_for_control_groups_elsewhere() -> None:
-    told = {
+    log_output = {
         "memory_stats": {"usage": 5000, "stats": {"total_inactive_file": 1000}},
         "cpu_stats": {"cpu_usage": {"total_usage": 1_500_000_000}},
     }
-    assert usage_of(told) == Usage(4000, 1.5)
+    assert usage_of(log_output) == Usage(4000, 1.5)
     assert usage_of({}) == UNKNOWN

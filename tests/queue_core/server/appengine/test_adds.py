@@ -14,12 +14,12 @@ from tests.support.google.appengine_calls import (
     NAME,
     NOWHERE,
     an_add,
-    ask,
     bulk_add,
+    call,
     code_of,
     leased,
+    response_to,
     results,
-    told,
 )
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
@@ -72,7 +72,7 @@ def test_a_bad_task_is_refused_by_its_code_and_its_siblings_are_skipped(
         code,
         TaskQueueErrorCode.SKIPPED,
     ]
-    assert code_of(ask(server, "Add", an_add(**changed))) == code
+    assert code_of(call(server, "Add", an_add(**changed))) == code
     assert leased(server) == []
 
 
@@ -113,9 +113,9 @@ def test_the_largest_task_comes_back_byte_for_byte(server: RunningServer) -> Non
 
 
 def test_a_name_is_told_only_where_the_queue_chose_it(server: RunningServer) -> None:
-    chosen = told(server, "Add", an_add()).octets("chosen_task_name")
+    chosen = response_to(server, "Add", an_add()).octets("chosen_task_name")
     assert chosen
-    assert told(server, "Add", an_add(task_name=b"given")) == {}
+    assert response_to(server, "Add", an_add(task_name=b"given")) == {}
     assert [one.octets("task_name") for one in leased(server)] == [chosen, b"given"]
 
 
@@ -127,12 +127,12 @@ def test_a_taken_name_is_told_for_its_task_alone(server: RunningServer) -> None:
         TaskQueueErrorCode.OK,
         TaskQueueErrorCode.TASK_ALREADY_EXISTS,
     ]
-    told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"a"]))
+    response_to(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"a"]))
     assert results(server, an_add(task_name=b"a"), an_add()) == [
         TaskQueueErrorCode.TOMBSTONED_TASK,
         TaskQueueErrorCode.OK,
     ]
-    assert code_of(ask(server, "Add", an_add(task_name=b"a"))) == TaskQueueErrorCode.TOMBSTONED_TASK
+    assert code_of(call(server, "Add", an_add(task_name=b"a"))) == TaskQueueErrorCode.TOMBSTONED_TASK
 
 
 def test_tasks_of_one_call_may_go_to_several_queues(server: RunningServer) -> None:

@@ -16,20 +16,20 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.google.appengine_sdk import apiproxy_stub_map, default_api_stub, memcache, memcache_stub, taskqueue
-from tests.support.google.appengine_world import SECRET, Task, World, connected, forget_settings
+from tests.support.google.appengine_world import SECRET, AppEngineWorld, Task, connected, forget_settings
 from tests.support.servers import QUEUE, request
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[AppEngineWorld]:
     forget_settings(monkeypatch)
     with connected() as world:
         yield world
 
 
-def test_a_task_comes_back_as_it_was_added(world: World) -> None:
+def test_a_task_comes_back_as_it_was_added(world: AppEngineWorld) -> None:
     eta = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)  # noqa: TID251
     world.add(payload=bytes(range(256)), name="n-1", tag="a tag ä", eta=eta)
     world.add(payload="", tag="")
@@ -43,7 +43,7 @@ def test_a_task_comes_back_as_it_was_added(world: World) -> None:
     assert first.eta_posix > eta.timestamp() + 60
 
 
-def test_a_lease_is_modified_by_its_end_whatever_the_microsecond(world: World) -> None:
+def test_a_lease_is_modified_by_its_end_whatever_the_microsecond(world: AppEngineWorld) -> None:
     task = world.leased()
     for seconds in (0.1, 1.000_001, 33.333_333, 604_799.5, 7):
         world.queue.modify_task_lease(task, seconds)
@@ -52,7 +52,7 @@ def test_a_lease_is_modified_by_its_end_whatever_the_microsecond(world: World) -
     assert (again.name, again.retry_count) == (task.name, 2)
 
 
-def test_deleting_says_which_tasks_were_there(world: World) -> None:
+def test_deleting_says_which_tasks_were_there(world: AppEngineWorld) -> None:
     tasks = [world.leased(), world.leased()]
     world.queue.delete_tasks_by_name(tasks[0].name)
     world.queue.delete_tasks(tasks)
@@ -60,7 +60,7 @@ def test_deleting_says_which_tasks_were_there(world: World) -> None:
     assert not world.queue.delete_tasks_by_name("never").was_deleted
 
 
-def test_a_batch_says_which_tasks_were_added_when_some_were_there(world: World) -> None:
+def test_a_batch_says_which_tasks_were_added_when_some_were_there(world: AppEngineWorld) -> None:
     world.add(name="b")
     tasks = [Task(payload=b"", method="PULL", name=name) for name in ("a", "b", "c")]
     with pytest.raises(taskqueue.TaskAlreadyExistsError):
@@ -68,7 +68,7 @@ def test_a_batch_says_which_tasks_were_added_when_some_were_there(world: World) 
     assert [task.was_enqueued for task in tasks] == [True, False, True]
 
 
-def test_statistics_tell_of_the_queue(world: World) -> None:
+def test_statistics_tell_of_the_queue(world: AppEngineWorld) -> None:
     assert world.queue.fetch_statistics().oldest_eta_usec is None
     world.leased()
     world.add()
@@ -78,7 +78,7 @@ def test_statistics_tell_of_the_queue(world: World) -> None:
     assert [(one.queue.name, one.tasks) for one in of_two] == [(QUEUE, 2), ("nowhere", 0)]
 
 
-def test_asynchronous_calls_run_beside_each_other_and_call_back(world: World) -> None:
+def test_asynchronous_calls_run_beside_each_other_and_call_back(world: AppEngineWorld) -> None:
     called: list[str] = []
     calls = [taskqueue.create_rpc(deadline=10, callback=lambda: called.append("back")) for _ in range(8)]
     for call in calls:
@@ -89,7 +89,7 @@ def test_asynchronous_calls_run_beside_each_other_and_call_back(world: World) ->
     assert len(world.queue.lease_tasks_async(60, 100).get_result()) == 8
 
 
-def test_a_thread_that_ran_before_the_connection_was_made_is_connected_too(world: World) -> None:
+def test_a_thread_that_ran_before_the_connection_was_made_is_connected_too(world: AppEngineWorld) -> None:
     begin, found = threading.Event(), []
     thread = threading.Thread(target=lambda: (begin.wait(), found.append(world.queue.lease_tasks(60, 1))))
     thread.start()
@@ -119,7 +119,9 @@ def test_the_environment_is_set_for_the_sdks_own_stub() -> None:
     }
 
 
-def test_a_back_end_that_pull_queues_do_not_have_is_warned_of(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_back_end_that_pull_queues_do_not_have_is_warned_of(
+    world: AppEngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("APPENGINE_USE_CLOUDTASK_PUSH_QUEUE", "true")
     with pytest.warns(RuntimeWarning, match="unset it"):
         connect.connect_appengine(world.server.url)
@@ -134,16 +136,18 @@ def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch
         for connection in (one, other):
             connection.sendall(stranger)
         door = world.server.thread.core.appengine
-        eventually(lambda: door._held_bytes == 2 * (31 << 20))
-        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._held_bytes)
+        eventually(lambda: door._unauthenticated_bytes == 2 * (31 << 20))
+        monkeypatch.setattr("queue_core.server.appengine.endpoint.MAX_UNKNOWN_BYTES", door._unauthenticated_bytes)
         world.add(payload=b"x" * (100 << 10))
 
 
-def test_a_supervised_worker_holds_its_leases_under_its_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_supervised_worker_holds_its_leases_under_its_name(
+    world: AppEngineWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOWLINE_WORKER", "pool/1")
     connect.connect_appengine(world.server.url)
     world.leased()
-    held = QueueService(world.store).look(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
+    held = QueueService(world.store).read(lambda turn: turn.transaction.live_leases(QUEUE, limit=9, now=turn.now))
     assert [lease.worker for lease in held] == ["pool/1"]
 
 

@@ -9,98 +9,98 @@ from queue_core.errors import QueueError, StoreCorruptError, StoreUnavailableErr
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.task import QueueSpec
 from tests.support.google.appengine_sdk import apiproxy_errors, apiproxy_stub_map, remote_pb2, service_pb2, taskqueue
-from tests.support.google.appengine_world import SECRET, Task, World, connected, forget_settings
+from tests.support.google.appengine_world import SECRET, AppEngineWorld, Task, connected, forget_settings
 from tests.support.servers import QUEUE, a_timed_server
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:google")
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[AppEngineWorld]:
     forget_settings(monkeypatch)
     with connected() as world:
         yield world
 
 
-Cause = Callable[[World], object]
+Cause = Callable[[AppEngineWorld], object]
 
 
 def _failing(failure: QueueError) -> Cause:
-    def cause(world: World) -> object:
+    def cause(world: AppEngineWorld) -> object:
         world.store.failure = failure
         return world.queue.lease_tasks(60, 1)
 
     return cause
 
 
-def _twice(world: World) -> object:
+def _twice(world: AppEngineWorld) -> object:
     world.add(name="n")
     return world.add(name="n")
 
 
-def _tombstoned(world: World) -> object:
+def _tombstoned(world: AppEngineWorld) -> object:
     world.add(name="n")
     world.queue.delete_tasks_by_name("n")
     return world.add(name="n")
 
 
-def _expired(world: World) -> object:
+def _expired(world: AppEngineWorld) -> object:
     task = world.leased()
     world.queue.modify_task_lease(task, 0)
     return world.queue.modify_task_lease(task, 60)
 
 
-def _modified_elsewhere(world: World) -> object:
+def _modified_elsewhere(world: AppEngineWorld) -> object:
     task = world.leased()
     same = Task(payload=b"", method="PULL", name=task.name, eta=task.eta)
     world.queue.modify_task_lease(same, 120)
     return world.queue.modify_task_lease(task, 60)
 
 
-def _gone(world: World) -> object:
+def _gone(world: AppEngineWorld) -> object:
     task = world.leased()
     world.queue.delete_tasks_by_name(task.name)
     return world.queue.modify_task_lease(task, 60)
 
 
-def _gone_by_name(world: World) -> object:
+def _gone_by_name(world: AppEngineWorld) -> object:
     world.add(name="n")
     (task,) = world.queue.lease_tasks(60, 1)
     world.queue.delete_tasks_by_name("n")
     return world.queue.modify_task_lease(task, 60)
 
 
-def _paused(world: World) -> object:
+def _paused(world: AppEngineWorld) -> object:
     task = world.leased()
     world.pause()
     return world.queue.modify_task_lease(task, 60)
 
 
-def _too_long(world: World) -> object:
+def _too_long(world: AppEngineWorld) -> object:
     world.set_queue(QueueSpec(QUEUE, lease_seconds=5.0, max_lease_seconds=10.0))
     return world.queue.lease_tasks(60, 1)
 
 
-def _just_too_large(world: World) -> object:
+def _just_too_large(world: AppEngineWorld) -> object:
     """The client counts payload and headers; the server counts the name and the tag as well."""
     return world.add(payload=b"x" * ((1 << 20) - 100), tag="t" * 400)
 
 
-def _too_large_a_batch(world: World) -> object:
+def _too_large_a_batch(world: AppEngineWorld) -> object:
     return world.queue.add([Task(payload=b"x" * 1_000_000, method="PULL") for _ in range(40)])
 
 
-def _far_too_large_a_batch(world: World) -> object:
+def _far_too_large_a_batch(world: AppEngineWorld) -> object:
     return world.queue.add([Task(payload=b"x" * 1_000_000, method="PULL") for _ in range(90)])
 
 
-def _deleted_twice(world: World) -> object:
+def _deleted_twice(world: AppEngineWorld) -> object:
     task = world.leased()
     world.queue.delete_tasks(task)
     return world.queue.delete_tasks(task)
 
 
-def _memcache(world: World) -> object:
+def _memcache(world: AppEngineWorld) -> object:
     return apiproxy_stub_map.MakeSyncCall("memcache", "Get", remote_pb2.Response(), remote_pb2.Response())
 
 
@@ -161,7 +161,7 @@ SERVERS = [
 
 @pytest.mark.parametrize(("cause", "kind"), SERVERS)
 def test_what_the_server_refuses_is_the_exception_of_the_documentation(
-    world: World, cause: Cause, kind: type[Exception]
+    world: AppEngineWorld, cause: Cause, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as raised:
         cause(world)
@@ -202,7 +202,7 @@ CLIENTS = [
 
 @pytest.mark.parametrize(("cause", "kind"), CLIENTS)
 def test_what_the_client_refuses_by_itself_never_comes_to_the_server(
-    world: World, cause: Cause, kind: type[Exception]
+    world: AppEngineWorld, cause: Cause, kind: type[Exception]
 ) -> None:
     with pytest.raises(kind):
         cause(world)
@@ -220,7 +220,7 @@ def _rpc(method: str, request: object, response: object) -> None:
     apiproxy_stub_map.MakeSyncCall("taskqueue", method, request, response)
 
 
-def test_a_task_of_a_transaction_is_refused_as_the_datastores_error(world: World) -> None:
+def test_a_task_of_a_transaction_is_refused_as_the_datastores_error(world: AppEngineWorld) -> None:
     request = service_pb2.TaskQueueBulkAddRequest()
     add = request.add_request.add(queue_name=QUEUE.encode(), task_name=b"", eta_usec=0, body=b"", mode=1)
     add.datastore_transaction = b"t"

@@ -22,7 +22,7 @@ from tests.support.google.appengine_calls import (
     a_lease,
     a_modification,
     an_add,
-    ask,
+    call,
     code_of,
     post,
     response,
@@ -119,10 +119,10 @@ def guarded() -> Iterator[RunningServer]:
 def test_the_ticket_is_the_secret_and_its_role_decides(guarded: RunningServer, method: str) -> None:
     record, allowed = CALLS[method]
     for role, secret in SECRETS.items():
-        denied = code_of(ask(guarded, method, record, ticket=secret)) == TaskQueueErrorCode.PERMISSION_DENIED
+        denied = code_of(call(guarded, method, record, ticket=secret)) == TaskQueueErrorCode.PERMISSION_DENIED
         assert denied == (role not in allowed), role
     for ticket in ("", "app/service.version.instance", SECRETS[Role.ADMIN][:-1], "ä"):
-        assert code_of(ask(guarded, method, record, ticket=ticket)) == TaskQueueErrorCode.PERMISSION_DENIED
+        assert code_of(call(guarded, method, record, ticket=ticket)) == TaskQueueErrorCode.PERMISSION_DENIED
 
 
 def test_a_bearer_header_is_no_ticket(guarded: RunningServer) -> None:
@@ -146,7 +146,7 @@ def test_a_store_that_fails_is_an_error_of_the_service_with_200(failure: QueueEr
     with a_server(store) as server:
         store.failure = failure
         for method, (record, _) in CALLS.items():
-            assert code_of(ask(server, method, record)) == code, method
+            assert code_of(call(server, method, record)) == code, method
         store.failure = None
         assert results(server, an_add()) == [TaskQueueErrorCode.OK]
 
@@ -157,7 +157,7 @@ def test_a_queue_that_lives_elsewhere_is_unknown_here(server: RunningServer) -> 
         TaskQueueErrorCode.UNKNOWN_QUEUE,
         TaskQueueErrorCode.INVALID_ETA,
     ]
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease())) == TaskQueueErrorCode.UNKNOWN_QUEUE
+    assert code_of(call(server, "QueryAndOwnTasks", a_lease())) == TaskQueueErrorCode.UNKNOWN_QUEUE
     assert replace(QueueSpec(QUEUE), moved_to="x").is_closed
 
 
@@ -171,5 +171,5 @@ def test_a_refusal_does_not_disturb_the_calls_that_share_its_turn(
         ("Add", an_add(task_name=b"a b")),
         ("QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=b"never")),
     ):
-        assert code_of(ask(server, method, record)) != 0
+        assert code_of(call(server, method, record)) != 0
     assert "error" not in capsys.readouterr().out

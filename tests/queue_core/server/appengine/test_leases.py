@@ -16,13 +16,13 @@ from tests.support.google.appengine_calls import (
     a_lease,
     a_modification,
     an_add,
-    ask,
+    call,
     code_of,
     leased,
     post,
     response,
+    response_to,
     results,
-    told,
 )
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
@@ -50,7 +50,7 @@ def test_a_bad_lease_is_refused_by_its_code(
     server: RunningServer, changed: dict[str, object], code: TaskQueueErrorCode
 ) -> None:
     results(server, an_add())
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(**changed))) == code
+    assert code_of(call(server, "QueryAndOwnTasks", a_lease(**changed))) == code
 
 
 def test_a_leased_task_tells_its_count_always_and_its_tag_only_if_it_has_one(server: RunningServer) -> None:
@@ -100,10 +100,10 @@ def test_a_lease_of_no_time_shows_each_task_once_and_holds_none(server: RunningS
 
 def test_a_paused_queue_grants_nothing_and_says_nothing(server: RunningServer) -> None:
     results(server, an_add())
-    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
+    response_to(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
     assert leased(server) == []
     assert results(server, an_add()) == [TaskQueueErrorCode.OK]
-    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=False))
+    response_to(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=False))
     assert len(leased(server)) == 2
 
 
@@ -121,7 +121,7 @@ def test_a_worker_that_says_its_name_holds_its_leases_under_it(server: RunningSe
     named = [*HEADERS, ("x-towline-worker", "w-1")]
     assert b"_1" in post(server, "QueryAndOwnTasks", body, headers=named).body
     service = QueueService(server.store)
-    assert service.look(
+    assert service.read(
         lambda turn: [one.worker for one in turn.transaction.live_leases(QUEUE, limit=9, now=turn.now)]
     ) == ["w-1"]
     service.run(lambda turn: turn.release_worker("w-1"))  # it died, and was retired with it
@@ -137,18 +137,18 @@ def test_a_lease_is_moved_by_whoever_knows_its_end_to_the_microsecond() -> None:
         results(server, an_add())
         (task,) = leased(server, lease_seconds=10.0)
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=task.integer("eta_usec") + 1)))
+            code_of(call(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=task.integer("eta_usec") + 1)))
             == 25
         )
         clock.advance(9.999_999)
-        moved = told(server, "ModifyTaskLease", a_modification(task, 20)).integer("updated_eta_usec")
+        moved = response_to(server, "ModifyTaskLease", a_modification(task, 20)).integer("updated_eta_usec")
         assert moved == clock.now() + 20 * MICROSECONDS
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 20))) == TaskQueueErrorCode.TASK_LEASE_EXPIRED
+            code_of(call(server, "ModifyTaskLease", a_modification(task, 20))) == TaskQueueErrorCode.TASK_LEASE_EXPIRED
         )
         clock.advance(20)
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 20, eta_usec=moved)))
+            code_of(call(server, "ModifyTaskLease", a_modification(task, 20, eta_usec=moved)))
             == TaskQueueErrorCode.TASK_LEASE_EXPIRED
         )
         assert [one.integer("retry_count") for one in leased(server)] == [2]
@@ -158,7 +158,9 @@ def test_modifying_to_no_time_gives_the_task_back_at_once() -> None:
     with a_timed_server() as (server, clock):
         results(server, an_add())
         (task,) = leased(server)
-        assert told(server, "ModifyTaskLease", a_modification(task, 0)).integer("updated_eta_usec") == clock.now()
+        assert (
+            response_to(server, "ModifyTaskLease", a_modification(task, 0)).integer("updated_eta_usec") == clock.now()
+        )
         assert [one.integer("retry_count") for one in leased(server)] == [2]
 
 
@@ -167,13 +169,13 @@ def test_the_eta_of_a_task_that_was_never_leased_can_be_moved_while_it_is_ahead(
         eta = clock.now() + 10 * MICROSECONDS
         results(server, an_add(task_name=b"t", eta_usec=eta))
         task = ProtoRecord(task_name=b"t", eta_usec=eta)
-        moved = told(server, "ModifyTaskLease", a_modification(task, 60)).integer("updated_eta_usec")
+        moved = response_to(server, "ModifyTaskLease", a_modification(task, 60)).integer("updated_eta_usec")
         assert moved == clock.now() + 60 * MICROSECONDS
         clock.advance(30)
         assert leased(server) == []
         clock.advance(30)
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=moved)))
+            code_of(call(server, "ModifyTaskLease", a_modification(task, 5, eta_usec=moved)))
             == TaskQueueErrorCode.TASK_LEASE_EXPIRED
         )
         assert [one.integer("retry_count") for one in leased(server)] == [1]
@@ -181,26 +183,26 @@ def test_the_eta_of_a_task_that_was_never_leased_can_be_moved_while_it_is_ahead(
 
 def test_the_checks_of_a_modification_come_in_googles_order(server: RunningServer) -> None:
     results(server, an_add(task_name=b"gone"), an_add(task_name=b"gone-too"))
-    told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"gone", b"gone-too"]))
+    response_to(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"gone", b"gone-too"]))
     gone, unknown = ProtoRecord(task_name=b"gone", eta_usec=1), ProtoRecord(task_name=b"never", eta_usec=1)
     assert (
-        code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1, queue_name=NOWHERE)))
+        code_of(call(server, "ModifyTaskLease", a_modification(gone, -1, queue_name=NOWHERE)))
         == TaskQueueErrorCode.UNKNOWN_QUEUE
     )
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.INVALID_REQUEST
+    assert code_of(call(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.INVALID_REQUEST
     assert (
-        code_of(ask(server, "ModifyTaskLease", a_modification(gone, float("nan"))))
+        code_of(call(server, "ModifyTaskLease", a_modification(gone, float("nan"))))
         == TaskQueueErrorCode.INVALID_REQUEST
     )
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, 1))) == TaskQueueErrorCode.TOMBSTONED_TASK
+    assert code_of(call(server, "ModifyTaskLease", a_modification(gone, 1))) == TaskQueueErrorCode.TOMBSTONED_TASK
     for name in (b"never", b"gon", b"gonf", b"gone-", b"gone-toa", b"", b"\xff", b"\x00"):
         assert (
-            code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=name)))
+            code_of(call(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=name)))
             == TaskQueueErrorCode.UNKNOWN_TASK
         )
     assert (
-        code_of(ask(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=b"_99")))
+        code_of(call(server, "ModifyTaskLease", a_modification(unknown, 1, task_name=b"_99")))
         == TaskQueueErrorCode.TOMBSTONED_TASK
     )
-    told(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
-    assert code_of(ask(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.QUEUE_PAUSED
+    response_to(server, "PauseQueue", ProtoRecord(app_id=b"", queue_name=NAME, pause=True))
+    assert code_of(call(server, "ModifyTaskLease", a_modification(gone, -1))) == TaskQueueErrorCode.QUEUE_PAUSED

@@ -12,9 +12,9 @@ from queue_core.clock import MICROSECONDS, Instant, ManualClock
 from queue_core.server.appengine import adding, fast_adds, messages
 from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
-from queue_core.server.appengine.modes import KnownQueues
+from queue_core.server.appengine.queues import QueueSettingsCache
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
-from queue_core.service import QueueService, Step
+from queue_core.service import Operation, QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
 from tests.support.google.appengine_sdk import service_pb2
@@ -92,7 +92,7 @@ def _one(name: str) -> MessageTable:
     return MessageTable("one field", (_FIELDS[name],))
 
 
-def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
+def _outcome(way: Callable[[bytes], Operation[bytes]], payload: bytes) -> tuple[object, list[StoredTask]]:
     """What a new store answers, and what it holds then."""
     service = QueueService(MemoryStore(), clock=ManualClock(NOW))
     service.run(lambda turn: turn.put_queue(QueueSpec("q")))
@@ -121,8 +121,8 @@ def _outcome(way: Callable[[bytes], Step[bytes]], payload: bytes) -> tuple[objec
 @example(a_batch(an_add(url=b"/x")))
 @settings(max_examples=250, deadline=None)
 def test_the_short_way_answers_and_adds_what_the_long_one_does(payload: bytes) -> None:
-    each = partial(adding.bulk_add_each, known=KnownQueues())
-    assert _outcome(adding.bulk_add(KnownQueues()), payload) == _outcome(each, payload)
+    each = partial(adding.bulk_add_each, settings=QueueSettingsCache())
+    assert _outcome(adding.bulk_add(QueueSettingsCache()), payload) == _outcome(each, payload)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,16 @@ from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
 from tests.support.commands import Commands
-from tests.support.google.appengine_calls import a_lease, a_modification, an_add, ask, bulk_add, code_of, results, told
+from tests.support.google.appengine_calls import (
+    a_lease,
+    a_modification,
+    an_add,
+    bulk_add,
+    call,
+    code_of,
+    response_to,
+    results,
+)
 from tests.support.servers import QUEUE, RunningServer, a_server, a_timed_server
 from tests.support.stores.stores import STORES, opened
 
@@ -27,10 +36,10 @@ queue:
 TASK = ProtoRecord(task_name=b"t", eta_usec=1)
 
 CALLS = [
-    pytest.param(lambda s, q: ask(s, "QueryAndOwnTasks", a_lease(queue_name=q)), id="a lease"),
-    pytest.param(lambda s, q: ask(s, "QueryAndOwnTasks", a_lease(queue_name=q, max_tasks=0)), id="a wrong lease"),
-    pytest.param(lambda s, q: ask(s, "ModifyTaskLease", a_modification(TASK, 5.0, queue_name=q)), id="a modification"),
-    pytest.param(lambda s, q: ask(s, "Add", an_add(queue_name=q)), id="an add"),
+    pytest.param(lambda s, q: call(s, "QueryAndOwnTasks", a_lease(queue_name=q)), id="a lease"),
+    pytest.param(lambda s, q: call(s, "QueryAndOwnTasks", a_lease(queue_name=q, max_tasks=0)), id="a wrong lease"),
+    pytest.param(lambda s, q: call(s, "ModifyTaskLease", a_modification(TASK, 5.0, queue_name=q)), id="a modification"),
+    pytest.param(lambda s, q: call(s, "Add", an_add(queue_name=q)), id="an add"),
     pytest.param(lambda s, q: bulk_add(s, [an_add(queue_name=q)] * 2), id="adds"),
     pytest.param(lambda s, q: bulk_add(s, [an_add(), an_add(queue_name=q)]), id="an add among others"),
     pytest.param(lambda s, q: bulk_add(s, [an_add(queue_name=q, mode=messages.PUSH)]), id="a push task"),
@@ -65,7 +74,7 @@ def test_a_pull_call_on_a_push_queue_is_refused_for_its_mode(
 
 def test_default_is_a_pull_queue_once_it_is_made_one(server: RunningServer) -> None:
     apply(LocalQueues(QueueService(server.store)), FILE + "- {name: default, mode: pull}\n")
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == TaskQueueErrorCode.OK
+    assert code_of(call(server, "QueryAndOwnTasks", a_lease(queue_name=b"default"))) == TaskQueueErrorCode.OK
     assert results(server, an_add(queue_name=b"default")) == [TaskQueueErrorCode.OK]
 
 
@@ -74,7 +83,7 @@ def test_default_is_a_push_queue_when_the_file_says_so(server: RunningServer) ->
     apply(queues, "queue:\n- {name: default, mode: pull}\n")
     apply(queues, "queue:\n- {name: default, rate: 1/s}\n")
     assert (
-        code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"default")))
+        code_of(call(server, "QueryAndOwnTasks", a_lease(queue_name=b"default")))
         == TaskQueueErrorCode.INVALID_QUEUE_MODE
     )
 
@@ -89,14 +98,14 @@ def test_a_queue_that_changes_its_mode_is_refused_and_let_in_within_a_second() -
         apply(queues, f"queue:\n- {{name: {QUEUE}, mode: pull}}\n")
         clock.advance(1.0)
         assert results(server, an_add()) == [TaskQueueErrorCode.OK]
-        assert len(told(server, "QueryAndOwnTasks", a_lease()).all_records("task")) == 2
+        assert len(response_to(server, "QueryAndOwnTasks", a_lease()).all_records("task")) == 2
 
 
 def test_statistics_and_lists_tell_of_a_push_queue(server: RunningServer) -> None:
     apply(LocalQueues(QueueService(server.store)), FILE)
-    stats = told(server, "FetchQueueStats", ProtoRecord(queue_name=[b"mail"])).all_records("queuestats")
+    stats = response_to(server, "FetchQueueStats", ProtoRecord(queue_name=[b"mail"])).all_records("queuestats")
     assert [one.integer("num_tasks") for one in stats] == [0]
-    listed = told(server, "FetchQueues", ProtoRecord(app_id=b"", max_rows=10)).all_records("queue")
+    listed = response_to(server, "FetchQueues", ProtoRecord(app_id=b"", max_rows=10)).all_records("queue")
     assert {one.octets("queue_name"): one.integer("mode") for one in listed} == {
         b"mail": messages.PUSH,
         b"thumbs": messages.PULL,
@@ -122,7 +131,7 @@ def test_the_mode_is_remembered_over_a_restart(tmp_path: Path) -> None:
     first.close()
     with a_server(open_store(url), spec=QueueSpec("other")) as server:
         assert (
-            code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"mail")))
+            code_of(call(server, "QueryAndOwnTasks", a_lease(queue_name=b"mail")))
             == TaskQueueErrorCode.INVALID_QUEUE_MODE
         )
 

@@ -13,11 +13,11 @@ from tests.support.google.appengine_calls import (
     NOWHERE,
     a_lease,
     an_add,
-    ask,
+    call,
     code_of,
     leased,
+    response_to,
     results,
-    told,
 )
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
@@ -40,11 +40,11 @@ def test_a_delete_answers_for_each_name_in_order(server: RunningServer) -> None:
         11,
         TaskQueueErrorCode.OK,
     ]
-    assert told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=names))["result"] == wanted
+    assert response_to(server, "Delete", ProtoRecord(queue_name=NAME, task_name=names))["result"] == wanted
     for queue in (NOWHERE, b"", b"\xff"):
-        answer = told(server, "Delete", ProtoRecord(queue_name=queue, task_name=[b"a", b"b"]))
+        answer = response_to(server, "Delete", ProtoRecord(queue_name=queue, task_name=[b"a", b"b"]))
         assert answer["result"] == [TaskQueueErrorCode.UNKNOWN_QUEUE] * 2
-    assert told(server, "Delete", ProtoRecord(queue_name=NAME)) == {}
+    assert response_to(server, "Delete", ProtoRecord(queue_name=NAME)) == {}
 
 
 def test_thousands_of_names_are_deleted_in_one_call(server: RunningServer) -> None:
@@ -52,7 +52,7 @@ def test_thousands_of_names_are_deleted_in_one_call(server: RunningServer) -> No
     for begin in range(0, 2500, 100):
         results(server, *(an_add(task_name=name) for name in names[begin : begin + 100]))
     assert (
-        told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=names))["result"]
+        response_to(server, "Delete", ProtoRecord(queue_name=NAME, task_name=names))["result"]
         == [TaskQueueErrorCode.OK] * 2500
     )
 
@@ -62,21 +62,21 @@ def test_a_purge_takes_leased_and_delayed_tasks_too_and_holds_their_names() -> N
         later = clock.now() + DAY
         results(server, an_add(task_name=b"a"), an_add(task_name=b"b"), an_add(task_name=b"c", eta_usec=later))
         leased(server, max_tasks=1)
-        told(server, "PurgeQueue", ProtoRecord(queue_name=NAME))
+        response_to(server, "PurgeQueue", ProtoRecord(queue_name=NAME))
         clock.advance(2 * 86_400)
         assert leased(server) == []
         assert (
             results(server, *(an_add(task_name=name) for name in (b"a", b"b", b"c")))
             == [TaskQueueErrorCode.TOMBSTONED_TASK] * 3
         )
-        assert code_of(ask(server, "PurgeQueue", ProtoRecord(queue_name=NOWHERE))) == TaskQueueErrorCode.UNKNOWN_QUEUE
+        assert code_of(call(server, "PurgeQueue", ProtoRecord(queue_name=NOWHERE))) == TaskQueueErrorCode.UNKNOWN_QUEUE
 
 
 # -- statistics and queues --------------------------------------------------------------------------------------------
 
 
 def _stats(server: RunningServer, *queues: bytes) -> list[ProtoRecord]:
-    return told(server, "FetchQueueStats", ProtoRecord(queue_name=list(queues))).all_records("queuestats")
+    return response_to(server, "FetchQueueStats", ProtoRecord(queue_name=list(queues))).all_records("queuestats")
 
 
 def test_statistics_count_every_task_and_name_the_lowest_eta() -> None:
@@ -109,18 +109,18 @@ def test_queues_are_listed_set_and_deleted(server: RunningServer) -> None:
         retry_parameters=ProtoRecord(retry_limit=3),
         acl=ProtoRecord(user_email=[b"u@x.org"], writer_email=[b"w@x.org"]),
     )
-    told(server, "UpdateQueue", update)
-    first, second = told(server, "FetchQueues", ProtoRecord(max_rows=10)).all_records("queue")
+    response_to(server, "UpdateQueue", update)
+    first, second = response_to(server, "FetchQueues", ProtoRecord(max_rows=10)).all_records("queue")
     assert (first.octets("queue_name"), second.octets("queue_name")) == (b"made", NAME)
     assert (first["retry_parameters"], first["acl"]) == ({"retry_limit": 3}, update["acl"])
-    spec = QueueService(server.store).look(lambda turn: turn.transaction.queue("made"))
+    spec = QueueService(server.store).read(lambda turn: turn.transaction.queue("made"))
     assert spec == QueueSpec(
         "made", max_leases=3, on_exhausted="delete", user_emails=("u@x.org",), writer_emails=("w@x.org",)
     )
-    assert len(told(server, "FetchQueues", ProtoRecord(max_rows=1)).all_records("queue")) == 1
-    told(server, "DeleteQueue", ProtoRecord(app_id=b"", queue_name=b"made"))
-    assert code_of(ask(server, "QueryAndOwnTasks", a_lease(queue_name=b"made"))) == TaskQueueErrorCode.UNKNOWN_QUEUE
-    assert code_of(ask(server, "DeleteQueue", ProtoRecord(queue_name=b"made"))) == TaskQueueErrorCode.UNKNOWN_QUEUE
+    assert len(response_to(server, "FetchQueues", ProtoRecord(max_rows=1)).all_records("queue")) == 1
+    response_to(server, "DeleteQueue", ProtoRecord(app_id=b"", queue_name=b"made"))
+    assert code_of(call(server, "QueryAndOwnTasks", a_lease(queue_name=b"made"))) == TaskQueueErrorCode.UNKNOWN_QUEUE
+    assert code_of(call(server, "DeleteQueue", ProtoRecord(queue_name=b"made"))) == TaskQueueErrorCode.UNKNOWN_QUEUE
 
 
 @pytest.mark.parametrize(
@@ -142,29 +142,29 @@ def test_a_queue_is_not_set_to_what_it_cannot_be(
     server: RunningServer, changed: dict[str, object], code: TaskQueueErrorCode
 ) -> None:
     right = ProtoRecord(queue_name=b"q", bucket_refill_per_second=0.0, bucket_capacity=0, mode=messages.PULL)
-    assert code_of(ask(server, "UpdateQueue", ProtoRecord(right | changed))) == code  # type: ignore[arg-type]
+    assert code_of(call(server, "UpdateQueue", ProtoRecord(right | changed))) == code  # type: ignore[arg-type]
 
 
 def test_tasks_are_listed_from_a_name_on_and_found_by_it(server: RunningServer) -> None:
     results(server, *(an_add(task_name=name, body=b"x" + name, tag=b"t") for name in (b"a", b"b", b"c")))
-    found = told(server, "QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=b"b", max_rows=9)).all_records(
-        "task"
-    )
+    found = response_to(
+        server, "QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=b"b", max_rows=9)
+    ).all_records("task")
     assert [(one.octets("task_name"), one.octets("body")) for one in found] == [(b"b", b"xb"), (b"c", b"xc")]
-    assert len(told(server, "QueryTasks", ProtoRecord(queue_name=NAME)).all_records("task")) == 1
-    one = told(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=b"c")).record("task")
+    assert len(response_to(server, "QueryTasks", ProtoRecord(queue_name=NAME)).all_records("task")) == 1
+    one = response_to(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=b"c")).record("task")
     assert one is not None
     assert [task.octets("body") for task in one.all_records("task")] == [b"xc"]
     assert (
-        code_of(ask(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=b"d")))
+        code_of(call(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=b"d")))
         == TaskQueueErrorCode.UNKNOWN_TASK
     )
     assert (
-        code_of(ask(server, "QueryTasks", ProtoRecord(queue_name=NAME, max_rows=0)))
+        code_of(call(server, "QueryTasks", ProtoRecord(queue_name=NAME, max_rows=0)))
         == TaskQueueErrorCode.INVALID_REQUEST
     )
     assert (
-        code_of(ask(server, "QueryTasks", ProtoRecord(queue_name=NAME, start_tag=b"t")))
+        code_of(call(server, "QueryTasks", ProtoRecord(queue_name=NAME, start_tag=b"t")))
         == TaskQueueErrorCode.INVALID_REQUEST
     )
 
@@ -172,7 +172,7 @@ def test_tasks_are_listed_from_a_name_on_and_found_by_it(server: RunningServer) 
 def test_a_task_that_is_gone_is_told_from_one_that_never_was() -> None:
     with a_timed_server(QueueSpec(QUEUE, max_leases=1, on_exhausted="delete")) as (server, clock):
         results(server, an_add(task_name=b"gone"), an_add(task_name=b"used-up"))
-        told(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"gone"]))
+        response_to(server, "Delete", ProtoRecord(queue_name=NAME, task_name=[b"gone"]))
         leased(server)
         clock.advance(DAY / MICROSECONDS)
         for name, code in (
@@ -180,9 +180,9 @@ def test_a_task_that_is_gone_is_told_from_one_that_never_was() -> None:
             (b"used-up", TaskQueueErrorCode.TOMBSTONED_TASK),
             (b"x", TaskQueueErrorCode.UNKNOWN_TASK),
         ):
-            assert code_of(ask(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=name))) == code
-            assert code_of(ask(server, "QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=name))) == code
+            assert code_of(call(server, "FetchTask", ProtoRecord(queue_name=NAME, task_name=name))) == code
+            assert code_of(call(server, "QueryTasks", ProtoRecord(queue_name=NAME, start_task_name=name))) == code
         assert (
-            code_of(ask(server, "FetchTask", ProtoRecord(queue_name=NOWHERE, task_name=b"\xff")))
+            code_of(call(server, "FetchTask", ProtoRecord(queue_name=NOWHERE, task_name=b"\xff")))
             == TaskQueueErrorCode.UNKNOWN_QUEUE
         )

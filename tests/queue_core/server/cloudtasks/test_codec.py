@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from queue_core.server.cloudtasks import grpc_server, json_codec
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus
+from queue_core.server.cloudtasks.json_codec import format_duration, format_timestamp, parse_duration, parse_timestamp
 from queue_core.server.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.server.cloudtasks.names import parse_queue
 from queue_core.server.cloudtasks.queues import queue_values
-from queue_core.server.cloudtasks.times import format_duration, format_timestamp, parse_duration, parse_timestamp
 from queue_core.task import QueueSpec
 
 TIMES = [

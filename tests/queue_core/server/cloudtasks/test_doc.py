@@ -36,7 +36,7 @@ def test_the_programs_run_one_after_the_other() -> None:
                 names["channel"].close()  # type: ignore[attr-defined]
             elif "client" in names:
                 names["client"].transport.close()  # type: ignore[attr-defined]
-        stats = service.look(lambda turn: turn.stats("thumbs", ANY))
+        stats = service.read(lambda turn: turn.stats("thumbs", ANY))
         assert (stats.added_total, stats.deleted_total, stats.ready) == (2, 1, 1)
 
 

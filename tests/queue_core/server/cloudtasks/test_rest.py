@@ -18,7 +18,7 @@ from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.google.cloud_tasks import PARENT, PLACE
-from tests.support.google.cloud_tasks_calls import TASKS, ask, error_of
+from tests.support.google.cloud_tasks_calls import TASKS, call, error_of
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 
@@ -49,7 +49,7 @@ def test_a_path_leads_to_its_method(verb: str, path: str, method: str) -> None:
 
 
 BAD = [
-    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method is at GET", id="no such path"),
+    pytest.param("GET", "nothing", None, 404, "NOT_FOUND", "no method at GET", id="no such path"),
     pytest.param("PUT", PARENT, {}, 404, "NOT_FOUND", "use GET or PATCH or DELETE", id="another verb"),
     pytest.param("POST", f"{PARENT}/tasks", b"{", 400, "INVALID_ARGUMENT", "Invalid JSON", id="broken JSON"),
     pytest.param("POST", f"{PARENT}/tasks", b"\xff", 400, "INVALID_ARGUMENT", "Invalid JSON", id="no UTF-8"),
@@ -108,32 +108,32 @@ BAD = [
 def test_a_refusal_is_in_the_services_own_shape(
     server: RunningServer, method: str, path: str, body: object, status: int, code: str, told: str
 ) -> None:
-    assert error_of(ask(server, method, f"/v2beta2/{path}", body))[:2] == (status, code)
-    assert told in error_of(ask(server, method, f"/v2beta2/{path}", body))[2]
+    assert error_of(call(server, method, f"/v2beta2/{path}", body))[:2] == (status, code)
+    assert told in error_of(call(server, method, f"/v2beta2/{path}", body))[2]
 
 
 def test_a_body_that_is_no_json_by_its_own_word_is_refused(server: RunningServer) -> None:
-    told = error_of(ask(server, "POST", TASKS, b"a=b", content_type="application/x-www-form-urlencoded"))
+    told = error_of(call(server, "POST", TASKS, b"a=b", content_type="application/x-www-form-urlencoded"))
     assert told[:2] == (400, "INVALID_ARGUMENT")
     assert "application/json" in told[2]
 
 
 @pytest.mark.parametrize("version", ["v2", "v2beta3"])
 def test_a_version_without_pull_queues_is_told_which_one_has_them(server: RunningServer, version: str) -> None:
-    status, code, told = error_of(ask(server, "POST", f"/{version}/{PARENT}/tasks", {"task": {}}))
+    status, code, told = error_of(call(server, "POST", f"/{version}/{PARENT}/tasks", {"task": {}}))
     assert (status, code) == (501, "UNIMPLEMENTED")
     assert "v2beta2" in told
 
 
 def test_an_upload_without_a_file_is_refused_and_changes_nothing(server: RunningServer) -> None:
     for body in (b"", b" ", b"\xff"):
-        assert error_of(ask(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400
-    assert ask(server, "GET", f"/v2beta2/{PARENT}").json()["state"] == "RUNNING"
+        assert error_of(call(server, "POST", "/api/queue/update", body, content_type="text/yaml"))[0] == 400
+    assert call(server, "GET", f"/v2beta2/{PARENT}").json()["state"] == "RUNNING"
 
 
 def test_enums_are_answered_as_names_or_as_numbers(server: RunningServer) -> None:
     shown = [
-        ask(server, "GET", f"/v2beta2/{PARENT}{query}").json()["state"]
+        call(server, "GET", f"/v2beta2/{PARENT}{query}").json()["state"]
         for query in ("", "?alt=json", "?%24alt=json%3Benum-encoding%3Dint", "?alt=json;enum-encoding=int")
     ]
     assert shown == ["RUNNING", "RUNNING", 1, 1]
@@ -141,11 +141,11 @@ def test_enums_are_answered_as_names_or_as_numbers(server: RunningServer) -> Non
 
 def test_parameters_of_the_services_front_end_are_passed_over(server: RunningServer) -> None:
     query = "?key=k&quotaUser=u&access_token=a&callback=c&$.xgafv=1&uploadType=media&prettyPrint=false&$unknown=1"
-    assert ask(server, "GET", f"/v2beta2/{PARENT}{query}").status == 200
+    assert call(server, "GET", f"/v2beta2/{PARENT}{query}").status == 200
 
 
 def test_an_answer_is_cut_down_and_laid_out_as_asked(server: RunningServer) -> None:
-    reply = ask(server, "GET", f"/v2beta2/{PARENT}?fields=name,retryConfig/unlimitedAttempts&prettyPrint=true")
+    reply = call(server, "GET", f"/v2beta2/{PARENT}?fields=name,retryConfig/unlimitedAttempts&prettyPrint=true")
     assert (
         reply.body.decode() == json.dumps({"name": PARENT, "retryConfig": {"unlimitedAttempts": True}}, indent=2) + "\n"
     )
@@ -155,23 +155,23 @@ def test_fields_are_taken_in_both_spellings_and_the_place_is_given_back() -> Non
     with a_server() as server:
         path = f"/v2beta2/projects/example.com:x/locations/-/queues/{QUEUE}/tasks"
         task = {"pull_message": {"payload": "-_8", "tag": "a"}, "schedule_time": "2020-01-01T00:00:00.123456789Z"}
-        made = ask(server, "POST", path, {"task": task, "response_view": 2}).json()
+        made = call(server, "POST", path, {"task": task, "response_view": 2}).json()
         assert made["name"] == f"{path.removeprefix('/v2beta2/')}/_1"
         assert made["pullMessage"] == {"payload": "+/8=", "tag": "a"}
         lease = {"max_tasks": "1", "lease_duration": "5.999s", "filter": "tag=a"}
-        [leased] = ask(server, "POST", f"{path}:lease", lease).json()["tasks"]
+        [leased] = call(server, "POST", f"{path}:lease", lease).json()["tasks"]
         assert (leased["view"], leased["pullMessage"]) == ("BASIC", {"tag": "a"})
-        listed = ask(server, "GET", f"{path}?response_view=FULL&page_size=5").json()
+        listed = call(server, "GET", f"{path}?response_view=FULL&page_size=5").json()
         assert listed["tasks"][0]["pullMessage"]["payload"] == "+/8="
 
 
 def test_a_task_may_have_a_bound_of_its_own() -> None:
     with a_server() as server:
         task = {"pullMessage": {}, "retryConfig": {"maxAttempts": 1}}
-        assert ask(server, "POST", TASKS, {"task": task}).status == 200
+        assert call(server, "POST", TASKS, {"task": task}).status == 200
         lease = {"maxTasks": 1, "leaseDuration": "0s"}
-        assert len(ask(server, "POST", f"{TASKS}:lease", lease).json()["tasks"]) == 1
-        assert ask(server, "POST", f"{TASKS}:lease", lease).json() == {}
+        assert len(call(server, "POST", f"{TASKS}:lease", lease).json()["tasks"]) == 1
+        assert call(server, "POST", f"{TASKS}:lease", lease).json() == {}
 
 
 def test_a_page_goes_on_where_the_last_one_ended() -> None:
@@ -179,13 +179,13 @@ def test_a_page_goes_on_where_the_last_one_ended() -> None:
         QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 5))
         names, token = [], ""
         while True:
-            page = ask(server, "GET", f"{TASKS}?pageSize=2&pageToken={token}").json()
+            page = call(server, "GET", f"{TASKS}?pageSize=2&pageToken={token}").json()
             names += [task["name"].rpartition("/")[2] for task in page["tasks"]]
             token = page.get("nextPageToken", "")
             if not token:
                 break
         assert names == ["_1", "_2", "_3", "_4", "_5"]
-        shown = ask(server, "GET", f"/v2beta2/{PLACE}/queues?pageSize=1").json()
+        shown = call(server, "GET", f"/v2beta2/{PLACE}/queues?pageSize=1").json()
         assert "nextPageToken" not in shown
 
 
@@ -210,8 +210,8 @@ def test_a_failure_of_the_store_has_the_code_that_clients_know(error: Exception,
 def test_leases_of_a_caller_who_hung_up_meanwhile_are_given_back_uncounted() -> None:
     async def story() -> list[object]:
         core = ServerState(MemoryStore(), ServeOptions())
-        await core.turns.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
-        await core.turns.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
+        await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
+        await core.committer.run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 2))
         wanted: dict[str, object] = {"parent": PARENT, "maxTasks": 2, "leaseDuration": 60_000_000}
 
         async def lease(*, gone: bool) -> list[object]:
@@ -235,5 +235,5 @@ def test_a_purge_takes_no_more_than_was_there_when_it_began() -> None:
     with a_server() as server:
         for _ in range(3):
             QueueService(server.store).run(lambda turn: turn.add(QUEUE, [NewTask(b"x")] * 700))
-        assert "purgeTime" in ask(server, "POST", f"/v2beta2/{PARENT}:purge", {}).json()
-        assert ask(server, "GET", TASKS).json() == {}
+        assert "purgeTime" in call(server, "POST", f"/v2beta2/{PARENT}:purge", {}).json()
+        assert call(server, "GET", TASKS).json() == {}

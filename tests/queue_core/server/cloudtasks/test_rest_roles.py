@@ -9,7 +9,7 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.google.cloud_tasks import PARENT, PLACE
-from tests.support.google.cloud_tasks_calls import ask, error_of
+from tests.support.google.cloud_tasks_calls import call, error_of
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 ADMIN, WORKER, PRODUCER, VIEWER = ("admin-" * 4, "worker-" * 4, "producer-" * 4, "viewer-" * 4)
@@ -49,7 +49,7 @@ def guarded() -> Iterator[RunningServer]:
 def test_a_token_may_do_what_its_role_allows(
     guarded: RunningServer, secret: str, method: str, path: str, body: object, status: int
 ) -> None:
-    reply = ask(guarded, method, f"/v2beta2/{path}", body, secret=secret)
+    reply = call(guarded, method, f"/v2beta2/{path}", body, secret=secret)
     assert reply.status == status
     if status != 200:
         assert error_of(reply)[1] == ("UNAUTHENTICATED" if status == 401 else "PERMISSION_DENIED")
@@ -57,12 +57,12 @@ def test_a_token_may_do_what_its_role_allows(
 
 def test_a_queue_that_is_not_there_is_told_without_the_names_of_others(guarded: RunningServer) -> None:
     for path in (f"v2beta2/{PLACE}/queues/nowhere", "taskqueue/v1beta2/projects/p/taskqueues/nowhere"):
-        reply = ask(guarded, "GET", f"/{path}", None, secret=WORKER)
+        reply = call(guarded, "GET", f"/{path}", None, secret=WORKER)
         assert (reply.status, QUEUE in str(reply.json())) == (404, False)
 
 
 def test_an_upload_needs_an_admin(guarded: RunningServer) -> None:
-    assert error_of(ask(guarded, "POST", "/api/queue/update", b"queue:", secret=WORKER))[:2] == (
+    assert error_of(call(guarded, "POST", "/api/queue/update", b"queue:", secret=WORKER))[:2] == (
         403,
         "PERMISSION_DENIED",
     )
@@ -71,7 +71,7 @@ def test_an_upload_needs_an_admin(guarded: RunningServer) -> None:
 def test_permissions_are_those_of_the_token(guarded: RunningServer) -> None:
     asked = ["cloudtasks.tasks.create", "cloudtasks.tasks.lease", "cloudtasks.queues.purge"]
     held = [
-        ask(guarded, "POST", f"/v2beta2/{PARENT}:testIamPermissions", {"permissions": asked}, secret=secret).json()
+        call(guarded, "POST", f"/v2beta2/{PARENT}:testIamPermissions", {"permissions": asked}, secret=secret).json()
         for secret in (ADMIN, WORKER, VIEWER)
     ]
     assert held == [{"permissions": asked}, {"permissions": asked[:2]}, {}]
@@ -89,7 +89,7 @@ def test_a_queue_with_an_acl_knows_its_people() -> None:
                 ("GET", f"{PARENT}/tasks", None),
                 ("GET", PARENT, None),
             ]
-            replies = [ask(server, method, f"/v2beta2/{path}", body, secret=secret) for method, path, body in calls]
+            replies = [call(server, method, f"/v2beta2/{path}", body, secret=secret) for method, path, body in calls]
             assert {reply.status for reply in replies} <= {200, 403}
             return [reply.status == 200 for reply in replies]
 
@@ -99,10 +99,10 @@ def test_a_queue_with_an_acl_knows_its_people() -> None:
             BOB: [True, False, False, True],
             WORKER: [False] * 4,
         }
-        listed = [ask(server, "GET", f"/v2beta2/{PLACE}/queues", secret=secret).json() for secret in (ANN, WORKER)]
+        listed = [call(server, "GET", f"/v2beta2/{PLACE}/queues", secret=secret).json() for secret in (ANN, WORKER)]
         assert ("queues" in listed[0], listed[1]) == (True, {})
 
 
 def test_a_foreign_page_is_turned_away_in_the_same_shape(server: RunningServer) -> None:
     for headers in ({"host": "evil.example"}, {"origin": "https://evil.example"}):
-        assert error_of(ask(server, "GET", f"/v2beta2/{PARENT}", **headers))[:2] == (403, "PERMISSION_DENIED")
+        assert error_of(call(server, "GET", f"/v2beta2/{PARENT}", **headers))[:2] == (403, "PERMISSION_DENIED")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, StoreUnavailableError
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.taskqueue import discovery, routes
-from queue_core.server.taskqueue.answer import TaskqueueError, TaskqueueResponse
 from queue_core.server.taskqueue.call import TaskqueueRequest
+from queue_core.server.taskqueue.responses import TaskqueueError, TaskqueueResponse
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server
 from tests.support.stores.failing_store import FailingStore
 

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.server.taskqueue.answer import TaskqueueError
-from queue_core.server.taskqueue.call import TaskqueueRequest, address_of, method_of
-from queue_core.server.taskqueue.parameters import FORM, Parameters, parameters_of
+from queue_core.server.taskqueue.call import FORM, Parameters, TaskqueueRequest, method_of, parameters_of, parse_path
+from queue_core.server.taskqueue.responses import TaskqueueError
 from queue_core.server.taskqueue.selection import EVERYTHING, parse_selection, select
 from queue_core.server.taskqueue.task_json import QUEUE_SHAPE, TASK_SHAPE, TASKS_SHAPE
 
@@ -139,8 +138,8 @@ def test_no_selection_is_everything() -> None:
     ],
 )
 def test_a_path_leads_somewhere_or_nowhere(path: str, found: tuple[object, ...] | None) -> None:
-    address = address_of("/taskqueue/v1beta2/projects/" + path)
-    assert (address and (address.project, address.queue, address.task, address.places)) == found
+    resource = parse_path("/taskqueue/v1beta2/projects/" + path)
+    assert (resource and (resource.project, resource.queue, resource.task, resource.kinds)) == found
 
 
 @pytest.mark.parametrize(

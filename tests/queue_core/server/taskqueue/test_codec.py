@@ -11,7 +11,7 @@ from queue_core import errors
 from queue_core.clock import NEVER, START, Instant, after
 from queue_core.server.problems import refusal
 from queue_core.server.taskqueue import task_json
-from queue_core.server.taskqueue.answer import TaskqueueError, error_answer, is_ours
+from queue_core.server.taskqueue.responses import TaskqueueError, error_response, is_expected
 from queue_core.server.taskqueue.task_json import TaskBody, parse_task
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, QueueSpec, StoredTask, TaskState
@@ -222,8 +222,8 @@ def test_counts_are_text_where_the_original_has_int64() -> None:
     ],
 )
 def test_every_error_has_googles_shape(error: Exception, status: int, reason: str) -> None:
-    told = error_answer(error)
-    assert is_ours(error)
+    told = error_response(error)
+    assert is_expected(error)
     assert told.status == status
     assert json.loads(told.body) == {
         "error": {
@@ -235,18 +235,18 @@ def test_every_error_has_googles_shape(error: Exception, status: int, reason: st
 
 
 def test_an_error_of_a_parameter_says_which() -> None:
-    told = json.loads(error_answer(TaskqueueError(400, "required", "m", "leaseSecs")).body)
+    told = json.loads(error_response(TaskqueueError(400, "required", "m", "leaseSecs")).body)
     assert told["error"]["errors"][0]["locationType"] == "parameter"
     assert told["error"]["errors"][0]["location"] == "leaseSecs"
 
 
 def test_a_mistake_of_ours_tells_no_detail() -> None:
-    told = error_answer(ValueError("secret"))
-    assert not is_ours(ValueError("secret"))
+    told = error_response(ValueError("secret"))
+    assert not is_expected(ValueError("secret"))
     assert told.status == 500
     assert b"secret" not in told.body
 
 
 def test_waiting_and_signing_in_are_told_in_headers() -> None:
-    assert dict(error_answer(errors.StoreUnavailableError("m")).headers) == {"retry-after": "1"}
-    assert "www-authenticate" in dict(error_answer(errors.UnauthenticatedError("m")).headers)
+    assert dict(error_response(errors.StoreUnavailableError("m")).headers) == {"retry-after": "1"}
+    assert "www-authenticate" in dict(error_response(errors.UnauthenticatedError("m")).headers)

@@ -5,7 +5,7 @@ import pytest
 from queue_core.clock import START, Instant
 from queue_core.store import Deletion, Release, Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
-from tests.support.stores.moved_tasks import a_leased_task, a_task, opened_again, peek, restore
+from tests.support.stores.restored_tasks import a_leased_task, a_task, opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease, names, stats
 
 LEASES = [

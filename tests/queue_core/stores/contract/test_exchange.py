@@ -7,7 +7,7 @@ import pytest
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Store
 from queue_core.task import ANY, NewTask, TagFilter
-from tests.support.stores.task_builders import QUEUE, a_queue, add, at, grant, samples, stats, swapped
+from tests.support.stores.task_builders import QUEUE, a_queue, add, at, exchange_one, grant, samples, stats
 
 NEXT = "next"
 
@@ -107,7 +107,7 @@ def test_of_tasks_leased_at_one_instant_only_those_named_are_deleted(store: Stor
 def test_one_for_one_ends_the_old_lease_and_begins_the_new_one(store: Store, payload: bytes) -> None:
     add(store, NewTask(b"old" + payload, name="given", tag="red"), NewTask(b"new" + payload, tag="blue"))
     (old,) = grant(store, 1, now=at(1)).leases
-    outcomes, (new,) = swapped(store, old.token)
+    outcomes, (new,) = exchange_one(store, old.token)
     finished = outcomes[0].finished
     assert (finished.name, finished.tag, finished.worker, finished.outcome) == ("given", "red", "worker-1", "deleted")
     assert (finished.lease_number, finished.waited_seconds, finished.held_seconds) == (1, 1.0, 9.0)
@@ -124,9 +124,9 @@ def test_one_for_one_ends_the_old_lease_and_begins_the_new_one(store: Store, pay
 def test_one_for_one_with_a_token_that_is_not_current_only_leases(store: Store) -> None:
     add(store, NewTask(b"first"), NewTask(b"second"))
     (first,) = grant(store, 1, now=at(1)).leases
-    swapped(store, first.token)
+    exchange_one(store, first.token)
     add(store, NewTask(b"third"))
-    outcomes, leased = swapped(store, first.token)
+    outcomes, leased = exchange_one(store, first.token)
     assert outcomes == [None]
     assert [lease.payload for lease in leased] == [b"third"]
 
@@ -134,11 +134,11 @@ def test_one_for_one_with_a_token_that_is_not_current_only_leases(store: Store) 
 def test_one_for_one_leases_what_is_due_and_nothing_of_a_paused_queue(store: Store) -> None:
     add(store, NewTask(b"first"), NewTask(b"second", eta=at(5)), NewTask(b"third", eta=at(6)))
     (first,) = grant(store, 1, now=at(1)).leases
-    _, (second,) = swapped(store, first.token)
+    _, (second,) = exchange_one(store, first.token)
     assert second.payload == b"second"
     with store.begin() as transaction:
         transaction.set_paused(QUEUE, "paused")
-    outcomes, leased = swapped(store, second.token)
+    outcomes, leased = exchange_one(store, second.token)
     assert outcomes[0] is not None
     assert leased == []
 
@@ -146,11 +146,11 @@ def test_one_for_one_leases_what_is_due_and_nothing_of_a_paused_queue(store: Sto
 def test_one_for_one_finds_a_new_worker_and_refuses_a_retired_one(store: Store) -> None:
     add(store, NewTask(b"first"), NewTask(b"second"), NewTask(b"third"))
     (first,) = grant(store, 1, now=at(1)).leases
-    _, (second,) = swapped(store, first.token, now=at(2), worker="worker-2")
+    _, (second,) = exchange_one(store, first.token, now=at(2), worker="worker-2")
     with store.begin() as transaction:
         assert transaction.workers_seen(["worker-2"]) == {"worker-2": at(2)}
         transaction.release_worker("worker-2", now=at(3))
-    outcomes, leased = swapped(store, second.token, now=at(4), worker="worker-2")
+    outcomes, leased = exchange_one(store, second.token, now=at(4), worker="worker-2")
     assert (outcomes, leased) == ([None], [])
 
 
@@ -164,6 +164,6 @@ def test_a_task_leased_anew_in_the_same_instant_is_ended_by_its_new_token_only(
         assert transaction.release(QUEUE, [Release(first.token, 0.0, charge)], now=at(1))[0] is not None
     (second,) = grant(store, 1, now=at(1)).leases
     assert second.token != first.token
-    assert swapped(store, first.token) == ([None], [])
-    outcomes, _ = swapped(store, second.token)
+    assert exchange_one(store, first.token) == ([None], [])
+    outcomes, _ = exchange_one(store, second.token)
     assert outcomes[0] is not None

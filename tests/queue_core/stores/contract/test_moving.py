@@ -10,7 +10,7 @@ from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Deletion, HeldName, Release, Renewal, Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
-from tests.support.stores.moved_tasks import a_leased_task, a_task, held_names, hold, peek, restore
+from tests.support.stores.restored_tasks import a_leased_task, a_task, held_names, hold, peek, restore
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, grant, lease, names, stats
 
 BEFORE, AFTER = -MICROSECOND, MICROSECOND

@@ -12,7 +12,7 @@ from queue_core.service import QueueService
 from queue_core.store import Added, ClientCall, Deletion, Release, Store, Unit
 from queue_core.task import Lease, NewTask
 from queue_core.unit_of_work import UnitOfWork
-from tests.support.stores.moved_tasks import opened_again
+from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 
 T = TypeVar("T")

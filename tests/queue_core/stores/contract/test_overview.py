@@ -296,7 +296,7 @@ def test_settling_is_bounded_and_tells_whether_more_is_due(store: Store) -> None
     add(store, *[NewTask(delay_seconds=1) for _ in range(3)])
     rounds = 0
     with store.begin() as transaction:
-        while transaction.settle(QUEUE, limit=2, now=at(1))[1]:
+        while transaction.expire(QUEUE, limit=2, now=at(1))[1]:
             rounds += 1
     assert rounds <= 1
     assert stats(store, now=at(1)).ready == 3

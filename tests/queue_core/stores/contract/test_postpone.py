@@ -7,7 +7,7 @@ from queue_core.errors import InvalidEtaError, QueueMovedError, UnknownQueueErro
 from queue_core.limits import MAX_ETA_SECONDS
 from queue_core.store import Release, Store
 from queue_core.task import NewTask, TagFilter, TaskState
-from tests.support.stores.moved_tasks import fence, peek
+from tests.support.stores.restored_tasks import fence, peek
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, add, at, lease, names, stats
 
 

@@ -7,7 +7,7 @@ from queue_core.errors import InvalidSettingError, StorageLimitError
 from queue_core.service import QueueService
 from queue_core.store import Deletion, Release, Storage, Store
 from queue_core.task import ANY, NewTask
-from tests.support.stores.moved_tasks import a_task, opened_again, restore
+from tests.support.stores.restored_tasks import a_task, opened_again, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease
 
 LONG = b"l" * 5000
@@ -66,13 +66,13 @@ def test_what_dies_is_counted_and_what_is_used_up_is_not(store: Store) -> None:
     add(store, NewTask(b"12345"))
     lease(store, seconds=10)
     with store.begin() as transaction:
-        transaction.settle(QUEUE, limit=10, now=at(11))
+        transaction.expire(QUEUE, limit=10, now=at(11))
     assert storage(store).used_bytes == 5
     a_queue(store, max_leases=1, on_exhausted="delete")
     add(store, NewTask(LONG), now=at(11))
     lease(store, seconds=10, now=at(11))
     with store.begin() as transaction:
-        transaction.settle(QUEUE, limit=10, now=at(21))
+        transaction.expire(QUEUE, limit=10, now=at(21))
     assert storage(store).used_bytes == 5
     assert not store.check().problems
 

@@ -18,13 +18,13 @@ from queue_core.errors import (
     StoreUnavailableError,
     StoreUnsafeError,
 )
-from queue_core.stores.postgres.client import pool as link_module
+from queue_core.stores.postgres.client import pool as pool_module
 from queue_core.stores.postgres.client.address import parse_address
 from queue_core.stores.postgres.client.errors import translate
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.remote_clock import STALE_SECONDS, RemoteClock
 from tests.support.stores import engines
-from tests.support.stores.postgres_links import a_link, asked, backend, operator
+from tests.support.stores.postgres_connections import a_pool, backend, operator, query_cell
 from tests.support.stores.slow_clock import slow_at_first
 from tests.support.stores.stores import new_url
 
@@ -37,64 +37,64 @@ def url() -> str:
 
 
 @pytest.fixture
-def link(url: str) -> Iterator[ConnectionPool]:
-    with a_link(url) as opened:
+def pool(url: str) -> Iterator[ConnectionPool]:
+    with a_pool(url) as opened:
         yield opened
 
 
 # -- lending ------------------------------------------------------------------------------------------------------
 
 
-def test_a_connection_is_used_again_the_last_one_first(link: ConnectionPool) -> None:
-    first, second = link.take(), link.take()
-    link.give_back(first)
-    link.give_back(second)
-    assert link.take() is second
-    assert link.take() is first
-    link.give_back(first)
-    link.give_back(second)
+def test_a_connection_is_used_again_the_last_one_first(pool: ConnectionPool) -> None:
+    first, second = pool.take(), pool.take()
+    pool.give_back(first)
+    pool.give_back(second)
+    assert pool.take() is second
+    assert pool.take() is first
+    pool.give_back(first)
+    pool.give_back(second)
 
 
-def test_what_is_left_open_is_rolled_back(link: ConnectionPool) -> None:
-    with link.lend() as wire:
-        wire.connection.execute("CREATE TABLE IF NOT EXISTS kept (number int)")
-        wire.connection.execute("BEGIN")
-        wire.connection.execute("INSERT INTO kept VALUES (1)")
-    with link.lend() as wire:
-        wire.connection.execute("BEGIN")
+def test_what_is_left_open_is_rolled_back(pool: ConnectionPool) -> None:
+    with pool.lend() as connection:
+        connection.driver.execute("CREATE TABLE IF NOT EXISTS kept (number int)")
+        connection.driver.execute("BEGIN")
+        connection.driver.execute("INSERT INTO kept VALUES (1)")
+    with pool.lend() as connection:
+        connection.driver.execute("BEGIN")
         with pytest.raises(psycopg.errors.DivisionByZero):
-            wire.connection.execute("SELECT 1 / 0")
-    with link.lend() as again:
-        assert again is wire
-    assert asked(link, "SELECT count(*) FROM kept") == 0
+            connection.driver.execute("SELECT 1 / 0")
+    with pool.lend() as again:
+        assert again is connection
+    assert query_cell(pool, "SELECT count(*) FROM kept") == 0
 
 
 def test_threads_share_connections_and_wait_when_all_are_in_use(url: str) -> None:
-    with a_link(url, max_connections=2) as link, ThreadPoolExecutor(8) as threads:
-        found = set(threads.map(lambda _: backend(link), range(100)))
+    with a_pool(url, max_connections=2) as pool, ThreadPoolExecutor(8) as threads:
+        found = set(threads.map(lambda _: backend(pool), range(100)))
         assert len(found) <= 2
 
 
 def test_who_waits_too_long_for_a_connection_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "WAIT_SECONDS", 0.01)
-    with a_link(url, max_connections=1) as link, link.lend(), pytest.raises(StoreUnavailableError):
-        link.take()
+    monkeypatch.setattr(pool_module, "WAIT_SECONDS", 0.01)
+    with a_pool(url, max_connections=1) as pool, pool.lend(), pytest.raises(StoreUnavailableError):
+        pool.take()
 
 
 def test_a_connection_that_lay_idle_for_long_is_closed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with a_link(url) as link:
-        old, other = link.take(), link.take()
-        link.give_back(old)
-        monkeypatch.setattr(link_module, "IDLE_SECONDS", -1.0)
-        link.give_back(other)
-        assert old.connection.closed
-        assert not other.connection.closed
+    with a_pool(url) as pool:
+        old, other = pool.take(), pool.take()
+        pool.give_back(old)
+        monkeypatch.setattr(pool_module, "IDLE_SECONDS", -1.0)
+        pool.give_back(other)
+        assert old.driver.closed
+        assert not other.driver.closed
 
 
-def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(link: ConnectionPool) -> None:
-    assert asked(link, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
-    assert asked(link, "SELECT current_setting('lock_timeout')") == "8s"
-    assert asked(link, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
+def test_sessions_are_set_so_that_nothing_is_held_or_waited_for_long(pool: ConnectionPool) -> None:
+    assert query_cell(pool, "SELECT current_setting('idle_in_transaction_session_timeout')") == "5s"
+    assert query_cell(pool, "SELECT current_setting('lock_timeout')") == "8s"
+    assert query_cell(pool, "SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()") == "towline"
 
 
 def test_another_isolation_set_for_the_database_is_overruled() -> None:
@@ -102,29 +102,29 @@ def test_another_isolation_set_for_the_database_is_overruled() -> None:
     with operator(url) as connection:
         name = conninfo_to_dict(url)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")  # type: ignore[call-overload]
-    with a_link(url) as link:
-        assert asked(link, "SELECT current_setting('transaction_isolation')") == "read committed"
+    with a_pool(url) as pool:
+        assert query_cell(pool, "SELECT current_setting('transaction_isolation')") == "read committed"
 
 
 def test_a_closed_link_says_so_and_closes_what_comes_back(url: str) -> None:
-    with a_link(url) as link:
-        wire = link.take()
-        link.close()
-        link.give_back(wire)
-        assert wire.connection.closed
+    with a_pool(url) as pool:
+        connection = pool.take()
+        pool.close()
+        pool.give_back(connection)
+        assert connection.driver.closed
         with pytest.raises(StoreUnavailableError):
-            link.take()
+            pool.take()
 
 
-def test_a_child_process_ends_none_of_its_parents_sessions(link: ConnectionPool) -> None:
-    before = backend(link)
+def test_a_child_process_ends_none_of_its_parents_sessions(pool: ConnectionPool) -> None:
+    before = backend(pool)
     child = os.fork()
     if not child:
-        link.leave_to_parent()
+        pool.leave_to_parent()
         gc.collect()
-        os._exit(0 if link.take().connection.info.backend_pid == before else 1)
+        os._exit(0 if pool.take().driver.info.backend_pid == before else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-    assert backend(link) == before
+    assert backend(pool) == before
 
 
 # -- time ---------------------------------------------------------------------------------------------------------
@@ -132,13 +132,13 @@ def test_a_child_process_ends_none_of_its_parents_sessions(link: ConnectionPool)
 
 def test_the_clock_is_told_by_every_new_connection_and_again_when_it_is_stale(url: str) -> None:
     since_boot = [5 * MICROSECONDS]
-    with a_link(url) as link:
-        link.clock = clock = RemoteClock(since_boot=lambda: since_boot[0])
-        with link.lend():
+    with a_pool(url) as pool:
+        pool.clock = clock = RemoteClock(since_boot=lambda: since_boot[0])
+        with pool.lend():
             assert abs(clock.now() - SystemClock().now()) < 10 * MICROSECONDS
         since_boot[0] += round((STALE_SECONDS + 1) * MICROSECONDS)
         assert clock.is_stale
-        with link.lend():
+        with pool.lend():
             assert not clock.is_stale
 
 
@@ -172,10 +172,10 @@ def test_the_clock_is_told_by_every_new_connection_and_again_when_it_is_stale(ur
     ],
 )
 def test_a_state_of_the_server_says_what_the_caller_can_do(
-    link: ConnectionPool, state: str, expected: type[StoreError]
+    pool: ConnectionPool, state: str, expected: type[StoreError]
 ) -> None:
-    with link.lend() as wire, pytest.raises(psycopg.Error) as caught:
-        wire.connection.execute(
+    with pool.lend() as connection, pytest.raises(psycopg.Error) as caught:
+        connection.driver.execute(
             f"DO $$ BEGIN RAISE EXCEPTION 'so it is' USING ERRCODE = '{state}', DETAIL = '{SECRET}'; END $$"  # type: ignore[call-overload]
         )
     error = translate(caught.value, "postgresql://h/work")
@@ -187,25 +187,25 @@ def test_a_state_of_the_server_says_what_the_caller_can_do(
 
 def test_a_server_that_can_not_be_reached_is_named_without_its_password() -> None:
     port = engines.free_port()
-    with a_link(f"postgresql://app:{SECRET}@127.0.0.1:{port}/work") as link:
+    with a_pool(f"postgresql://app:{SECRET}@127.0.0.1:{port}/work") as pool:
         with pytest.raises(StoreUnavailableError, match=str(port)) as caught:
-            link.take()
+            pool.take()
         assert SECRET not in str(caught.value)
         assert SECRET not in str(caught.value.__cause__)
         with pytest.raises(StoreUnavailableError):
-            link.take()
+            pool.take()
 
 
 def test_a_role_whose_connections_are_used_up_is_unavailable(url: str) -> None:
     with operator(url) as connection:
         connection.execute("CREATE ROLE scarce LOGIN CONNECTION LIMIT 1")
     scarce = url.replace("towline@", "scarce@")
-    with a_link(scarce) as link, link.lend(), pytest.raises(StoreUnavailableError, match="too many"):
-        link.take()
+    with a_pool(scarce) as pool, pool.lend(), pytest.raises(StoreUnavailableError, match="too many"):
+        pool.take()
 
 
 def test_a_first_answer_that_took_long_is_asked_for_again_at_once(url: str) -> None:
-    link = ConnectionPool(parse_address(url), clock=RemoteClock(since_boot=slow_at_first()))
-    with link.lend():
-        assert not link.clock.is_vague
-    link.close()
+    pool = ConnectionPool(parse_address(url), clock=RemoteClock(since_boot=slow_at_first()))
+    with pool.lend():
+        assert not pool.clock.is_vague
+    pool.close()

@@ -11,10 +11,19 @@ from psycopg.conninfo import conninfo_to_dict
 
 from queue_core.errors import StoreReadOnlyError, StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import a_wire
+from tests.support.cutting_proxy import a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_link, a_postgres, asked, backend, operator, port_of, through
+from tests.support.stores.postgres_connections import (
+    Pooler,
+    a_pool,
+    a_postgres,
+    backend,
+    operator,
+    port_of,
+    query_cell,
+    through,
+)
 from tests.support.stores.stores import new_url
 
 
@@ -24,8 +33,8 @@ def url() -> str:
 
 
 @pytest.fixture
-def link(url: str) -> Iterator[ConnectionPool]:
-    with a_link(url) as opened:
+def pool(url: str) -> Iterator[ConnectionPool]:
+    with a_pool(url) as opened:
         yield opened
 
 
@@ -40,91 +49,91 @@ def own_engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 def test_a_server_that_was_restarted_is_not_noticed_by_the_next_call(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        wires = [link.take() for _ in range(3)]
-        for wire in wires:
-            link.give_back(wire)
+    with a_pool(own_engine.tcp_url) as pool:
+        connections = [pool.take() for _ in range(3)]
+        for connection in connections:
+            pool.give_back(connection)
         own_engine.restart()
-        assert backend(link)
-        assert all(wire.connection.closed for wire in wires)
+        assert backend(pool)
+        assert all(connection.driver.closed for connection in connections)
         own_engine.stop()
         own_engine.start()
-        assert backend(link)
+        assert backend(pool)
 
 
 def test_a_server_that_is_away_is_unavailable_and_found_when_it_is_back(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        assert backend(link)
+    with a_pool(own_engine.tcp_url) as pool:
+        assert backend(pool)
         own_engine.kill()
         for _ in range(3):
             with pytest.raises(StoreUnavailableError):
-                link.take()
+                pool.take()
         own_engine.start(wait=False)
-        eventually(lambda: _is_there(link), seconds=30.0)
+        eventually(lambda: _is_there(pool), seconds=30.0)
 
 
-def _is_there(link: ConnectionPool) -> bool:
+def _is_there(pool: ConnectionPool) -> bool:
     try:
-        return bool(backend(link))
+        return bool(backend(pool))
     except StoreUnavailableError:
         return False
 
 
 def test_one_lost_connection_takes_those_with_it_that_were_idle(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as wire_cut, a_link(through(url, wire_cut.port)) as link:
-        wires = [link.take() for _ in range(3)]
-        for wire in wires[1:]:
-            link.give_back(wire)
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as wire_cut, a_pool(through(url, wire_cut.port)) as pool:
+        connections = [pool.take() for _ in range(3)]
+        for connection in connections[1:]:
+            pool.give_back(connection)
         wire_cut.cut_next("drop")
         with pytest.raises(psycopg.OperationalError):
-            wires[0].connection.execute("SELECT 1")
-        link.give_back(wires[0])
-        assert all(wire.connection.closed for wire in wires)
-        assert backend(link)
+            connections[0].driver.execute("SELECT 1")
+        pool.give_back(connections[0])
+        assert all(connection.driver.closed for connection in connections)
+        assert backend(pool)
 
 
 def test_a_call_that_is_never_answered_ends_like_a_lost_one(url: str) -> None:
-    with a_wire("127.0.0.1", port_of(url)) as cut, a_link(through(url, cut.port)) as link:
-        assert backend(link)
+    with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, a_pool(through(url, cut.port)) as pool:
+        assert backend(pool)
         cut.cut_next("stall")
-        with pytest.raises(StoreUnavailableError), link.lend(seconds=0.2) as wire:
-            wire.connection.execute("SELECT 1")
-        assert backend(link)
+        with pytest.raises(StoreUnavailableError), pool.lend(seconds=0.2) as connection:
+            connection.driver.execute("SELECT 1")
+        assert backend(pool)
 
 
 def test_who_may_take_its_time_is_not_ended(url: str) -> None:
-    with a_link(url) as link:
-        with link.lend(seconds=inf) as wire:
-            wire.connection.execute("SELECT pg_sleep(0.7)")
-        assert backend(link)
+    with a_pool(url) as pool:
+        with pool.lend(seconds=inf) as connection:
+            connection.driver.execute("SELECT pg_sleep(0.7)")
+        assert backend(pool)
 
 
 def test_a_server_that_hangs_is_found_out_while_it_is_greeted(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queue_core.stores.postgres.client.connection.GREETING_SECONDS", 0.2)
-    with a_wire(own_engine.host, own_engine.port) as cut, a_link(through(own_engine.tcp_url, cut.port)) as link:
+    monkeypatch.setattr("queue_core.stores.postgres.client.connection.HANDSHAKE_SECONDS", 0.2)
+    with a_tcp_proxy(own_engine.host, own_engine.port) as cut, a_pool(through(own_engine.tcp_url, cut.port)) as pool:
         cut.cut_next("stall", after=2)
         with pytest.raises(StoreUnavailableError):
-            link.take()
-        assert backend(link)
+            pool.take()
+        assert backend(pool)
 
 
 def test_a_watch_with_nothing_to_watch_ends_and_begins_anew(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.TICK_SECONDS", 0.01)
     monkeypatch.setattr("queue_core.stores.postgres.client.call_timeouts.LINGER_TICKS", 2)
-    with a_link(url) as link:
+    with a_pool(url) as pool:
         for _ in range(2):
-            with link.lend() as wire:
+            with pool.lend() as connection:
                 assert _watches()
                 with pytest.raises(psycopg.OperationalError):
-                    link.watch.add(wire.connection.pgconn, seconds=0.05)
-                    wire.connection.execute("SELECT pg_sleep(30)")
+                    pool.call_timeouts.add(connection.driver.pgconn, seconds=0.05)
+                    connection.driver.execute("SELECT pg_sleep(30)")
             eventually(lambda: not _watches())
 
 
 def _watches() -> bool:
-    return any(thread.name == "towline-watch" for thread in threading.enumerate())
+    return any(thread.name == "towline-call-timeouts" for thread in threading.enumerate())
 
 
 # -- what a server must be ----------------------------------------------------------------------------------------
@@ -136,21 +145,21 @@ def test_a_standby_is_unavailable_until_it_is_promoted_and_named_beside_the_prim
     own_engine.stop()
     (own_engine.home / "data" / "standby.signal").touch()
     own_engine.start()
-    with a_link(own_engine.tcp_url) as link:
+    with a_pool(own_engine.tcp_url) as pool:
         with pytest.raises(StoreUnavailableError, match="standby"):
-            link.take()
+            pool.take()
         both = f"postgresql://towline@127.0.0.1:{own_engine.port},127.0.0.1:{port_of(url)}/postgres"
-        with a_link(both) as several:
-            assert asked(several, "SELECT inet_server_port()") == port_of(url)
+        with a_pool(both) as several:
+            assert query_cell(several, "SELECT inet_server_port()") == port_of(url)
         with operator(own_engine.tcp_url) as connection:
             connection.execute("SELECT pg_promote()")
-        assert backend(link)
+        assert backend(pool)
 
 
-def test_a_standby_that_is_told_to_write_heals(link: ConnectionPool) -> None:
-    with pytest.raises(StoreUnavailableError), link.lend() as wire:
-        wire.connection.execute("SET default_transaction_read_only TO on")
-        wire.connection.execute("CREATE TABLE never (number int)")
+def test_a_standby_that_is_told_to_write_heals(pool: ConnectionPool) -> None:
+    with pytest.raises(StoreUnavailableError), pool.lend() as connection:
+        connection.driver.execute("SET default_transaction_read_only TO on")
+        connection.driver.execute("CREATE TABLE never (number int)")
 
 
 def test_a_database_that_is_set_to_take_no_writes_is_read_only() -> None:
@@ -158,23 +167,23 @@ def test_a_database_that_is_set_to_take_no_writes_is_read_only() -> None:
     with operator(url) as connection:
         name = conninfo_to_dict(url)["dbname"]
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only TO on")  # type: ignore[call-overload]
-    with a_link(url) as link, pytest.raises(StoreReadOnlyError):
-        link.take()
+    with a_pool(url) as pool, pytest.raises(StoreReadOnlyError):
+        pool.take()
 
 
 def test_a_database_of_another_encoding_is_unsafe(url: str) -> None:
     with operator(url) as connection:
         connection.execute("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
-    with a_link(f"{url.rpartition('/')[0]}/ascii") as link, pytest.raises(StoreUnsafeError, match="UTF8"):
-        link.take()
+    with a_pool(f"{url.rpartition('/')[0]}/ascii") as pool, pytest.raises(StoreUnsafeError, match="UTF8"):
+        pool.take()
 
 
 def test_behind_a_pooler_sessions_are_left_as_they_are(url: str) -> None:
     pooler = Pooler("127.0.0.1", port_of(url))
     try:
-        with a_link(through(url, pooler.port)) as link, link.lend() as wire:
-            assert wire.is_pooled
-            row = wire.connection.execute("SELECT current_setting('lock_timeout')").fetchone()
+        with a_pool(through(url, pooler.port)) as pool, pool.lend() as connection:
+            assert connection.is_pooled
+            row = connection.driver.execute("SELECT current_setting('lock_timeout')").fetchone()
             assert row == ("0",)
     finally:
         pooler.close()
@@ -187,7 +196,7 @@ def test_behind_a_pooler_another_isolation_is_unsafe() -> None:
         connection.execute(f"ALTER DATABASE {name} SET default_transaction_isolation TO 'serializable'")  # type: ignore[call-overload]
     pooler = Pooler("127.0.0.1", port_of(url))
     try:
-        with a_link(through(url, pooler.port)) as link, pytest.raises(StoreUnsafeError, match="isolation"):
-            link.take()
+        with a_pool(through(url, pooler.port)) as pool, pytest.raises(StoreUnsafeError, match="isolation"):
+            pool.take()
     finally:
         pooler.close()

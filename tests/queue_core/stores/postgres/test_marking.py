@@ -15,9 +15,9 @@ from queue_core.stores import open_store
 from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
-from tests.support.cutting_wire import CuttingWire, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, a_tcp_proxy
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import Operator, Pooler, operator, port_of, through
+from tests.support.stores.postgres_connections import Operator, Pooler, operator, port_of, through
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue
 
@@ -36,7 +36,7 @@ class Place:
     """A store that is reached over a wire that can be cut, and an operator who goes around it."""
 
     store: Store
-    wire: CuttingWire
+    wire: CuttingTcpProxy
     operator: Operator
 
     @property
@@ -68,7 +68,7 @@ def url() -> str:
 @pytest.fixture
 def place(url: str) -> Iterator[Place]:
     with (
-        a_wire("127.0.0.1", port_of(url)) as wire,
+        a_tcp_proxy("127.0.0.1", port_of(url)) as wire,
         closing(open_store(through(url, wire.port))) as store,
         operator(url) as beside,
     ):
@@ -297,7 +297,7 @@ def test_behind_a_pooler_a_lost_answer_is_found_again(url: str) -> None:
     pooler = Pooler("127.0.0.1", port_of(url))
     try:
         with (
-            a_wire("127.0.0.1", pooler.port) as wire,
+            a_tcp_proxy("127.0.0.1", pooler.port) as wire,
             closing(open_store(through(url, wire.port))) as store,
             operator(url) as beside,
         ):
@@ -334,12 +334,12 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
     first = [ClientCall("s", 1)]
 
     def delete(turn: Transaction, call: ClientCall) -> list[bool]:
-        once = turn.of_call(call, "delete")
+        once = turn.once_for_call(call, "delete")
         assert once is not None
         return [outcome is not None for outcome in once.delete(QUEUE, [deletion], now=place.clock.now())]
 
-    def look_then_let_the_first_end(step: PostgresSession, call: ClientCall) -> None:
-        look(step, call)
+    def look_then_let_the_first_end(session: PostgresSession, call: ClientCall) -> None:
+        look(session, call)
         if first:
             with place.store.begin("verb") as turn:
                 assert delete(turn, first.pop()) == [True]

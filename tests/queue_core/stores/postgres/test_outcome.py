@@ -7,13 +7,13 @@ import psycopg
 import pytest
 
 from queue_core.errors import OutcomeUnknownError
-from queue_core.stores.postgres.client import pool as link_module
+from queue_core.stores.postgres.client import pool as pool_module
 from queue_core.stores.postgres.client.commit_outcome import Status, judge
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import TcpFate, a_tcp_proxy
 from tests.support.stores.engines import Engine
-from tests.support.stores.postgres_links import Pooler, a_link, a_postgres, make_schema, operator, through
+from tests.support.stores.postgres_connections import Pooler, a_pool, a_postgres, make_schema, operator, through
 from tests.support.stores.stores import new_url
 
 OLD, NEW = "7.00000001.700.aa", "7.00000001.900.bb"
@@ -59,16 +59,16 @@ def own_engine(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
-def begun(wire: PostgresConnection) -> int:
+def begun(connection: PostgresConnection) -> int:
     """The number of a transaction that was begun and wrote a row."""
-    wire.connection.execute("CREATE TABLE IF NOT EXISTS effects (number int)")
-    wire.connection.execute("BEGIN")
-    wire.connection.execute("INSERT INTO effects VALUES (1)")
-    return number(wire)
+    connection.driver.execute("CREATE TABLE IF NOT EXISTS effects (number int)")
+    connection.driver.execute("BEGIN")
+    connection.driver.execute("INSERT INTO effects VALUES (1)")
+    return number(connection)
 
 
-def number(wire: PostgresConnection) -> int:
-    return number_given(wire.connection)
+def number(connection: PostgresConnection) -> int:
+    return number_given(connection.driver)
 
 
 def number_given(connection: psycopg.Connection[tuple[object, ...]]) -> int:
@@ -85,144 +85,144 @@ def effects(url: str) -> int:
 
 
 @pytest.mark.parametrize(("fate", "expected"), [("lose answer", "committed"), ("drop", "aborted")])
-def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: WireFate, expected: str) -> None:
+def test_a_commit_whose_answer_was_lost_is_found_out(url: str, fate: TcpFate, expected: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_link(through(url, cut.port)) as link:
-        wire = link.take()
-        xid = begun(wire)
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
+        connection = pool.take()
+        xid = begun(connection)
         cut.cut_next(fate)
         with pytest.raises(psycopg.OperationalError):
-            wire.connection.execute("COMMIT")
-        link.give_back(wire)
-        assert link.outcome(xid, life=wire.life) == expected
+            connection.driver.execute("COMMIT")
+        pool.give_back(connection)
+        assert pool.outcome(xid, life=connection.life) == expected
         assert effects(url) == (1 if expected == "committed" else 0)
 
 
 def test_a_commit_that_is_never_answered_is_found_out(url: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
-    with a_wire("127.0.0.1", int(str(server["port"]))) as cut, a_link(through(url, cut.port)) as link:
-        with link.lend():
+    with a_tcp_proxy("127.0.0.1", int(str(server["port"]))) as cut, a_pool(through(url, cut.port)) as pool:
+        with pool.lend():
             pass
-        wire = link.take(seconds=1.0)
-        xid = begun(wire)
+        connection = pool.take(seconds=1.0)
+        xid = begun(connection)
         cut.cut_next("stall")
         with pytest.raises(psycopg.OperationalError):
-            wire.connection.execute("COMMIT")
-        link.give_back(wire)
-        assert link.outcome(xid, life=wire.life) == "committed"
+            connection.driver.execute("COMMIT")
+        pool.give_back(connection)
+        assert pool.outcome(xid, life=connection.life) == "committed"
 
 
 def test_a_transaction_that_lost_its_client_is_ended_and_then_known(url: str) -> None:
-    with a_link(url) as lost, a_link(url) as link:
-        wire = lost.take()
-        xid = begun(wire)
-        assert link.outcome(xid, life=wire.life) == "aborted"
-        lost.give_back(wire)
+    with a_pool(url) as lost, a_pool(url) as pool:
+        connection = lost.take()
+        xid = begun(connection)
+        assert pool.outcome(xid, life=connection.life) == "aborted"
+        lost.give_back(connection)
         assert effects(url) == 0
 
 
 def test_a_crash_does_not_hide_a_commit(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        wire = link.take()
-        xid = begun(wire)
-        wire.connection.execute("COMMIT")
+    with a_pool(own_engine.tcp_url) as pool:
+        connection = pool.take()
+        xid = begun(connection)
+        connection.driver.execute("COMMIT")
         own_engine.restart()
-        assert link.outcome(xid, life=wire.life) == "committed"
-        link.give_back(wire)
+        assert pool.outcome(xid, life=connection.life) == "committed"
+        pool.give_back(connection)
         assert effects(own_engine.tcp_url) == 1
 
 
 def test_a_number_that_a_crash_gave_to_another_is_not_taken_for_the_first(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        wire = link.take()
-        wire.connection.execute("CREATE TABLE effects (number int)")
-        wire.connection.execute("CHECKPOINT")
-        wire.connection.execute("BEGIN")
-        xid = number(wire)
+    with a_pool(own_engine.tcp_url) as pool:
+        connection = pool.take()
+        connection.driver.execute("CREATE TABLE effects (number int)")
+        connection.driver.execute("CHECKPOINT")
+        connection.driver.execute("BEGIN")
+        xid = number(connection)
         own_engine.restart()
         with operator(own_engine.tcp_url) as other:
             while number_given(other) < xid:
                 pass
             assert other.execute("SELECT pg_xact_status(%s::text::xid8)", (str(xid),)).fetchone() == ("committed",)
-        assert link.outcome(xid, life=wire.life) == "aborted"
-        link.give_back(wire)
+        assert pool.outcome(xid, life=connection.life) == "aborted"
+        pool.give_back(connection)
 
 
 def test_a_number_that_was_given_to_another_between_two_crashes_is_not_taken_for_the_first(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        wire = link.take()
-        wire.connection.execute("CREATE TABLE effects (number int)")
-        wire.connection.execute("CHECKPOINT")
-        wire.connection.execute("BEGIN")
-        xid = number(wire)
+    with a_pool(own_engine.tcp_url) as pool:
+        connection = pool.take()
+        connection.driver.execute("CREATE TABLE effects (number int)")
+        connection.driver.execute("CHECKPOINT")
+        connection.driver.execute("BEGIN")
+        xid = number(connection)
         own_engine.restart()
-        with a_link(own_engine.tcp_url) as another, another.lend() as theirs:
+        with a_pool(own_engine.tcp_url) as another, another.lend() as theirs:
             while number(theirs) < xid:
                 pass
-            theirs.connection.execute("INSERT INTO effects VALUES (1)")
+            theirs.driver.execute("INSERT INTO effects VALUES (1)")
         own_engine.restart()
         with operator(own_engine.tcp_url) as other:
             assert other.execute("SELECT pg_xact_status(%s::text::xid8)", (str(xid),)).fetchone() == ("committed",)
-        assert link.outcome(xid, life=wire.life) == "aborted"
-        link.give_back(wire)
+        assert pool.outcome(xid, life=connection.life) == "aborted"
+        pool.give_back(connection)
 
 
 def test_an_orderly_restart_begins_no_new_life(own_engine: Engine) -> None:
-    with a_link(own_engine.tcp_url) as link:
-        with link.lend() as wire:
-            life = wire.life
-            xid = begun(wire)
-            wire.connection.execute("COMMIT")
+    with a_pool(own_engine.tcp_url) as pool:
+        with pool.lend() as connection:
+            life = connection.life
+            xid = begun(connection)
+            connection.driver.execute("COMMIT")
         own_engine.stop()
         own_engine.start()
-        with link.lend() as wire:
-            assert wire.life == life
-        assert link.outcome(xid, life=life) == "committed"
+        with pool.lend() as connection:
+            assert connection.life == life
+        assert pool.outcome(xid, life=life) == "committed"
 
 
 def test_a_server_that_stays_away_leaves_the_outcome_unknown(
     own_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_module, "OUTCOME_SECONDS", 0.5)
-    with a_link(own_engine.tcp_url) as link:
-        with link.lend() as wire:
-            xid = begun(wire)
+    monkeypatch.setattr(pool_module, "OUTCOME_SECONDS", 0.5)
+    with a_pool(own_engine.tcp_url) as pool:
+        with pool.lend() as connection:
+            xid = begun(connection)
         own_engine.kill()
         with pytest.raises(OutcomeUnknownError):
-            link.outcome(xid, life=wire.life)
+            pool.outcome(xid, life=connection.life)
 
 
 def test_a_server_that_came_back_unfit_leaves_the_outcome_unknown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "OUTCOME_SECONDS", 0.2)
-    with a_link(url) as link:
-        wire = link.take()
-        xid = begun(wire)
-        with operator(url) as connection:
+    monkeypatch.setattr(pool_module, "OUTCOME_SECONDS", 0.2)
+    with a_pool(url) as pool:
+        connection = pool.take()
+        xid = begun(connection)
+        with operator(url) as other:
             name = psycopg.conninfo.conninfo_to_dict(url)["dbname"]
-            connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only TO on")  # type: ignore[call-overload]
+            other.execute(f"ALTER DATABASE {name} SET default_transaction_read_only TO on")  # type: ignore[call-overload]
         with pytest.raises(OutcomeUnknownError):
-            link.outcome(xid, life=wire.life)
-        link.give_back(wire)
+            pool.outcome(xid, life=connection.life)
+        pool.give_back(connection)
 
 
 def test_behind_a_pooler_only_an_abort_is_certain(url: str) -> None:
     server = psycopg.conninfo.conninfo_to_dict(url)
     pooler = Pooler("127.0.0.1", int(str(server["port"])))
     try:
-        with a_link(through(url, pooler.port)) as link:
-            committed = _ended(link, "COMMIT")
-            aborted = _ended(link, "ROLLBACK")
-            assert link.outcome(aborted, life="") == "aborted"
+        with a_pool(through(url, pooler.port)) as pool:
+            committed = _ended(pool, "COMMIT")
+            aborted = _ended(pool, "ROLLBACK")
+            assert pool.outcome(aborted, life="") == "aborted"
             with pytest.raises(OutcomeUnknownError):
-                link.outcome(committed, life="")
+                pool.outcome(committed, life="")
     finally:
         pooler.close()
 
 
-def _ended(link: ConnectionPool, how: str) -> int:
-    with link.lend() as wire:
-        assert wire.is_pooled
-        assert wire.life == ""
-        xid = begun(wire)
-        wire.connection.execute(how)
+def _ended(pool: ConnectionPool, how: str) -> int:
+    with pool.lend() as connection:
+        assert connection.is_pooled
+        assert connection.life == ""
+        xid = begun(connection)
+        connection.driver.execute(how)
     return xid

@@ -11,7 +11,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import somebody_waits
+from tests.support.stores.postgres_connections import is_lock_awaited
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import a_queue, add, at, lease
 
@@ -92,7 +92,7 @@ def test_a_task_that_goes_to_the_end_between_look_and_lock_is_not_leased_first(
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
         another.execute("SELECT pg_advisory_lock(%s)", (GATE,))
         leasing = pool.submit(lease, store, count, tags=tags, worker=worker, now=at(3))
-        eventually(lambda: somebody_waits(url, locktype="advisory"))
+        eventually(lambda: is_lock_awaited(url, locktype="advisory"))
         another.execute(  # leased, expired, ready again
             "UPDATE towline.tasks SET eta = %s, ready_at = %s, leases = 1, leased_at = %s WHERE id = 1",
             (at(2), at(2), at(1)),
@@ -110,7 +110,7 @@ def test_a_task_that_went_to_the_end_between_look_and_lock_is_not_leased_first(
     with ThreadPoolExecutor(1) as pool, psycopg.connect(url) as another:
         another.execute("LOCK TABLE towline.tasks IN EXCLUSIVE MODE")  # whoever looks may, whoever locks a row waits
         leasing = pool.submit(lease, store, 2, tags=tags, now=at(3))
-        eventually(lambda: somebody_waits(url))
+        eventually(lambda: is_lock_awaited(url))
         another.execute("UPDATE towline.tasks SET eta = %s WHERE id = 1", (at(2),))  # leased, expired, ready again
         another.commit()
         assert [each.name for each in leasing.result()] == ["_2", "_3"]

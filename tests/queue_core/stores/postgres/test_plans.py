@@ -123,7 +123,7 @@ VERBS: dict[str, Verb] = {
     ),
     "renew": lambda to: to.renew(QUEUE, [Renewal(token, 20) for token in _leased(to)], now=at(9)),
     "release": lambda to: to.release(QUEUE, [Release(token) for token in _leased(to)], now=at(9)),
-    "settle": lambda to: to.settle(QUEUE, limit=10, now=at(86_400)),
+    "settle": lambda to: to.expire(QUEUE, limit=10, now=at(86_400)),
     "delete by name": lambda to: to.delete_by_name(QUEUE, ["_3", "_4", "name"], now=at(9)),
     "purge": lambda to: to.purge(QUEUE, TagFilter.of("tag-3"), limit=10, now=at(9)),
     "purge untagged": lambda to: to.purge(QUEUE, UNTAGGED, limit=10, now=at(9)),

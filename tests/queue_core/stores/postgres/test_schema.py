@@ -21,7 +21,7 @@ from queue_core.errors import (
 )
 from queue_core.stores import open_store
 from queue_core.stores.postgres import schema
-from queue_core.stores.postgres.client.statements import spelled
+from queue_core.stores.postgres.client.statements import qualified
 from queue_core.stores.postgres.schema import SUBJECTS, PostgresMigration, migrations, schema_text
 from queue_core.task import NewTask
 from tests.support.stores.engines import EngineUnavailableError, postgresql
@@ -174,7 +174,7 @@ def test_a_lost_table_is_told(url: str) -> None:
         ("UPDATE towline.counts SET ready = ready + 1 WHERE kind = 1", "counters of queue"),
         ("UPDATE towline.counts SET delayed = 1 WHERE kind = 2", "kind 2, tag 'a'"),
         ("DELETE FROM towline.tasks WHERE tag = 'a'", "counters"),
-        ("UPDATE towline.names SET task = 77", "does not hold its name"),
+        ("UPDATE towline.names SET task = 77", "does not have its name"),
         ("UPDATE towline.tasks SET queue = 77", "is of no queue"),
         ("UPDATE towline.tasks SET state = 2 WHERE tag = 'a'", "was never granted"),
     ],
@@ -204,7 +204,7 @@ def test_a_url_that_can_not_be_right_is_refused(url: str, bad: str) -> None:
 
 def test_the_stores_name_stands_for_its_schema_and_for_nothing_else() -> None:
     text = "SELECT towline.add(), 'towline_' || x FROM towline.tasks -- a towline. full stop"
-    assert spelled(text, "mine") == "SELECT mine.add(), 'towline_' || x FROM mine.tasks -- a towline. full stop"
+    assert qualified(text, "mine") == "SELECT mine.add(), 'towline_' || x FROM mine.tasks -- a towline. full stop"
 
 
 def test_a_server_that_does_not_sync_is_refused_unless_that_was_asked_for(tmp_path: Path) -> None:

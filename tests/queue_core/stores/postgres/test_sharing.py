@@ -17,7 +17,7 @@ from queue_core.store import LeaseRequest, Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.support.eventually import eventually
-from tests.support.stores.postgres_links import somebody_waits
+from tests.support.stores.postgres_connections import is_lock_awaited
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
@@ -113,7 +113,7 @@ def test_a_queue_is_fenced_once_those_who_change_it_are_done(store: Store, other
     with store.begin() as transaction:
         transaction.add(QUEUE, [NewTask()], now=at(0))
         moving.start()
-        eventually(lambda: somebody_waits(url))
+        eventually(lambda: is_lock_awaited(url))
     moving.join()
     assert stats(store).ready == 1
     with pytest.raises(QueueMovedError):
@@ -132,7 +132,7 @@ def test_a_worker_is_not_retired_under_a_lease_that_is_being_granted(store: Stor
     with store.begin() as transaction:
         assert transaction.lease(QUEUE, LeaseRequest(1, 60.0, ANY, "w"), now=at(0)).leases
         retiring.start()
-        eventually(lambda: somebody_waits(url))
+        eventually(lambda: is_lock_awaited(url))
     retiring.join()
     assert retired == [False]
 

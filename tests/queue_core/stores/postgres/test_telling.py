@@ -22,7 +22,7 @@ Act = Callable[[Transaction, Store], object]
 @pytest.fixture(autouse=True)
 def no_looking_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only what is told may wake."""
-    monkeypatch.setattr(listener, "LOOK_AGAIN_SECONDS", ())
+    monkeypatch.setattr(listener, "REPOLL_SECONDS", ())
 
 
 @pytest.fixture

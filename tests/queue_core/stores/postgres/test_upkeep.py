@@ -146,11 +146,11 @@ def test_dead_rows_are_cleared_away_without_waiting_for_the_server(
 ) -> None:
     monkeypatch.setattr(maintenance, "DEAD_ROWS", 100)
     leave_dead(store, 1000)
-    eventually(store._upkeep.clear_if_due, seconds=30)
+    eventually(store._vacuum.run_if_due, seconds=30)
     eventually(lambda: number(url, _DEAD) == 0, seconds=30)
     assert number(url, _CLEARED) == 1
     monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
-    assert not store._upkeep.clear_if_due()
+    assert not store._vacuum.run_if_due()
 
 
 def test_dead_rows_wait_for_a_while_after_a_pass_by_whomever(
@@ -162,9 +162,9 @@ def test_dead_rows_wait_for_a_while_after_a_pass_by_whomever(
         another.execute("VACUUM towline.tasks")
     leave_dead(store, 1000)
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
-    assert not store._upkeep.clear_if_due()
+    assert not store._vacuum.run_if_due()
     monkeypatch.setattr(maintenance, "SECONDS_BETWEEN", 0.0)
-    assert store._upkeep.clear_if_due()
+    assert store._vacuum.run_if_due()
 
 
 def test_a_large_table_is_cleared_for_a_share_of_it_only(
@@ -175,9 +175,9 @@ def test_a_large_table_is_cleared_for_a_share_of_it_only(
     add(store, *[NewTask() for _ in range(1000)])
     delete(store, *lease(store, 100))
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
-    assert not store._upkeep.clear_if_due()
+    assert not store._vacuum.run_if_due()
     monkeypatch.setattr(maintenance, "DEAD_SHARE", 0.01)
-    assert store._upkeep.clear_if_due()
+    assert store._vacuum.run_if_due()
 
 
 def test_who_finishes_much_looks_whether_it_is_time_to_clear(
@@ -202,4 +202,4 @@ def test_nobody_looks_who_finishes_little(store: PostgresStore, url: str, monkey
     eventually(lambda: number(url, _DEAD) > 100, seconds=30)
     leave_dead(store, 100)
     assert number(url, _CLEARED) == 0
-    assert store._upkeep._began_at == -inf  # no thread was begun that might clear later
+    assert store._vacuum._started_at == -inf  # no thread was begun that might clear later

@@ -9,16 +9,17 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
+import queue_core
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, StoreUnavailableError, StoreUnsafeError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
-from queue_core.stores.redis.client import client, handshake
+from queue_core.stores.redis.client import handshake
 from queue_core.stores.redis.client.errors import CallFailedError
 from queue_core.task import ANY
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.redis_links import KEY, a_link, a_redis, count, counted, impatient, operator
+from tests.support.stores.redis_clients import KEY, a_client, a_redis, count, counted, impatient, operator
 from tests.support.stores.verb_table import VERBS, prepare
 
 LONG = 20.0
@@ -40,7 +41,7 @@ def server(shared: Engine) -> Engine:
 
 
 def test_a_failover_is_waited_for(tmp_path: Path) -> None:
-    with a_redis(tmp_path, AT_ONCE) as engine, a_redis(tmp_path, AT_ONCE) as other, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path, AT_ONCE) as engine, a_redis(tmp_path, AT_ONCE) as other, a_client(engine.tcp_url) as one:
         assert count(one) == 1
         operator(other).replicaof(engine.host, engine.port)
         eventually(lambda: operator(other).info("replication")["master_link_status"] == "up")
@@ -50,23 +51,23 @@ def test_a_failover_is_waited_for(tmp_path: Path) -> None:
             eventually(lambda: logged)
             operator(engine).replicaof("NO", "ONE")
             assert waiting.result(LONG) == 2
-        assert [each["event"] for each in logged] == [handshake.LINK_LOST, handshake.LINK_RESTORED]
+        assert [each["event"] for each in logged] == [handshake.CONNECTION_LOST, handshake.CONNECTION_RESTORED]
 
 
 def test_a_replica_is_refused_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
-    with a_redis(tmp_path) as engine, a_redis(tmp_path) as other, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path) as engine, a_redis(tmp_path) as other, a_client(engine.tcp_url) as one:
         operator(engine).replicaof(other.host, other.port)
         with capture_logs(), pytest.raises(StoreUnavailableError) as caught:
             count(one)
         assert not isinstance(caught.value, OutcomeUnknownError)
-        with pytest.raises(StoreUnavailableError), a_link(engine.tcp_url):
+        with pytest.raises(StoreUnavailableError), a_client(engine.tcp_url):
             pass
 
 
 def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
     slow = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
-    with a_redis(tmp_path, slow, durable=True) as engine, a_link(engine.tcp_url, durability="strict") as strict:
+    with a_redis(tmp_path, slow, durable=True) as engine, a_client(engine.tcp_url, durability="strict") as strict:
         count(strict)
         client = operator(engine)
         pipeline = client.pipeline(transaction=False)
@@ -80,24 +81,24 @@ def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
                 assert count(strict) == calls
             if logged:  # else we were late, and it had loaded all
                 break
-        assert logged[0]["event"] == handshake.LINK_LOST
+        assert logged[0]["event"] == handshake.CONNECTION_LOST
         assert "async_loading:0" not in (engine.home / "server.log").read_text()
         assert client.dbsize() >= 100
 
 
 def test_a_full_memory_is_told_and_room_can_be_made(tmp_path: Path) -> None:
-    with a_redis(tmp_path, {"maxmemory": "4mb"}) as engine, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path, {"maxmemory": "4mb"}) as engine, a_client(engine.tcp_url) as one:
         with pytest.raises(StoreFullError):
             for number in range(100):
                 one.call("fill", [KEY], [number])
-        assert one.look("read", [KEY]) is None
+        assert one.read("read", [KEY]) is None
         assert one.call("empty", [KEY]) == 1
         one.call("fill", [KEY], [0])
 
 
 def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
-    with a_redis(tmp_path) as engine, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path) as engine, a_client(engine.tcp_url) as one:
         count(one)
         (engine.home / "dump.rdb").mkdir()  # where it can't write its snapshot
         operator(engine).config_set("save", "3600 1")
@@ -112,7 +113,7 @@ def test_a_disk_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_too_few_replicas_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
-    with a_redis(tmp_path) as engine, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path) as engine, a_client(engine.tcp_url) as one:
         assert count(one) == 1
         operator(engine).config_set("min-replicas-to-write", 1)
         with capture_logs(), pytest.raises(StoreUnavailableError) as caught:
@@ -123,13 +124,13 @@ def test_too_few_replicas_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_busy_server_is_waited_for(server: Engine) -> None:
     operator(server).config_set("busy-reply-threshold", "50")
-    with a_link(server.tcp_url) as one, capture_logs() as logged, ThreadPoolExecutor(2) as threads:
+    with a_client(server.tcp_url) as one, capture_logs() as logged, ThreadPoolExecutor(2) as threads:
         count(one)
-        spinning = threads.submit(one.look, "spin", [KEY], [1])
+        spinning = threads.submit(one.read, "spin", [KEY], [1])
         eventually(lambda: is_busy(server))
         assert threads.submit(count, one).result(LONG) == 2
         assert spinning.result(LONG) == 1
-    assert logged[0]["event"] == handshake.LINK_LOST
+    assert logged[0]["event"] == handshake.CONNECTION_LOST
     operator(server).config_set("busy-reply-threshold", "5000")
 
 
@@ -142,13 +143,13 @@ def is_busy(server: Engine) -> bool:
 
 
 def test_a_server_without_a_connection_left_is_waited_for(tmp_path: Path) -> None:
-    with a_redis(tmp_path, {"maxclients": "3"}) as engine, a_link(engine.tcp_url) as one:
+    with a_redis(tmp_path, {"maxclients": "3"}) as engine, a_client(engine.tcp_url) as one:
         count(one)
         others = [operator(engine) for _ in range(2)]
         for other in others:
             other.ping()
         with capture_logs() as logged, ThreadPoolExecutor(2) as threads:
-            spinning = threads.submit(one.look, "spin", [KEY], [1])
+            spinning = threads.submit(one.read, "spin", [KEY], [1])
             waiting = threads.submit(count, one)
             eventually(lambda: logged)
             others[0].close()
@@ -170,13 +171,13 @@ def test_who_may_not_enter_is_told_how(tmp_path: Path, login: str, rights: str) 
         chief = operator(engine)
         chief.execute_command("ACL", "SETUSER", "worker", "on", ">secret", "~*", "&*", *rights.split())
         chief.config_set("requirepass", "secret")
-        with pytest.raises(StoreUnsafeError) as caught, a_link(f"redis://{login}{engine.host}:{engine.port}"):
+        with pytest.raises(StoreUnsafeError) as caught, a_client(f"redis://{login}{engine.host}:{engine.port}"):
             pass
         assert "secret" not in str(caught.value)
 
 
 def test_a_user_with_the_documented_rights_can_do_everything(tmp_path: Path) -> None:
-    page = (Path(client.__file__).parents[2] / "doc" / "redis.md").read_text()
+    page = (Path(queue_core.__file__).parent / "doc" / "redis.md").read_text()
     line = next(line for line in page.splitlines() if line.startswith("ACL SETUSER towline "))
     with a_redis(tmp_path, durable=True) as engine:
         operator(engine).execute_command(*line.replace("PASSWORD", "secret").split())
@@ -193,7 +194,7 @@ def test_a_user_with_the_documented_rights_can_do_everything(tmp_path: Path) -> 
 
 
 def test_a_fault_in_a_function_is_told_with_its_code(server: Engine) -> None:
-    with a_link(server.tcp_url) as one:
+    with a_client(server.tcp_url) as one:
         assert count(one) == 1
         with pytest.raises(CallFailedError) as caught:
             one.call("break", [KEY])
@@ -217,17 +218,17 @@ def test_a_server_that_can_lose_tasks_is_refused(
     tmp_path: Path, settings: dict[str, str], durability: Literal["strict", "relaxed"], durable: bool
 ) -> None:
     with a_redis(tmp_path, settings, durable=durable) as engine:
-        with pytest.raises(StoreUnsafeError) as caught, a_link(engine.tcp_url, durability=durability):
+        with pytest.raises(StoreUnsafeError) as caught, a_client(engine.tcp_url, durability=durability):
             pass
         command = str(caught.value).partition("CONFIG SET ")[2].partition(", then")[0]
         operator(engine).execute_command("CONFIG", "SET", *command.split())
         eventually(lambda: not operator(engine).info("persistence")["aof_rewrite_in_progress"])
-        with a_link(engine.tcp_url, durability=durability) as mended:
+        with a_client(engine.tcp_url, durability=durability) as mended:
             assert count(mended) == 1
 
 
 def test_what_can_be_lost_is_told_once_under_relaxed(server: Engine) -> None:
-    with capture_logs() as logged, a_link(server.tcp_url) as one, ThreadPoolExecutor(4) as threads:
+    with capture_logs() as logged, a_client(server.tcp_url) as one, ThreadPoolExecutor(4) as threads:
         list(threads.map(lambda _: count(one), range(40)))
     assert [each["event"] for each in logged] == [handshake.STORE_EXPOSED]
     assert logged[0]["log_level"] == "warning"
@@ -236,7 +237,7 @@ def test_what_can_be_lost_is_told_once_under_relaxed(server: Engine) -> None:
 
 def test_a_server_that_comes_back_set_worse_is_refused_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
-    with a_redis(tmp_path, durable=True) as engine, a_link(engine.tcp_url, durability="strict") as strict:
+    with a_redis(tmp_path, durable=True) as engine, a_client(engine.tcp_url, durability="strict") as strict:
         count(strict)
         operator(engine).config_set("appendfsync", "no")
         operator(engine).client_kill_filter(_type="normal", skipme=True)
@@ -248,8 +249,8 @@ def test_a_server_that_comes_back_set_worse_is_refused_then(tmp_path: Path, monk
 def test_settings_that_are_not_shown_must_be_vouched_for(tmp_path: Path) -> None:
     with a_redis(tmp_path) as engine:
         operator(engine).execute_command("ACL", "SETUSER", "default", "-config")
-        with pytest.raises(StoreUnsafeError) as caught, a_link(engine.tcp_url, durability="strict"):
+        with pytest.raises(StoreUnsafeError) as caught, a_client(engine.tcp_url, durability="strict"):
             pass
         assert "assume_durable" in str(caught.value)
-        with a_link(f"{engine.tcp_url}?assume_durable=true", durability="strict") as trusting:
+        with a_client(f"{engine.tcp_url}?assume_durable=true", durability="strict") as trusting:
             assert count(trusting) == 1

@@ -25,8 +25,8 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
+from tests.support.stores.redis_clients import a_client, a_redis, impatient, operator, signals_on
 from tests.support.stores.redis_cluster import Cluster, a_cluster, is_well, node_id, sentinels_of
-from tests.support.stores.redis_links import a_link, a_redis, impatient, operator, signals_on
 from tests.support.stores.verb_table import VERBS, look, prepare
 
 LONG = 30.0
@@ -66,8 +66,8 @@ def a_queue_on(node: int, *, nodes: int = 3) -> str:
     return next(name for number in range(1000) if slot_of(name := f"q{number}") * nodes // 16384 == node)
 
 
-def count_on(link: RedisClient, node: int) -> object:
-    return link.call("count", [f"{key_of(a_queue_on(node))}:test"], [1])
+def count_on(client: RedisClient, node: int) -> object:
+    return client.call("count", [f"{key_of(a_queue_on(node))}:test"], [1])
 
 
 # -- all verbs --------------------------------------------------------------------------------------------------------
@@ -139,13 +139,13 @@ def test_a_waiter_is_woken_on_every_node(store: Store, cluster: Cluster) -> None
 
 
 def test_a_node_must_be_addressed_as_part_of_its_cluster(cluster: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(StoreUnsafeError) as caught, a_link(cluster.primaries[0].tcp_url):
+    with pytest.raises(StoreUnsafeError) as caught, a_client(cluster.primaries[0].tcp_url):
         pass
     assert "redis+cluster://" in str(caught.value)
     with (
         a_redis(tmp_path) as alone,
         pytest.raises(StoreUnavailableError),
-        a_link(f"redis+cluster://{alone.host}:{alone.port}"),
+        a_client(f"redis+cluster://{alone.host}:{alone.port}"),
     ):
         pass
 
@@ -154,15 +154,15 @@ def test_a_queue_that_moves_to_another_node_is_followed(cluster: Cluster, monkey
     monkeypatch.setattr(pubsub, "ROUND_SECONDS", 0.1)
     impatient(monkeypatch, 1.0)
     name = a_queue_on(0)
-    with a_link(cluster.url) as link, signals_on(cluster.url) as signals:
-        assert count_on(link, 0) == 1
+    with a_client(cluster.url) as client, signals_on(cluster.url) as signals:
+        assert count_on(client, 0) == 1
         ear = signals.subscribe(name, ANY)
         begin_to_move(slot_of(name), cluster.primaries[0], cluster.primaries[1])
         with capture_logs(), pytest.raises(StoreUnavailableError):
-            count_on(link, 0)
+            count_on(client, 0)
         end_to_move(slot_of(name), cluster.primaries[0], cluster.primaries[1])
         try:
-            assert count_on(link, 0) == 2
+            assert count_on(client, 0) == 2
             assert ear.wait(timeout_seconds=LONG)
             eventually(lambda: operator(cluster.primaries[1]).exists(f"{key_of(name)}:e"))
             signals.publish(name, None, 1)
@@ -171,7 +171,7 @@ def test_a_queue_that_moves_to_another_node_is_followed(cluster: Cluster, monkey
         finally:
             begin_to_move(slot_of(name), cluster.primaries[1], cluster.primaries[0])
             end_to_move(slot_of(name), cluster.primaries[1], cluster.primaries[0])
-        assert count_on(link, 0) == 3
+        assert count_on(client, 0) == 3
 
 
 def begin_to_move(slot: int, source: Engine, target: Engine) -> None:
@@ -191,33 +191,33 @@ def test_a_lost_node_takes_its_queues_with_it_and_brings_them_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch, 1.0)
-    with a_cluster(tmp_path, durable=True) as cluster, a_link(cluster.url) as link, capture_logs():
+    with a_cluster(tmp_path, durable=True) as cluster, a_client(cluster.url) as client, capture_logs():
         for node in cluster.primaries:
             operator(node).config_set("cluster-require-full-coverage", "no")
-        assert [count_on(link, node) for node in range(3)] == [1, 1, 1]
+        assert [count_on(client, node) for node in range(3)] == [1, 1, 1]
         cluster.primaries[1].kill()
         with pytest.raises(StoreUnavailableError):
-            count_on(link, 1)
+            count_on(client, 1)
         with pytest.raises(StoreUnavailableError) as caught:
-            count_on(link, 1)
+            count_on(client, 1)
         assert not isinstance(caught.value, OutcomeUnknownError)
-        assert (count_on(link, 0), count_on(link, 2)) == (2, 2)
-        with a_link(cluster.url) as newcomer:
+        assert (count_on(client, 0), count_on(client, 2)) == (2, 2)
+        with a_client(cluster.url) as newcomer:
             assert count_on(newcomer, 0) == 3
         cluster.primaries[1].start()
-        assert eventually(lambda: reached(link, 1), seconds=LONG) in (2, 3)
+        assert eventually(lambda: reached(client, 1), seconds=LONG) in (2, 3)
         for node in cluster.primaries:
             operator(node).config_set("cluster-require-full-coverage", "yes")
         cluster.primaries[2].kill()
         eventually(lambda: not is_well(cluster.primaries[0], 3))
         with pytest.raises(StoreUnavailableError) as caught:
-            count_on(link, 0)
+            count_on(client, 0)
         assert "cluster is down" in str(caught.value)
 
 
-def reached(link: RedisClient, node: int) -> object:
+def reached(client: RedisClient, node: int) -> object:
     try:
-        return count_on(link, node)
+        return count_on(client, node)
     except StoreUnavailableError:
         return None
 
@@ -229,14 +229,14 @@ def wait_for_replica(primary: Engine) -> None:
 
 
 def test_a_replica_that_takes_over_keeps_queues_and_waiters_going(tmp_path: Path) -> None:
-    with a_cluster(tmp_path, replicas=1) as cluster, a_link(cluster.url) as link, capture_logs():
+    with a_cluster(tmp_path, replicas=1) as cluster, a_client(cluster.url) as client, capture_logs():
         name = a_queue_on(0)
         with signals_on(cluster.url) as signals:
-            assert count_on(link, 0) == 1
+            assert count_on(client, 0) == 1
             wait_for_replica(cluster.primaries[0])
             ear = signals.subscribe(name, ANY)
             cluster.primaries[0].kill()
-            assert eventually(lambda: reached(link, 0), seconds=LONG) in (2, 3)
+            assert eventually(lambda: reached(client, 0), seconds=LONG) in (2, 3)
             assert ear.wait(timeout_seconds=LONG)
             eventually(lambda: operator(cluster.replicas[0]).exists(f"{key_of(name)}:e"))
             signals.publish(name, None, 1)
@@ -254,18 +254,18 @@ def test_the_primary_that_sentinels_name_is_followed(tmp_path: Path) -> None:
         eventually(lambda: operator(second).info("replication").get("master_link_status") == "up")
         with sentinels_of(tmp_path, first, name="main") as url, capture_logs():
             key = "{link}:counter"
-            with a_link(url) as link:
-                assert link.call("count", [key], [1]) == 1
+            with a_client(url) as client:
+                assert client.call("count", [key], [1]) == 1
                 wait_for_replica(first)
                 first.kill()
-                assert eventually(lambda: counted_on(link, key), seconds=LONG) in (2, 3)
+                assert eventually(lambda: counted_on(client, key), seconds=LONG) in (2, 3)
                 assert operator(second).hget(key, "count") in (b"2", b"3")
-            with pytest.raises(StoreUnavailableError), a_link(url.replace("/main", "/other")):
+            with pytest.raises(StoreUnavailableError), a_client(url.replace("/main", "/other")):
                 pass
 
 
-def counted_on(link: RedisClient, key: str) -> object:
+def counted_on(client: RedisClient, key: str) -> object:
     try:
-        return link.call("count", [key], [1])
+        return client.call("count", [key], [1])
     except StoreUnavailableError:
         return None

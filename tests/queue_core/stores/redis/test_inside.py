@@ -10,7 +10,7 @@ from queue_core.errors import StoreVersionError
 from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.store import Store
 from queue_core.stores import open_store
-from queue_core.stores.redis.functions import VERSION, library
+from queue_core.stores.redis.calls import VERSION, library
 from queue_core.stores.redis.keys import LAYOUT, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
@@ -215,5 +215,5 @@ def test_what_is_ready_waits_for_earlier_tasks_that_are_due_and_not_settled_yet(
     (late,) = add(store, NewTask(tag=tag), now=at(2))
     first = grant(store, 600, now=at(3))
     assert [one.name for one in first.leases] == [f"_{number}" for number in range(1, 501)]
-    assert first.unsettled
+    assert first.more_due
     assert [one.name for one in grant(store, 600, now=at(3)).leases] == ["_501", late.name]

@@ -14,13 +14,13 @@ from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.stores.redis.client import client, handshake
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.task import ANY
-from tests.support.cutting_wire import WireFate, a_wire
+from tests.support.cutting_proxy import TcpFate, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.fleet.certificates import a_certificate
 from tests.support.stores.engines import Engine, free_port
-from tests.support.stores.redis_links import (
+from tests.support.stores.redis_clients import (
     KEY,
-    a_link,
+    a_client,
     a_redis,
     count,
     counted,
@@ -49,28 +49,28 @@ def server(shared: Engine) -> Engine:
 
 
 def test_threads_share_a_link_and_every_call_takes_effect_once(server: Engine) -> None:
-    with a_link(server.tcp_url) as shared_link, ThreadPoolExecutor(8) as threads:
+    with a_client(server.tcp_url) as shared_link, ThreadPoolExecutor(8) as threads:
         list(threads.map(lambda _: count(shared_link), range(400)))
         assert counted(shared_link) == 400
         assert operator(server).info("clients")["connected_clients"] <= 10
 
 
 @pytest.mark.parametrize("fate", ["drop", "lose answer", "stall"])
-def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: Engine, fate: WireFate) -> None:
-    with a_wire(server.host, server.port) as wire, a_link(f"redis://127.0.0.1:{wire.port}") as cut:
+def test_a_call_whose_answer_was_lost_takes_effect_once_and_is_answered(server: Engine, fate: TcpFate) -> None:
+    with a_tcp_proxy(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
         assert count(cut) == 1
         wire.cut_next(fate)
         started = SystemClock().monotonic()
         assert count(cut) == 2
-        assert SystemClock().monotonic() - started < client.INSIST_SECONDS
+        assert SystemClock().monotonic() - started < client.RETRY_SECONDS
         assert wire.cuts == 1
         assert counted(cut) == 2
 
 
 def test_what_befalls_the_wire_at_random_doubles_nothing(server: Engine) -> None:
-    fates: list[WireFate] = ["pass", "pass", "lose answer", "pass", "drop", "pass", "pass", "lose answer", "pass"]
+    fates: list[TcpFate] = ["pass", "pass", "lose answer", "pass", "drop", "pass", "pass", "lose answer", "pass"]
     sent = iter(fates * 1000)
-    with a_wire(server.host, server.port, choose=lambda: next(sent)) as wire, a_link(server.tcp_url) as straight:
+    with a_tcp_proxy(server.host, server.port, choose=lambda: next(sent)) as wire, a_client(server.tcp_url) as straight:
         with capture_logs(), ThreadPoolExecutor(4) as threads:
             cut = eventually(lambda: opened(f"redis://127.0.0.1:{wire.port}"))
             list(threads.map(lambda _: count(cut), range(100)))
@@ -79,7 +79,7 @@ def test_what_befalls_the_wire_at_random_doubles_nothing(server: Engine) -> None
 
 
 def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with a_redis(tmp_path, durable=True) as engine, a_link(engine.tcp_url, durability="strict") as strict:
+    with a_redis(tmp_path, durable=True) as engine, a_client(engine.tcp_url, durability="strict") as strict:
         answered: list[object] = []
 
         def work() -> None:
@@ -93,8 +93,8 @@ def test_a_server_that_is_killed_and_comes_back_loses_and_doubles_nothing(tmp_pa
             for each in working:
                 each.result(LONG)
         assert counted(strict) == len(answered) == len(set(answered))
-        assert [each["event"] for each in logged].count(handshake.LINK_LOST) == 1
-        assert logged[-1]["event"] == handshake.LINK_RESTORED
+        assert [each["event"] for each in logged].count(handshake.CONNECTION_LOST) == 1
+        assert logged[-1]["event"] == handshake.CONNECTION_RESTORED
 
 
 def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_most(
@@ -102,7 +102,7 @@ def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_m
 ) -> None:
     monkeypatch.setattr("queue_core.stores.redis.client.connection.ANSWER_SECONDS", 0.3)
     impatient(monkeypatch, 1.0)
-    with a_redis(tmp_path) as engine, a_link(engine.tcp_url) as patient:
+    with a_redis(tmp_path) as engine, a_client(engine.tcp_url) as patient:
         assert count(patient) == 1
         engine.freeze()
         started = SystemClock().monotonic()
@@ -121,8 +121,8 @@ def test_a_frozen_server_leaves_the_outcome_unknown_and_takes_the_call_once_at_m
 def test_where_nothing_listens_nothing_took_effect(server: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch)
     monkeypatch.setattr("queue_core.stores.redis.client.connection.FRESH_SECONDS", 0.0)
-    with a_wire(server.host, server.port) as wire:
-        with a_link(f"redis://127.0.0.1:{wire.port}") as cut:
+    with a_tcp_proxy(server.host, server.port) as wire:
+        with a_client(f"redis://127.0.0.1:{wire.port}") as cut:
             count(cut)
             wire.close()
             eventually(lambda: has_ended(wire.port))
@@ -145,20 +145,20 @@ def test_a_call_that_is_interrupted_leaves_no_answer_to_the_next(server: Engine)
     def interrupt(_number: int, _frame: object) -> None:
         raise InterruptedCallError
 
-    with a_link(server.tcp_url) as one:
+    with a_client(server.tcp_url) as one:
         count(one, 41)
         before = signal.signal(signal.SIGALRM, interrupt)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
             with pytest.raises(InterruptedCallError):
-                one.look("spin", [KEY], [2])
+                one.read("spin", [KEY], [2])
         finally:
             signal.signal(signal.SIGALRM, before)
         assert counted(one) == 41
 
 
 def test_functions_that_were_flushed_are_loaded_again(server: Engine) -> None:
-    with a_link(server.tcp_url) as one:
+    with a_client(server.tcp_url) as one:
         assert count(one) == 1
         operator(server).function_flush()
         assert counted(one) == 1
@@ -166,7 +166,7 @@ def test_functions_that_were_flushed_are_loaded_again(server: Engine) -> None:
 
 
 def test_a_closed_link_calls_nobody(server: Engine) -> None:
-    with a_link(server.tcp_url) as one:
+    with a_client(server.tcp_url) as one:
         count(one)
     with pytest.raises(StoreUnavailableError):
         count(one)
@@ -175,10 +175,10 @@ def test_a_closed_link_calls_nobody(server: Engine) -> None:
 
 def test_a_socket_and_a_database_are_reached(server: Engine) -> None:
     path = server.socket_url.removeprefix("unix://").partition("?")[0]
-    with a_link(f"redis+unix://{path}?database=5") as local, a_link(f"{server.tcp_url[:-1]}5") as same:
+    with a_client(f"redis+unix://{path}?database=5") as local, a_client(f"{server.tcp_url[:-1]}5") as same:
         assert count(local) == 1
         assert count(same) == 2
-    with a_link(server.tcp_url) as other:
+    with a_client(server.tcp_url) as other:
         assert counted(other) == 0
 
 
@@ -188,7 +188,10 @@ def test_a_server_is_known_by_its_certificate(tmp_path: Path) -> None:
     settings = {"tls-port": str(port), "tls-auth-clients": "no", "tls-cert-file": str(certificate)}
     settings |= {"tls-key-file": str(made.key), "tls-ca-cert-file": str(certificate)}
     with a_redis(tmp_path, settings):
-        with a_link(f"rediss://localhost:{port}?ssl_ca_certs={certificate}") as secure, signals_over(secure) as signals:
+        with (
+            a_client(f"rediss://localhost:{port}?ssl_ca_certs={certificate}") as secure,
+            signals_over(secure) as signals,
+        ):
             assert count(secure) == 1
             ear = signals.subscribe("q", ANY)
             signals.publish("q", None, 1)
@@ -199,7 +202,7 @@ def test_a_server_is_known_by_its_certificate(tmp_path: Path) -> None:
 
 
 def test_the_clock_is_the_servers(server: Engine) -> None:
-    with a_link(server.tcp_url) as one:
+    with a_client(server.tcp_url) as one:
         seconds, microseconds = operator(server).time()
         assert abs(one.clock.now() - seconds * 1_000_000 - microseconds) < 1_000_000
         assert one.clock.error_seconds < 0.05
@@ -207,7 +210,7 @@ def test_the_clock_is_the_servers(server: Engine) -> None:
 
 
 def test_the_wire_of_a_link_is_found_cut_within_seconds(server: Engine) -> None:
-    with a_wire(server.host, server.port) as wire, a_link(f"redis://127.0.0.1:{wire.port}") as cut:
+    with a_tcp_proxy(server.host, server.port) as wire, a_client(f"redis://127.0.0.1:{wire.port}") as cut:
         count(cut)
         wire.sever()
         started = SystemClock().monotonic()
@@ -220,5 +223,5 @@ def test_a_first_answer_that_took_long_is_asked_for_again_at_once(
     server: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "RemoteClock", lambda: RemoteClock(since_boot=slow_at_first()))
-    with a_link(server.tcp_url) as opened_vaguely:
+    with a_client(server.tcp_url) as opened_vaguely:
         assert not opened_vaguely.clock.is_vague

@@ -30,13 +30,13 @@ def store() -> Iterator[RedisStore]:
 def lease_call(store: RedisStore, number: int, *, count: int = 2, now: Instant = START) -> Answer:
     """A lease as the call `number` of one session."""
     request = pack(">QqdHBIIB", now, 10_000_000, 10.0, count, 0, 0, 0, 0)
-    return store._calls.link.call("lease", [key_of(QUEUE)], [request, "w1"], once=("session", number))
+    return store._calls.client.call("lease", [key_of(QUEUE)], [request, "w1"], call_id=("session", number))
 
 
 def add_call(store: RedisStore, number: int, *, now: Instant = START, session: str = "session") -> Answer:
     """An add of one task as the call `number` of a session."""
     cells: list[Cell] = [pack(">QH", now, 1), b"", b"", b"", *pack_body(now, None, None, b"x")]
-    return store._calls.link.call("add", [key_of(QUEUE)], cells, once=(session, number))
+    return store._calls.client.call("add", [key_of(QUEUE)], cells, call_id=(session, number))
 
 
 def test_a_call_that_comes_again_is_answered_the_same_and_changes_nothing(store: RedisStore) -> None:
@@ -114,7 +114,7 @@ def test_an_exchange_that_comes_again_deletes_and_leases_once(store: RedisStore)
         token = pack(">QQ", *map(int, held.token.split(".")))
         request = pack(">QqdHBIIB", at(1), 10_000_000, 10.0, 1, 0, 0, 0, 0)
         cells: list[Cell] = [pack(">H", 1), token, request, "w1"]
-        answers.add(store._calls.link.call("exchange", [key_of(QUEUE)], cells, once=("session", 1)))
+        answers.add(store._calls.client.call("exchange", [key_of(QUEUE)], cells, call_id=("session", 1)))
     assert len(answers) == 1
     found = stats(store)
     assert (found.deleted_total, found.in_flight, found.ready) == (1, 1, 1)

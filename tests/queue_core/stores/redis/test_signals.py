@@ -14,17 +14,17 @@ from structlog.testing import capture_logs
 from queue_core.stores.redis.client import pubsub
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import ANY, TagFilter
-from tests.support.cutting_wire import CuttingWire, a_wire
+from tests.support.cutting_proxy import CuttingTcpProxy, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
-from tests.support.stores.redis_links import a_redis, operator, signals_on
+from tests.support.stores.redis_clients import a_redis, operator, signals_on
 
 LONG_WAIT = 10.0
 
 WAITER = """
     import sys
     from queue_core.task import TagFilter
-    from tests.support.stores.redis_links import signals_on
+    from tests.support.stores.redis_clients import signals_on
     with signals_on(sys.argv[1]) as signals:
         ear = signals.subscribe("q", TagFilter.of("a"))
         print("listening", flush=True)
@@ -47,8 +47,8 @@ def signals(server: Engine) -> Iterator[RedisSignals]:
 
 
 @contextmanager
-def over_a_wire(server: Engine) -> Iterator[tuple[CuttingWire, RedisSignals]]:
-    with a_wire(server.host, server.port) as wire, signals_on(f"redis://127.0.0.1:{wire.port}") as messages:
+def over_a_wire(server: Engine) -> Iterator[tuple[CuttingTcpProxy, RedisSignals]]:
+    with a_tcp_proxy(server.host, server.port) as wire, signals_on(f"redis://127.0.0.1:{wire.port}") as messages:
         yield wire, messages
 
 
@@ -76,7 +76,7 @@ def ears(server: Engine) -> int:
 
 def test_a_waiter_of_another_process_is_woken_by_what_it_would_take(server: Engine, signals: RedisSignals) -> None:
     with a_waiting_process(server) as process:
-        signals.note_listeners("q")
+        signals.note_waiters("q")
         signals.publish("q", "b", 1)
         signals.publish("q", "a", 1)
         assert process.communicate(timeout=30)[0] == "True\n"
@@ -89,7 +89,7 @@ def test_publishing_calls_nobody_unless_a_verb_found_listeners(server: Engine, s
         wire.messages = 0
         others.publish("q", None, 1)
         assert wire.messages == 0
-        others.note_listeners("q")
+        others.note_waiters("q")
         others.publish("q", None, 1)
         assert wire.messages > 0
     assert ear.wait(timeout_seconds=LONG_WAIT)
@@ -145,7 +145,7 @@ def test_a_cut_wire_is_mended_and_whoever_waits_looks_for_itself(server: Engine,
         ear = messages.subscribe("q", ANY)
         wire.sever()
         assert ear.wait(timeout_seconds=LONG_WAIT)
-        signals.note_listeners("q")
+        signals.note_waiters("q")
         signals.publish("q", None, 1)
         assert ear.wait(timeout_seconds=LONG_WAIT)
         ear.close()
@@ -210,5 +210,5 @@ def test_nothing_is_kept_open_for_nobody(server: Engine, monkeypatch: pytest.Mon
             messages.publish("q", None, 1)
             assert ear.wait(timeout_seconds=LONG_WAIT)
             ear.close()
-            eventually(lambda: "towline-redis-ears" not in {thread.name for thread in threading.enumerate()})
+            eventually(lambda: "towline-redis-pubsub" not in {thread.name for thread in threading.enumerate()})
         eventually(lambda: not operator(server).execute_command("PUBSUB", "SHARDCHANNELS", "*"))

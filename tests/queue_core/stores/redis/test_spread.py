@@ -18,7 +18,7 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
 from tests.support.eventually import eventually
 from tests.support.stores.redis_cluster import a_cluster
-from tests.support.stores.redis_stores import SHARDS, SPREAD, a_spread_store, operator_of, take_all
+from tests.support.stores.redis_stores import SHARDS, SPREAD, a_sharded_store, operator_of, take_all
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, names, stats
 
@@ -32,7 +32,7 @@ def url() -> str:
 
 @pytest.fixture
 def store(url: str) -> Iterator[Store]:
-    with a_spread_store(url) as opened:
+    with a_sharded_store(url) as opened:
         yield opened
         assert opened.check().problems == ()
 
@@ -162,7 +162,7 @@ def test_a_mixed_batch_goes_to_both_kinds_of_queue(store: Store) -> None:
 def test_an_add_that_comes_again_takes_effect_once(store: Store) -> None:
     tasks = [NewTask(name=None), NewTask(name="n1"), NewTask(name="n2")]
     with store.begin() as transaction:
-        once = transaction.of_call(ClientCall("session", 1), "add")
+        once = transaction.once_for_call(ClientCall("session", 1), "add")
         assert once is not None
         first = once.add(QUEUE, tasks, now=START)
     assert [each.status for each in first] == ["added"] * 3
@@ -197,7 +197,7 @@ def test_the_number_of_shards_stays_as_it_was(store: Store, url: str, size: int)
 def test_a_queue_that_is_there_is_not_spread_afterwards(url: str) -> None:
     plain = open_store(url)
     a_queue(plain)
-    with pytest.raises(InvalidSettingError, match="not spread"):
+    with pytest.raises(InvalidSettingError, match="without shards"):
         open_store(url + SPREAD)
     plain.close()
 

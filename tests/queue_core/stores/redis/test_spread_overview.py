@@ -8,14 +8,14 @@ from queue_core.clock import START
 from queue_core.errors import QueueMovedError, WorkerRetiredError
 from queue_core.store import HeldName, Release, Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
-from tests.support.stores.redis_stores import a_spread_store, take_all
+from tests.support.stores.redis_stores import a_sharded_store, take_all
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, add, at, delete, grant, lease, names, samples, stats
 
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with a_spread_store(new_url("redis")) as opened:
+    with a_sharded_store(new_url("redis")) as opened:
         yield opened
         assert opened.check().problems == ()
 

@@ -13,8 +13,8 @@ from queue_core.stores.sqlite.backup import back_up
 from queue_core.stores.sqlite.driver import Driver, apsw_driver, stdlib_driver
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
-from tests.support.stores.moving import fill
 from tests.support.stores.task_builders import a_queue, add, lease, stats
+from tests.support.stores.transfers import fill
 
 
 def unheard(_done: int, _pages: int) -> None:

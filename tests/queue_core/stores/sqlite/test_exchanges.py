@@ -22,10 +22,10 @@ from tests.support.stores.task_builders import (
     add,
     at,
     delete,
+    exchange_one,
     lease,
     samples,
     stats,
-    swapped,
 )
 
 FILE = "queue.db"
@@ -43,7 +43,7 @@ def filled(folder: Path) -> Iterator[SqliteStore]:
 
 def exchange(store: Store, held: Lease, *, now: Instant, seconds: float = 600.0, queue: str = QUEUE) -> Lease:
     """The next task for a finished one."""
-    (outcome,), (taken,) = swapped(store, held.token, now=now, seconds=seconds, worker=held.worker, queue=queue)
+    (outcome,), (taken,) = exchange_one(store, held.token, now=now, seconds=seconds, worker=held.worker, queue=queue)
     assert outcome is not None
     assert outcome.finished.name == held.name
     return taken
@@ -239,9 +239,9 @@ def test_every_other_verb_finds_the_lease(
 def test_a_token_is_good_once(store: Store) -> None:
     old = exchange(store, first(store), now=at(2))
     held = exchange(store, old, now=at(3))
-    (outcome,), (another,) = swapped(store, old.token, now=at(4))
+    (outcome,), (another,) = exchange_one(store, old.token, now=at(4))
     assert (outcome, another.name) == (None, "_4")
-    (outcome,), _ = swapped(store, held.token.replace(".", ".1"), now=at(4))
+    (outcome,), _ = exchange_one(store, held.token.replace(".", ".1"), now=at(4))
     assert outcome is None
     assert delete(store, held, now=at(5)) != [None]
     assert delete(store, held, now=at(5)) == [None]
@@ -252,7 +252,7 @@ def test_a_lease_that_is_not_renewed_ends_at_its_instant(store: Store, after: fl
     other, lost = first(store, worker="worker-2"), exchange(store, first(store), now=at(2), seconds=60.0)
     exchange(store, other, now=at(2 + after))
     assert (lost.name in ended(store)) is is_over
-    assert (swapped(store, lost.token, now=at(2 + after))[0] == [None]) is is_over
+    assert (exchange_one(store, lost.token, now=at(2 + after))[0] == [None]) is is_over
     assert stats(store, now=at(2 + after)).expired_total == is_over
     assert store.check().problems == ()
 
@@ -296,10 +296,10 @@ def test_a_token_of_another_queue_is_not_current(store: Store) -> None:
     add(store, *[NewTask()] * 5, queue="other")
     (of_other,) = lease(store, 1, now=at(1), queue="other")
     first(store)
-    assert swapped(store, of_other.token, now=at(2))[0] == [None]
+    assert exchange_one(store, of_other.token, now=at(2))[0] == [None]
     of_other = exchange(store, of_other, now=at(2), queue="other")
     of_other = exchange(store, of_other, now=at(2), queue="other")
-    assert swapped(store, of_other.token, now=at(2))[0] == [None]
+    assert exchange_one(store, of_other.token, now=at(2))[0] == [None]
     assert exchange(store, of_other, now=at(3), queue="other").name == "_148"
 
 
@@ -412,7 +412,7 @@ def test_after_a_purge_there_is_none(store: Store, other: Store, who: str) -> No
     held = exchange_on(store, first(store), 3, now=at(2))
     with (other if who == "another process" else store).begin() as transaction:
         assert transaction.purge(QUEUE, ANY, limit=1000, now=at(2)) > 0
-    (outcome,), leases = swapped(store, held.token, now=at(3))
+    (outcome,), leases = exchange_one(store, held.token, now=at(3))
     assert leases == []
     assert (outcome is None) == (stats(store, now=at(3)).in_flight == 0)
     assert stats(store, now=at(3)).ready == 0
@@ -425,7 +425,7 @@ def test_while_the_queue_is_paused_nothing_is_leased(store: Store, other: Store,
     who_pauses = other if who == "another process" else store
     with who_pauses.begin() as transaction:
         transaction.set_paused(QUEUE, "paused")
-    assert swapped(store, held.token, now=at(3))[1] == []
+    assert exchange_one(store, held.token, now=at(3))[1] == []
     with who_pauses.begin() as transaction:
         transaction.set_paused(QUEUE, "running")
     assert [held.name for held in lease(store, 1, now=at(3))] == ["_5"]
@@ -440,11 +440,11 @@ def test_a_lease_renewed_or_released_or_deleted_meanwhile(store: Store, other: S
     held = exchange_on(store, held, 2, now=at(4))
     with by.begin() as transaction:
         assert transaction.release(QUEUE, [Release(held.token, 0.0)], now=at(5)) != [None]
-    (outcome,), (taken,) = swapped(store, held.token, now=at(6))
+    (outcome,), (taken,) = exchange_one(store, held.token, now=at(6))
     assert (outcome, taken.name) == (None, "_6")
     taken = exchange_on(store, taken, 2, now=at(6))
     assert delete(by, taken, now=at(7)) != [None]
-    (outcome,), (last,) = swapped(store, taken.token, now=at(8))
+    (outcome,), (last,) = exchange_one(store, taken.token, now=at(8))
     assert (outcome, last.name) == (None, "_9")
     assert ended(store) == [f"_{number}" for number in range(1, 9)]
     assert store.check().problems == ()
@@ -512,7 +512,7 @@ def test_two_processes_and_two_holders_in_each_lease_every_task_once(store: Stor
         names.append(holders[place][1].name)
     assert names == [f"_{number}" for number in range(1, TASKS + 1)]
     for by, held in holders:
-        assert swapped(by, held.token, now=at(3))[1] == []
+        assert exchange_one(by, held.token, now=at(3))[1] == []
     assert sorted(ended(store)) == sorted(names)
     assert store.check().problems == ()
 
@@ -532,9 +532,9 @@ def test_a_lease_given_here_is_finished_there(store: Store, other: Store) -> Non
     for turn in range(48):
         held = exchange(store if turn % 2 else other, held, now=at(2))
     assert len(ended(store)) == 48 + 3
-    (outcome,), _ = swapped(store, held.token, now=at(3))
+    (outcome,), _ = exchange_one(store, held.token, now=at(3))
     assert outcome is not None
-    (outcome,), _ = swapped(store, held.token, now=at(3))
+    (outcome,), _ = exchange_one(store, held.token, now=at(3))
     assert outcome is None
     assert store.check().problems == ()
 
@@ -543,7 +543,7 @@ def test_a_lease_that_another_process_has_finished_is_not_current(store: Store, 
     first(other)
     held = exchange_on(store, first(store), 3, now=at(2))
     exchange(other, held, now=at(2))
-    (outcome,), _ = swapped(store, held.token, now=at(2))
+    (outcome,), _ = exchange_one(store, held.token, now=at(2))
     assert outcome is None
     assert ended(store).count(held.name) == 1
     assert store.check().problems == ()
@@ -569,12 +569,12 @@ def test_a_token_is_good_once_and_in_its_queue_only(store: Store) -> None:
     add(store, *[NewTask()] * 9, queue="b")
     (beside,) = lease(store, 1, queue="b", seconds=600.0, now=at(1))
     held = exchange_on(store, first(store), 3, now=at(2))
-    (outcome,), (beside_too,) = swapped(store, held.token, now=at(2), queue="b")
+    (outcome,), (beside_too,) = exchange_one(store, held.token, now=at(2), queue="b")
     assert outcome is None
     beside = exchange(store, beside, now=at(2), queue="b")
     assert int(beside.name[1:]) == int(beside_too.name[1:]) + 1
     held_too = exchange(store, held, now=at(2))
-    (outcome,), (third,) = swapped(store, held.token, now=at(2))
+    (outcome,), (third,) = exchange_one(store, held.token, now=at(2))
     assert (outcome, third.name) == (None, "_6")
     assert exchange(store, held_too, now=at(2)).name == "_7"
     assert store.check().problems == ()
@@ -590,7 +590,7 @@ def test_what_was_rolled_back_is_not_remembered(store: Store, tmp_path: Path) ->
         raise ZeroDivisionError
     beside = exchange(store, beside, now=at(2))
     assert beside.name == lost.name == "_5"
-    (outcome,), (other,) = swapped(store, lost.token, now=at(2))
+    (outcome,), (other,) = exchange_one(store, lost.token, now=at(2))
     assert (outcome, other.name) == (None, "_6")
     assert exchange(store, held, now=at(2)).name == "_7"
     assert store.check().problems == ()

@@ -12,7 +12,7 @@ from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.stores.sqlite.file import SETTLED_MICROSECONDS, Identity
+from queue_core.stores.sqlite.file import FOLDER_TIME_MICROSECONDS, Identity
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
 from tests.support.stores.task_builders import a_queue, add, lease, stats
@@ -129,7 +129,7 @@ def test_a_folder_that_changed_long_ago_is_all_that_is_looked_at(
     monkeypatch.setattr(os, "stat", stat)
     identity.check()
     assert len(looked) == 4  # the folder and its files
-    clock.advance(SETTLED_MICROSECONDS / 1_000_000 + 1)
+    clock.advance(FOLDER_TIME_MICROSECONDS / 1_000_000 + 1)
     identity.check()
     looked.clear()
     identity.check()

@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
-from queue_core.fast_values import LazyList, builder, missing
+from queue_core.fast_values import LazyList, fast_constructor, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted
 from queue_core.stores.sqlite.lease_ends import fences_of
@@ -23,7 +23,7 @@ FINISHED = FinishedLease("q", "n", "ä", "w", 1, "released", 0.1, 1_234_567.8901
 @pytest.mark.parametrize("value", [LEASE, FINISHED, Deleted(FINISHED)], ids=lambda value: type(value).__name__)
 def test_a_quickly_built_value_is_the_same_and_as_frozen(value: object) -> None:
     cls = type(value)
-    built = builder(cls)(*[getattr(value, name) for name in cls.__dataclass_fields__])  # type: ignore[attr-defined]
+    built = fast_constructor(cls)(*[getattr(value, name) for name in cls.__dataclass_fields__])  # type: ignore[attr-defined]
     assert (built, hash(built), repr(built), type(built)) == (value, hash(value), repr(value), cls)
     with pytest.raises(AttributeError):
         setattr(built, next(iter(cls.__dataclass_fields__)), "changed")  # type: ignore[attr-defined]
@@ -31,7 +31,7 @@ def test_a_quickly_built_value_is_the_same_and_as_frozen(value: object) -> None:
 
 def test_quickly_built_values_have_the_same_defaults() -> None:
     cells = ("q", "n", "t", "w", 1, "deleted", 0.5, 0.25, START)
-    assert builder(FinishedLease)(*cells) == FinishedLease(*cells)  # type: ignore[arg-type]
+    assert fast_constructor(FinishedLease)(*cells) == FinishedLease(*cells)  # type: ignore[arg-type]
 
 
 def test_a_lazy_list_makes_its_values_when_one_is_looked_at_and_only_once() -> None:
@@ -41,12 +41,12 @@ def test_a_lazy_list_makes_its_values_when_one_is_looked_at_and_only_once() -> N
         made.append("made")
         return ["a", None, "c"]
 
-    lazy: LazyList[str | None] = LazyList(3, make, missing=[1])
-    assert (len(lazy), bool(lazy), missing(lazy), made) == (3, True, [1], [])
+    lazy: LazyList[str | None] = LazyList(3, make, none_indexes=[1])
+    assert (len(lazy), bool(lazy), none_indexes(lazy), made) == (3, True, [1], [])
     assert (lazy[0], lazy[1:], list(lazy), made) == ("a", [None, "c"], ["a", None, "c"], ["made"])
     assert lazy == ("a", None, "c")
     assert lazy != ["a"]
-    assert missing(list(lazy)) == [1]
+    assert none_indexes(list(lazy)) == [1]
 
 
 @pytest.mark.parametrize("tokens", [["1.2"], ["1.2", "3.4"], ["999999999999999999.999999999999999999", "0.0"]])

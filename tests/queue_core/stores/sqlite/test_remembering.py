@@ -76,7 +76,7 @@ def test_a_worker_whose_first_lease_was_rolled_back_is_new(store: Store) -> None
 
 
 def test_more_workers_than_are_remembered_are_known(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MAX_KNOWN_WORKERS", 2)
+    monkeypatch.setattr(workers, "MAX_CACHED_WORKERS", 2)
     add(store, *[NewTask() for _ in range(12)])
     for turn in range(3):
         for number in range(4):
@@ -122,14 +122,14 @@ def test_a_limit_that_another_process_set_is_kept_to(store: Store, other: Store,
         transaction.set_storage_limit(1000)
     add(store, NewTask(b"counted"))
     with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
-        assert connection.execute("SELECT count(*), (SELECT used_bytes FROM storage) FROM arrivals").fetchall() == [
+        assert connection.execute("SELECT count(*), (SELECT used_bytes FROM storage) FROM staged_adds").fetchall() == [
             (0, 7)
         ]
     with other.begin() as transaction:
         transaction.set_storage_limit(None)
     add(store, NewTask(b"alone"))
     with closing(apsw.Connection(str(tmp_path / FILE))) as connection:
-        assert connection.execute("SELECT count(*) FROM arrivals").fetchall() == [(1,)]
+        assert connection.execute("SELECT count(*) FROM staged_adds").fetchall() == [(1,)]
 
 
 def call_of(store: Store, session: str, number: int) -> bool:
@@ -138,7 +138,7 @@ def call_of(store: Store, session: str, number: int) -> bool:
         call = ClientCall(session, number)
         if transaction.answer_of(call, now=at(0)) is not None:
             return False
-        transaction.note_answer(call, b"true", now=at(0))
+        transaction.record_answer(call, b"true", now=at(0))
         return True
 
 
@@ -151,10 +151,10 @@ def test_calls_of_others_are_learned_once_and_its_own_never(store: SqliteStore, 
         assert not call_of(store, "theirs", number)
         last = connection.execute("SELECT max(id) FROM answers").fetchone()
         assert last is not None
-        learned.append(last[0] - store._known.answers_read)
+        learned.append(last[0] - store._catalog.answers_read)
     assert learned == [0, 0, 0]
     with suppress(ZeroDivisionError), store.begin() as transaction:
-        transaction.note_answer(ClientCall("mine", 9), b"true", now=at(0))
+        transaction.record_answer(ClientCall("mine", 9), b"true", now=at(0))
         raise ZeroDivisionError
     assert call_of(other, "mine", 9)
     assert not call_of(store, "mine", 9)

@@ -15,12 +15,12 @@ from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import GroupSync
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
-from tests.support.stores.sqlite_stores import HeldSyncer, a_store
+from tests.support.stores.sqlite_stores import BlockingSyncer, a_store
 from tests.support.stores.task_builders import a_queue, add, lease, stats
 
 
 def test_one_sync_serves_every_commit_that_ended_before_it_began(tmp_path: Path) -> None:
-    syncer = HeldSyncer()
+    syncer = BlockingSyncer()
     store = a_store(tmp_path / "queue.db", syncer)
     store.sync(store.ticket())
     syncer.syncs = 0
@@ -44,14 +44,14 @@ def test_one_sync_serves_every_commit_that_ended_before_it_began(tmp_path: Path)
 
 
 def test_a_commit_that_ends_during_a_sync_waits_for_the_next(tmp_path: Path) -> None:
-    syncer = HeldSyncer()
+    syncer = BlockingSyncer()
     group = GroupSync(syncer, tmp_path / "queue.db")
-    first = group.note_commit()
+    first = group.record_commit()
     syncer.let_through.clear()
     with ThreadPoolExecutor(2) as threads:
         leader = threads.submit(group.wait, first)
         eventually(lambda: syncer.syncs == 1)
-        follower = threads.submit(group.wait, group.note_commit())
+        follower = threads.submit(group.wait, group.record_commit())
         syncer.let_through.set()
         leader.result(10)
         follower.result(10)
@@ -61,7 +61,7 @@ def test_a_commit_that_ends_during_a_sync_waits_for_the_next(tmp_path: Path) -> 
 
 
 def test_after_a_failed_sync_nothing_is_acknowledged_until_the_file_is_opened_again(tmp_path: Path) -> None:
-    syncer = HeldSyncer()
+    syncer = BlockingSyncer()
     store = a_store(tmp_path / "queue.db", syncer)
     store.sync(store.ticket())
     durable = store.ticket()
@@ -85,9 +85,9 @@ def test_after_a_failed_sync_nothing_is_acknowledged_until_the_file_is_opened_ag
 
 
 def test_waiters_of_a_failed_sync_are_all_told(tmp_path: Path) -> None:
-    syncer = HeldSyncer()
+    syncer = BlockingSyncer()
     group = GroupSync(syncer, tmp_path / "queue.db")
-    tickets = [group.note_commit() for _ in range(4)]
+    tickets = [group.record_commit() for _ in range(4)]
     syncer.let_through.clear()
     syncer.failure = OSError(28, "No space left on device")
     with ThreadPoolExecutor(4) as threads:
@@ -99,7 +99,7 @@ def test_waiters_of_a_failed_sync_are_all_told(tmp_path: Path) -> None:
 
 
 def test_a_look_that_finds_nothing_costs_no_sync(tmp_path: Path) -> None:
-    syncer = HeldSyncer()
+    syncer = BlockingSyncer()
     store = a_store(tmp_path / "queue.db", syncer)
     lease(store, worker="known")
     store.sync(store.ticket())

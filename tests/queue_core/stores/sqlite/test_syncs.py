@@ -10,7 +10,7 @@ import pytest
 from queue_core.client import HttpQueue
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
-from tests.support.stores.syncs import OUTPUT, Event, events, traced, unkept
+from tests.support.stores.syncs import OUTPUT, SyncEvent, events, traced, unsynced
 
 ADDS = 8
 CALLERS = 8
@@ -27,7 +27,7 @@ queue.close()
 """
 
 
-def added(folder: Path, url: str, durability: str = "strict") -> list[Event]:
+def added(folder: Path, url: str, durability: str = "strict") -> list[SyncEvent]:
     """What a program does that adds tasks one by one through the library, and says so of each."""
     with traced(folder, "-c", ADDING, url, durability, *MARKS) as (program, trace):
         assert program.wait(60) == 0, (folder / OUTPUT).read_text()
@@ -47,12 +47,12 @@ def served(folder: Path) -> Iterator[tuple[HttpQueue, Path]]:
 
 
 def test_each_add_of_the_library_is_synced_before_it_returns(tmp_path: Path) -> None:
-    assert unkept(added(tmp_path, "sqlite:///queue.db"), log=tmp_path / "queue.db-wal", marks=MARKS) == []
+    assert unsynced(added(tmp_path, "sqlite:///queue.db"), log=tmp_path / "queue.db-wal", marks=MARKS) == []
 
 
 def test_adds_to_a_relaxed_store_are_not_synced(tmp_path: Path) -> None:
     told = added(tmp_path, "sqlite:///queue.db", "relaxed")
-    assert unkept(told, log=tmp_path / "queue.db-wal", marks=MARKS) == MARKS
+    assert unsynced(told, log=tmp_path / "queue.db-wal", marks=MARKS) == MARKS
 
 
 @pytest.mark.parametrize("has_neighbour", [True, False], ids=["an old log beside the link", "none beside the link"])
@@ -62,14 +62,14 @@ def test_the_log_of_the_file_behind_a_link_is_synced(tmp_path: Path, has_neighbo
     if has_neighbour:
         (tmp_path / "queue.db-wal").touch()
     told = added(tmp_path, "sqlite:///queue.db")
-    assert unkept(told, log=tmp_path / "real" / "tasks.db-wal", marks=MARKS) == []
+    assert unsynced(told, log=tmp_path / "real" / "tasks.db-wal", marks=MARKS) == []
 
 
 def test_each_add_over_http_is_synced_before_it_is_answered(tmp_path: Path) -> None:
     with served(tmp_path) as (queue, trace):
         for mark in MARKS:
             queue.add(NewTask(b"x", name=mark))
-    assert unkept(events(trace), log=tmp_path / "towline.db-wal", marks=MARKS) == []
+    assert unsynced(events(trace), log=tmp_path / "towline.db-wal", marks=MARKS) == []
 
 
 def test_adds_that_share_a_commit_are_all_synced_before_they_are_answered(tmp_path: Path) -> None:
@@ -77,5 +77,5 @@ def test_adds_that_share_a_commit_are_all_synced_before_they_are_answered(tmp_pa
     with served(tmp_path) as (queue, trace), ThreadPoolExecutor(CALLERS) as threads:
         list(threads.map(lambda mark: queue.add(NewTask(b"x", name=mark)), marks))
     told = events(trace)
-    assert unkept(told, log=tmp_path / "towline.db-wal", marks=marks) == []
+    assert unsynced(told, log=tmp_path / "towline.db-wal", marks=marks) == []
     assert sum(one.kind == "synced" for one in told) < len(marks)

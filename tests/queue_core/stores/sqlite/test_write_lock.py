@@ -29,7 +29,7 @@ def writer(driver: Driver, tmp_path: Path) -> Iterator[SqliteConnection]:
 def lock(driver: Driver, writer: SqliteConnection, tmp_path: Path) -> Iterator[WriteLock]:
     lock = WriteLock(tmp_path / "queue.db")
     lock.open()
-    lock.begin_with(driver, writer, writer.cursor())
+    lock.set_writer(driver, writer, writer.cursor())
     yield lock
     lock.close()
 

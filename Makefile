@@ -1,0 +1,27 @@
+# Tasks of a developer. `run.py` does the work, and makes .venv when it is not there yet.
+.DEFAULT_GOAL := help
+.PHONY: help test lint demo tours faults bench
+
+help: ## list these tasks
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ /' | awk '{name = $$1; $$1 = ""; printf "%-8s %s\n", name, $$0}'
+
+test: ## run every check and test, or those named in ARGS
+	python3 run.py test $(ARGS)
+
+lint: ## run ruff, mypy and import-linter
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+
+demo: ## watch a fleet at work for a minute
+	python3 run.py demo --for 60s $(ARGS)
+
+tours: ## follow an add, an exchange and a turn file by file
+	.venv/bin/python -m tests.tours
+
+faults: ## kill servers and stores under load for a minute
+	.venv/bin/python -m tests.faults --store sqlite --for 60s
+
+bench: ## measure, with the sections named in ARGS
+	.venv/bin/python -m tests.bench $(ARGS)

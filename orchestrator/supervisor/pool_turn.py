@@ -1,0 +1,221 @@
+"""Run one turn of a pool: sample, learn, decide, plan, execute.
+
+Learning, decisions and plans are pure functions of other modules; here they meet a source and a runtime.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import structlog
+
+from orchestrator import events
+from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.config.pools import PoolSpec
+from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.exits import Cause
+from orchestrator.fleet.external import ExternalWorkers, observe_external, wanted_again
+from orchestrator.fleet.observation import observe
+from orchestrator.fleet.quarantine import reserved
+from orchestrator.fleet.responsiveness import mark_unresponsive, next_watch
+from orchestrator.samples import QueueSample
+from orchestrator.scaling.context import context_of
+from orchestrator.scaling.deadline import HelperPool
+from orchestrator.scaling.decision import Decision
+from orchestrator.scaling.learning import learn
+from orchestrator.scaling.plan import Plan, plan_actions
+from orchestrator.scaling.policy import decide
+from orchestrator.scaling.replay import recorded
+from orchestrator.scaling.sharing import SharingPool, helper, sharers
+from orchestrator.source import SampleQuery, WorkSource
+from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.conditions import ConditionsTracker
+from orchestrator.supervisor.executor import PlanExecutor
+from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.quarantine_runner import QuarantineRunner
+
+log = structlog.get_logger()
+
+
+class PoolTurn:
+    """Runs turns. For several pools, call `sample_and_decide` for each, then `act` for each."""
+
+    def __init__(
+        self,
+        *,
+        source: WorkSource,
+        clock: MonotonicClock,
+        files: StateDir,
+        executor: PlanExecutor,
+        quarantine: QuarantineRunner,
+        conditions: ConditionsTracker,
+        may_act: Callable[[], bool],
+        pools: Mapping[str, Pool],
+    ) -> None:
+        """`may_act` tells whether workers may be changed now; `pools` are all pools by name."""
+        self._source = source
+        self._clock = clock
+        self._files = files
+        self._executor = executor
+        self._quarantine = quarantine
+        self._conditions = conditions
+        self._may_act = may_act
+        self._pools = pools
+        self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
+        self._specs: dict[str, PoolSpec] = {}
+        self._sharers: dict[str, list[str]] = {}
+
+    def sample_ahead(self, pools: Sequence[Pool]) -> None:
+        """Sample all pools that are due in few calls; `sample_and_decide` uses the results."""
+        specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
+        if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
+            self._specs, self._sharers = specs, sharers(specs.values())
+        # An external pool also needs its list of workers from the queue, so it is sampled on its own.
+        queries = [
+            SampleQuery(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
+            for pool in pools
+            if pool.spec is not None and pool.spec.runtime_kind != "external"
+        ]
+        self._ahead = dict(self._source.samples(queries, now=self._clock.monotonic())) if len(queries) > 1 else {}
+
+    def sample_and_decide(self, pool: Pool, spec: PoolSpec) -> None:
+        """Sample the pool's queue, start solo workers for suspected tasks, and decide on a size."""
+        self._sample(pool, spec)
+        if pool.suspected:
+            self._isolate(pool, spec)
+        self._decide(pool)
+
+    def _isolate(self, pool: Pool, spec: PoolSpec) -> None:
+        """Start solo workers for suspected tasks before the pool is resized."""
+        if self._may_act() and not spec.dry_run and self._conditions.overrides.drained_at() is None:
+            bounded, conditions = self._conditions.of(spec, pool.fleet)
+            if conditions.paused == "no":
+                self._quarantine.run(pool, bounded)
+
+    def _decide(self, pool: Pool) -> None:
+        if pool.spec is None or pool.sample is None or not self._may_act():
+            return
+        now = self._clock.monotonic()
+        spec, conditions = self._conditions.of(pool.spec, pool.fleet)
+        if pool.outage is not None and now < pool.outage.retry_at:
+            conditions = replace(conditions, runtime_trouble=pool.outage.why)
+        if pool.name in self._sharers:
+            conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
+        learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
+        pool.decision = decide(
+            context_of(pool.sample, fleet=pool.fleet, spec=spec, state=learned, now=now, conditions=conditions)
+        )
+        pool.state = learned.after(pool.decision)
+        pool.effective, pool.conditions = spec, conditions
+        self._conditions.share.record_demand(spec, pool.fleet, pool.decision)
+
+    def _helpers(self, spec: PoolSpec, pool: Pool, sample: QueueSample, now: Monotonic) -> tuple[HelperPool, ...]:
+        """Return the other pools whose workers also take this pool's tasks, with the workers they have just started."""
+        own = SharingPool(spec, pool.fleet, sample, pool.state)
+        return tuple(
+            [
+                helper(own, SharingPool(other.spec, other.fleet, other.sample, other.state), now=now)
+                for other in map(self._pools.get, self._sharers[spec.name])
+                if other is not None and other.spec is not None and other.sample is not None and other.fleet.alive
+            ]
+        )
+
+    def act(self, pool: Pool) -> None:
+        """Execute the actions that bring the pool towards the decided size."""
+        if pool.decision is not None and pool.decision.target > pool.decision.current:
+            self._decide(pool)  # by now the demand of the other pools is known
+        decision, spec, sample = pool.decision, pool.effective, pool.sample
+        if not (pool.spec and decision and spec and sample and self._may_act()):
+            return
+        if spec.runtime_kind == "external" and not spec.dry_run:
+            pool.fleet = wanted_again(pool.fleet, decision.target - len(pool.fleet.alive), now=decision.at)
+        plan = plan_actions(
+            decision,
+            fleet=pool.fleet,
+            spec=spec,
+            now=decision.at,
+            conditions=pool.conditions,
+            reserved=reserved(pool.suspected, running=len(pool.solo_workers)),
+        )
+        pool.counters.count_decision(decision)
+        if self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
+            inputs = recorded(
+                sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
+            )
+            head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
+            self._files.replays.append({**head, "inputs": inputs})
+        if not (spec.dry_run or plan.is_empty):
+            self._executor.execute(plan, pool, spec, now=decision.at)
+            self._conditions.share.record_demand(spec, pool.fleet, decision)
+
+    def _sample(self, pool: Pool, spec: PoolSpec) -> None:
+        """Sample the queue. While that fails, the last sample stays and ages (see `guards.stale_sample`)."""
+        try:
+            sample = self._sampled(pool, spec)
+        except SourceUnavailableError as error:
+            if not pool.is_stale:
+                log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
+            pool.is_stale = True
+            return
+        if pool.is_stale:
+            log.info(events.SOURCE_RECOVERED, pool=pool.name)
+        last, pool.is_stale = None if pool.is_stale else pool.sample, False
+        before = pool.fleet
+        since = pool.sample.at if pool.sample else None
+        pool.watch = next_watch(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
+        pool.sample = sample
+        pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
+        pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
+        if pool.fleet is not before:
+            for started in pool.fleet.started:
+                log.info(
+                    events.WORKER_STARTED, pool=pool.name, worker=started.worker, seconds=round(started.seconds, 3)
+                )
+            self._executor.log_unresponsive(pool, before)
+
+    def _sampled(self, pool: Pool, spec: PoolSpec) -> QueueSample:
+        """Return the pool's sample, prefetched or taken now; for an external pool, also find its workers.
+
+        Raises `SourceUnavailableError`, with nothing changed.
+        """
+        ahead = self._ahead.pop(pool.name, None)
+        if isinstance(ahead, SourceUnavailableError):
+            raise ahead
+        if ahead is not None:
+            return ahead
+        now, ahead_seconds = self._clock.monotonic(), pool.ahead_seconds(spec)
+        if spec.runtime_kind != "external":
+            return self._source.sample(spec, workers=pool.fleet.workers.keys(), ahead_seconds=ahead_seconds, now=now)
+        present = self._source.present(spec)
+        names = {*pool.fleet.workers, *(one.worker for one in present)}
+        sample = self._source.sample(spec, workers=names, ahead_seconds=ahead_seconds, now=now)
+        external = observe_external(pool.fleet, present, sample, spec=spec, now=now)
+        _count_and_log(pool, external)
+        pool.fleet = external.fleet
+        return sample
+
+    def _log_decision(self, pool: Pool, decision: Decision, plan: Plan, *, dry_run: bool) -> bool:
+        """Log a decision that changes the pool or is limited in a new way; return whether it was logged.
+
+        A dry run changes nothing: its decision is logged when it differs from the one before.
+        """
+        before, pool.last_logged = pool.last_logged, (decision.target, decision.limited_by)
+        is_news = pool.last_logged != before
+        if (plan.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
+            return False
+        record = decision.record()
+        log.info(events.POOL_DECIDED, **record)
+        self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
+        return True
+
+
+def _count_and_log(pool: Pool, external: ExternalWorkers) -> None:
+    for worker in external.came:
+        log.info(events.WORKER_CAME, pool=pool.name, worker=worker)
+    pool.counters.starts += external.answers
+    for gone in external.gone:
+        cause = Cause.DRAINED if gone.released else Cause.UNKNOWN
+        pool.counters.count_death(cause, failed_start=False)
+        lived_seconds = round(gone.lived_seconds, 3)
+        log.info(
+            events.WORKER_LEFT, pool=pool.name, worker=gone.worker, released=gone.released, lived_seconds=lived_seconds
+        )

@@ -1,0 +1,116 @@
+-- Recount the counters, sets and names of a queue, a piece at a time; the queue must not change meanwhile.
+
+local PIECE = 500
+local SETS = { 'leased', 'ready_tagged', 'ready', 'delayed_all', 'delayed', 'dead_all', 'dead' }
+
+-- Return the problems of one task, and its state.
+local function problems_of(queue, member, body, problems)
+  local keys = queue.keys
+  local id = sub(member, 2)
+  local tag, name, is_long = heads_of(body)
+  local found, in_sets = nil, 0
+  local places = {
+    { tag == '' and keys.ready or keys.ready_tagged, READY, tag ~= '' and keys.ready_of .. tag },
+    { keys.delayed_all, DELAYED, tag == '' and keys.delayed or keys.delayed_of .. tag },
+    { keys.leased, LEASED },
+    { keys.dead_all, DEAD, tag == '' and keys.dead or keys.dead_of .. tag },
+  }
+  for _, place in ipairs(places) do
+    local eta = call('ZSCORE', place[1], member)
+    if eta then
+      in_sets = in_sets + 1
+      found = place[2]
+    end
+    if place[3] and call('ZSCORE', place[3], member) ~= eta then
+      problems[#problems + 1] = 'task ' .. id .. ' is not in the set of its tag as in that of its state'
+    end
+  end
+  if in_sets ~= 1 then
+    problems[#problems + 1] = 'task ' .. id .. ' is in ' .. in_sets .. ' states'
+    return nil
+  end
+  if name ~= '' and call('HGET', keys.names, name) ~= member then
+    problems[#problems + 1] = 'task ' .. id .. ' does not hold its name'
+  end
+  if is_long ~= (call('HEXISTS', keys.payloads, member) == 1) then
+    problems[#problems + 1] = 'the payload of task ' .. id .. ' is missing, or there for nothing'
+  end
+  local held = call('HGET', queue.key, AS_HELD .. member)
+  held = held and parse_held(held)
+  if (found == LEASED or found == DEAD) and not held then
+    problems[#problems + 1] = 'task ' .. id .. ' was never granted, but is leased or dead'
+  end
+  if held and (held.tag ~= tag or held.name ~= name or (held.flags == IS_LONG) ~= is_long) then
+    problems[#problems + 1] = 'the lease of task ' .. id .. ' has another tag, name or payload'
+  end
+  if found == LEASED and held and (held.leased_at == 0 or held.leases == 0) then
+    problems[#problems + 1] = 'task ' .. id .. ' is leased but was never granted'
+  end
+  return found
+end
+
+-- Arguments: a cursor. Answers the next one, and lists: problems; for each task its id, state, whether it was leased,
+-- has a name, has a long payload, the bytes of its payload, and its tag.
+local function check_piece(keys, args)
+  local queue = read_queue(keys[1], 0)
+  if not queue then return { '0', {}, {} } end
+  local answer = call('HSCAN', queue.key, args[1], 'COUNT', PIECE)
+  local problems, tasks = {}, {}
+  for index = 1, #answer[2], 2 do
+    local member, body = answer[2][index], answer[2][index + 1]
+    if is_member(member) then
+      local tag, name, is_long = heads_of(body)
+      local state = problems_of(queue, member, body, problems)
+      local is_held = call('HEXISTS', queue.key, AS_HELD .. member)
+      local bytes = is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(body)
+      tasks[#tasks + 1] = pack('>I8BBBBI4', id_of(member), state or 0, is_held, name ~= '' and 1 or 0,
+        is_long and 1 or 0, bytes) .. tag
+    end
+  end
+  return { answer[1], problems, tasks }
+end
+
+-- Arguments: fields of counters. Answers sizes (of the sets above, the hashes of names and long payloads; the queue's
+-- own hash, and the fields in it beside tasks), then for each field its counters (packed, or nil) and, for a tag,
+-- the sizes of its sets and whether it is listed.
+local function check_counts(keys, args)
+  local queue = read_queue(keys[1], 0)
+  if not queue then return { {} } end
+  local own, sizes = queue.keys, {}
+  for index, set in ipairs(SETS) do sizes[index] = call('ZCARD', own[set]) end
+  for _, hash in ipairs({ own.names, own.payloads, queue.key }) do sizes[#sizes + 1] = call('HLEN', hash) end
+  sizes[#sizes + 1] = 1 + call('HEXISTS', queue.key, ONLY_KEPT) + call('HEXISTS', queue.key, HAS_BOUNDS)
+    + (queue.packed_tagged and 1 or 0) + (queue.packed_untagged and 1 or 0)
+    + call('ZCARD', own.tags) + call('ZCARD', own.workers) + call('ZCARD', own.sessions)
+  local answer = { sizes }
+  for _, field in ipairs(args) do
+    local sets = {}
+    if #field > 1 then
+      local tag = sub(field, 2)
+      sets = { call('ZCARD', own.ready_of .. tag), call('ZCARD', own.delayed_of .. tag),
+        call('ZCARD', own.dead_of .. tag), call('ZSCORE', own.tags, tag) and 1 or 0 }
+    end
+    answer[#answer + 1] = { call('HGET', queue.key, field), sets }
+  end
+  return answer
+end
+
+-- Answers the bytes of all payloads as they are counted, if they are.
+local function check_stored(keys)
+  local queue = read_queue(keys[1], 0)
+  if not queue or not queue.spec.is_counted then return '' end
+  return call('GET', queue.keys.stored) or '0'
+end
+
+-- Arguments: a cursor. Answers the next one and tags that have counters.
+local function check_tags(keys, args)
+  local answer = call('ZSCAN', keys_of(keys[1]).tags, args[1], 'COUNT', PIECE)
+  local tags = {}
+  for index = 1, #answer[2], 2 do tags[#tags + 1] = answer[2][index] end
+  return { answer[1], tags }
+end
+
+reads('check_piece', check_piece)
+reads('check_counts', check_counts)
+reads('check_stored', check_stored)
+reads('check_tags', check_tags)

@@ -1,0 +1,64 @@
+-- Idempotency: how verbs are registered, and how repeated calls are answered (ADR 28). A verb that changes something
+-- gets a session and a call number before its own arguments, and keeps its answer: the same number gets the same answer
+-- and changes nothing; a lower one is outdated and is refused.
+
+local STALE = 's'
+local VERBATIM, WITH_LEASES = 'a', 'l'
+local KEPT = '>I8I8c1I4'                  -- number, when the session was last noted, form, length of the first part
+
+-- Return the leases of `kept` that are still held at `now` as they were granted.
+local function leases_again(key, kept, now)
+  local keys = keys_of(key)
+  local leases = {}
+  for at = 1, #kept, 16 do
+    local id, leased_at = parse('>I8I8', kept, at)
+    local member = member_of(id)
+    local expires_at = call('ZSCORE', keys.leased, member)
+    local held = expires_at and parse_held(call('HGET', key, AS_HELD .. member))
+    if held and held.leased_at == leased_at and tonumber(expires_at) > now then
+      local payload = held.flags == IS_LONG and call('HGET', keys.payloads, member)
+      leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), call('HGET', key, member), payload)
+    end
+  end
+  return concat(leases)
+end
+
+-- Return the kept answer of a repeated call, or the refusal of an outdated one; nil: it is a new call.
+function repeated_answer(key, kept, number, now)
+  local last, _, form, length, at = parse(KEPT, kept)
+  if number > last then return nil end
+  if number < last then return STALE end
+  local answer = sub(kept, at, at + length - 1)
+  if form == VERBATIM then return answer end
+  return answer .. leases_again(key, sub(kept, at + length), now)
+end
+
+-- Pack an answer to keep it: whole or, if it ends with leases, the part before them and where to find them again.
+function kept_answer(number, noted_at, answer, before, leases)
+  if before then return pack(KEPT, number, noted_at, WITH_LEASES, #before) .. before .. leases end
+  return pack(KEPT, number, noted_at, VERBATIM, #answer) .. answer
+end
+
+-- Register a verb that only reads.
+function reads(name, verb)
+  register(name, verb, { 'no-writes' })
+end
+
+-- Register a verb that changes a queue: it calls `open` and `finish`, which keep its answer in the queue's hash. One
+-- that `grows` the data is refused when Redis has reached its maxmemory.
+function changes(name, verb, grows)
+  register(name, verb, grows ~= 'grows' and { 'allow-oom' } or {})
+end
+
+-- Register a verb that changes something else, or several queues: its answer is kept beside the first key.
+function changes_beside(name, verb, grows)
+  changes(name, function(keys, args)
+    local key, number = keys[1] .. ':k:' .. args[1], tonumber(args[2])
+    local kept = call('GET', key)
+    local answer = kept and repeated_answer(keys[1], kept, number, 0)
+    if answer then return answer end
+    answer = verb(keys, args)
+    call('SET', key, kept_answer(number, 0, answer), 'EX', KEPT_SECONDS)
+    return answer
+  end, grows)
+end

@@ -1,9 +1,0 @@
-"""The app of `working`, as of an application that takes a while to import."""
-
-import time
-
-time.sleep(1.0)
-
-from tests.support.fleet.working import app  # noqa: E402
-
-__all__ = ["app"]

@@ -1,0 +1,52 @@
+"""Every example runs as its page says: its settings are right, and its handlers do their work."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator import read_settings
+from queue_core import App, NewTask
+from queue_core.testing import run_until_empty
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/towline.yaml"))
+
+
+def app_of(name: str) -> App:
+    """The app of an example, imported from its own folder."""
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / name / "tasks.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    assert isinstance(module.app, App)
+    return module.app
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_settings_of_an_example_are_right_and_its_page_is_listed(name: str) -> None:
+    project = read_settings(EXAMPLES / name / "towline.yaml")
+    assert project.pools
+    assert f"({name}/README.md)" in (EXAMPLES / "README.md").read_text()
+    assert f"cd examples/{name}\n" in (EXAMPLES / name / "README.md").read_text()
+
+
+def test_checksums_are_written_and_a_missing_file_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").write_bytes(b"")
+    tasks = [NewTask(name, queue="files", tag="checksum") for name in (b"a", b"missing")]
+    found, missing = run_until_empty(app_of("checksums"), tasks)
+    assert found.error is None
+    assert "missing" in str(missing.error) and missing.attempts == 1
+    assert (tmp_path / "checksums.txt").read_text().startswith("e3b0c44298fc1c149afbf4c8996fb924")
+
+
+def test_a_book_is_taken_apart_and_each_page_is_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "book").write_text("two words\n" * 100)
+    outcomes = run_until_empty(app_of("pipeline"), [NewTask(b"book", queue="books", tag="read")])
+    assert [outcome.error for outcome in outcomes] == [None] * 4
+    counts = [line.split() for line in (tmp_path / "counts.txt").read_text().splitlines()]
+    assert sorted(counts) == [["40", "book:3"], ["80", "book:1"], ["80", "book:2"]]
