@@ -11,9 +11,9 @@ from orchestrator.samples import Waiting
 from orchestrator.scaling.estimates import Estimates
 from orchestrator.values import value
 
-_PUT_OFF_TURNS: Final = 2
+_PUT_OFF_TURNS: Final = 2  # turns kept in reserve before a start is put off
 _ROUNDING: Final = 1e-9
-_START_SHARE: Final = 0.9
+_START_SHARE: Final = 0.9  # share of the slo that a start and a turn may take to be in time
 
 
 @value

@@ -17,7 +17,7 @@ FAILING_SHARE: Final = 0.9
 """The share of failed first leases above which a pool stops growing: what its tasks depend on is down."""
 SOON_SECONDS: Final = 0.25
 """The shortest turn of a pool whose growth waits for starts or a measurement."""
-_LOOKS_PER_START: Final = 8
+_TURNS_PER_START: Final = 8
 """Turns per start-up time while growth waits for starts."""
 
 
@@ -243,4 +243,4 @@ def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: 
     is_untried = last == "host_headroom" and allocation is not None and allocation.scarce == "unknown"
     if last != "spawn_parallelism" and not is_untried:
         return spec.turn_seconds
-    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))
+    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _TURNS_PER_START))

@@ -16,8 +16,8 @@ from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
 
 _DAY_SECONDS: Final = 86_400.0
-_COMING: Final = 0.5
-_SATURATED: Final = 0.5
+_COMING: Final = 0.5  # share of the tasks expected within the slo that count as work
+_SATURATED: Final = 0.5  # share of the largest fleet's capacity from which a pool is saturated
 
 
 def grow(context: DecisionContext) -> Proposal | None:

@@ -147,8 +147,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             a_troubled_pool(oldest=95.0, limits=(HELD,), wanted=4),
             Concern(
                 ("late",),
-                "a task has waited for 95 s, the slo is 30 s; "
-                f"held back by budget: {HELD.why}; workers: 1 of 4 wanted",
+                f"a task has waited for 95 s, the slo is 30 s; held back by budget: {HELD.why}; workers: 1 of 4 wanted",
             ),
             id="late, and a guard holds it",
         ),
