@@ -35,7 +35,7 @@ class Facts:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the sample is too old to decide by."""
+        """True if the sample is too old to decide by."""
         return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
 
     @property

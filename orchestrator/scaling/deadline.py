@@ -142,7 +142,7 @@ class Pace:
 
     @property
     def is_start_in_time(self) -> bool:
-        """Whether a task that meets an empty pool can be leased in time by a worker spawned then.
+        """True if a task that meets an empty pool can be leased in time by a worker spawned then.
 
         If so, future arrivals need no worker now. The slack is ignored: it is small in a pool that is late for lack of
         workers, which a warm reserve would not help.

@@ -76,7 +76,7 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """With `contention: guard`, stay below the size from which more workers do no more (see `contention`)."""
+    """Stay below the size from which more workers do no more, with `contention: guard` (see `contention`)."""
     trial = facts.state.contention.trial
     if trial is None or facts.spec.contention != "guard":
         return None
@@ -105,7 +105,7 @@ def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """With the budget spent, stay at the Erlang C estimate; with an hour's debt, at the lower bound."""
+    """Stay at the Erlang C estimate when the budget is spent, and at the lower bound with an hour's debt."""
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
@@ -173,7 +173,7 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Without a sample of the last three turns, hold the size or grow to the fallback."""
+    """Hold the size, or grow to the fallback, without a sample of the last three turns."""
     if not facts.is_stale:
         return None
     fallback = facts.spec.fallback

@@ -152,7 +152,7 @@ class SimulatedPool:
 
     @property
     def is_over(self) -> bool:
-        """Whether every task has come and gone."""
+        """True if every task has come and gone."""
         return len(self.waits) >= self._tasks
 
     def advance(self, until: float, *, wakes: bool) -> None:
