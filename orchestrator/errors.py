@@ -21,7 +21,7 @@ class OrchestratorError(Exception):
 
 
 class ConfigError(OrchestratorError):
-    """The settings cannot be used; `mistakes` has all of them."""
+    """The settings cannot be used; `problems` has all of them."""
 
     def __init__(self, problems: "Sequence[SettingProblem]") -> None:
         self.problems = tuple(problems)

@@ -209,20 +209,11 @@ def json_schema() -> dict[str, object]:
 
 def effective(project: Project) -> list[tuple[str, object, str]]:
     """Return every setting in force: its path, its value as the file would write it, and its origin."""
-    rows: list[tuple[str, object, str]] = []
-    for path, value in _leaves((), project.queue_file):
-        rows.append((shown_path(path), value, project.origins.get(shown_path(path), "default")))
+    leaves = _leaves((), project.queue_file)
     for name, pool in project.pools.items():
-        for path, value in _leaves(("pools", name), pool):
-            if path[-1] != "name":
-                rows.append((shown_path(path), value, _origin(project, path)))
-    for path, value in _leaves(("supervisor",), project.supervisor):
-        rows.append((shown_path(path), value, _origin(project, path)))
-    return rows
-
-
-def _origin(project: Project, path: tuple[str | int, ...]) -> str:
-    return project.origins.get(shown_path(path), "default")
+        leaves += [leaf for leaf in _leaves(("pools", name), pool) if leaf[0][-1] != "name"]
+    leaves += _leaves(("supervisor",), project.supervisor)
+    return [(shown_path(path), value, project.origins.get(shown_path(path), "default")) for path, value in leaves]
 
 
 def _leaves(prefix: tuple[str | int, ...], value: object) -> list[tuple[tuple[str | int, ...], object]]:

@@ -85,7 +85,7 @@ class WorkSource(Protocol):
         Return for each the mark of a task that is now held back; "" for others, and for one that is no longer leased.
         """
 
-    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
+    def recall(self, tasks: Sequence[IsolatedTask]) -> None:
         """Make tasks that were held back leasable by any worker again; one no longer held back is left as it is."""
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:

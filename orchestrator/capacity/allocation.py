@@ -39,7 +39,7 @@ class HostCapacity:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether memory is nearly used up."""
+        """True if memory is nearly used up."""
         return self.free_memory_bytes < PRESSED_SHARE * self.memory_bytes
 
 

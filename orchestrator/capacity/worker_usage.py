@@ -10,9 +10,9 @@ from orchestrator.fleet.workers import Fleet
 from orchestrator.runtime import Usage
 from orchestrator.values import value
 
-NEARLY_ALL: Final = 0.95
-_FORGET: Final = 0.1
-_LEARN: Final = 0.3
+NEARLY_ALL: Final = 0.95  # quantile of the workers whose memory counts
+_FORGET: Final = 0.1  # share of a fall in memory that is learned at once
+_LEARN: Final = 0.3  # weight of a new measurement of CPU
 
 
 @value

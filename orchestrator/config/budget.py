@@ -11,8 +11,8 @@ _DAY_SECONDS: Final = 86_400.0
 _HOUR_SECONDS: Final = 3_600.0
 _FORM: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)h/day")
 _WRITE: Final = "write worker-hours a day, such as 200h/day"
-_ENOUGH_AGAIN_SECONDS: Final = 900.0
-_OVERDRAWN_SECONDS: Final = 3_600.0
+_ENOUGH_AGAIN_SECONDS: Final = 900.0  # seconds' worth to be available before a spent budget counts as left
+_OVERDRAWN_SECONDS: Final = 3_600.0  # seconds' worth of debt at most
 
 Left = Literal["left", "spent", "overdrawn"]
 

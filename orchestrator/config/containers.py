@@ -55,7 +55,7 @@ class Volume(FleetSettingsModel):
 
     @property
     def is_path(self) -> bool:
-        """Whether it is a path of the host, and not a volume of the engine."""
+        """True if it is a path of the host, and not a volume of the engine."""
         return "/" in self.source or self.source in {".", ".."}
 
     @classmethod

@@ -21,8 +21,8 @@ from queue_core.config.units import Seconds
 
 MAX_WINDOW_SECONDS: Final = 366 * 86_400.0
 MAX_WINDOWS: Final = 50
-_CHANGE_SECONDS: Final = 3 * 3_600
-_MAX_STEPS: Final = 2 * _CHANGE_SECONDS // 60
+_CHANGE_SECONDS: Final = 3 * 3_600  # more than any change of clocks
+_MAX_STEPS: Final = 2 * _CHANGE_SECONDS // 60  # minutes of the search, each way
 _FOREVER: Final = float("inf")
 _DAILY: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?: (\S+))?")
 

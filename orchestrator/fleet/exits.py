@@ -28,7 +28,7 @@ _MIB: Final = 2**20
 
 
 class Cause(StrEnum):
-    """Why a worker ended."""
+    """The cause of a worker's end."""
 
     DRAINED = "drained"  # it was asked to finish
     FINISHED = "finished"  # by itself, without an error: recycled

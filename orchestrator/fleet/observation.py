@@ -33,7 +33,7 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
     workers: dict[str, Worker] = {}
     started: list[Started] = []
     for name, before in fleet.workers.items():
-        worker = workers[name] = _seen(
+        worker = workers[name] = _observed(
             before, sample, held.get(name, ()), done.get(name, ()), acted_ago=acted.get(name)
         )
         if before.started_at is None and worker.started_at is not None and not before.adopted:
@@ -41,7 +41,7 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
     return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
 
 
-def _seen(
+def _observed(
     worker: Worker, sample: QueueSample, held: Sequence[float], done: Sequence[float], *, acted_ago: float | None
 ) -> Worker:
     """Return the worker after a sample.

@@ -91,7 +91,7 @@ class DeathLedger:
         known = self.records.get(key, NO_RECORD)
         return known if at - known.at < FORGOTTEN_SECONDS else NO_RECORD
 
-    def noted(self, keys: Iterable[Key], *, worker: str, at: float) -> "DeathLedger":
+    def after(self, keys: Iterable[Key], *, worker: str, at: float) -> "DeathLedger":
         """Return the ledger after the death of a worker that held these tasks."""
         together = list(dict.fromkeys(keys))
         records = dict(self.records)
@@ -158,7 +158,7 @@ def judge_tasks(
         waiting: the number of suspected tasks of the pool that wait already.
         at: seconds since the epoch.
     """
-    after = ledger.noted((task.key for task in held), worker=worker, at=at)
+    after = ledger.after((task.key for task in held), worker=worker, at=at)
     verdicts = []
     for task in held:
         record = after.of(task.key, at=at)
@@ -245,5 +245,5 @@ def ledger_of(deaths: Iterable[Mapping[str, object]]) -> DeathLedger:
             for one in held
             if isinstance(one, dict) and isinstance(one.get("queue"), str) and isinstance(one.get("task"), str)
         ]
-        ledger = ledger.noted(keys, worker=str(death.get("worker")), at=float(at))
+        ledger = ledger.after(keys, worker=str(death.get("worker")), at=float(at))
     return ledger

@@ -10,7 +10,7 @@ from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, Ende
 from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
 
-MAX_BACKOFF_SECONDS: Final = 60.0
+MAX_BACKOFF_SECONDS: Final = 60.0  # longest wait after failed starts
 PROVEN_SECONDS: Final = 5.0
 """Age from which a started worker is no failed start, even if it never worked."""
 DRAIN_MARGIN_SECONDS: Final = 2.0
@@ -131,13 +131,8 @@ class Fleet:
     @property
     def alive(self) -> tuple[Worker, ...]:
         """Workers that count: neither leaving, solo or unresponsive, nor with a replacement under way."""
-        return tuple(
-            [
-                w
-                for w in self.workers.values()
-                if w.state not in NOT_COUNTED and (w.replaced_by is None or w.replaced_by not in self.workers)
-            ]
-        )
+        counted = [w for w in self.workers.values() if w.state not in NOT_COUNTED]
+        return tuple([w for w in counted if w.replaced_by is None or w.replaced_by not in self.workers])
 
     @property
     def unresponsive(self) -> tuple[Worker, ...]:

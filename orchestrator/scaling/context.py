@@ -35,7 +35,7 @@ class Facts:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the sample is too old to decide by."""
+        """True if the sample is too old to decide by."""
         return self.now - self.sample.at > STALE_TURNS * self.spec.turn_seconds
 
     @property
@@ -112,15 +112,7 @@ def context_of(
     if conditions.helpers:
         capacity = replace(capacity, helpers=conditions.helpers)
     idle = least_recently_used(alive)
-    facts = Facts(
-        sample,
-        fleet,
-        alive,
-        spec,
-        conditions,
-        now,
-        state,
-    )
+    facts = Facts(sample, fleet, alive, spec, conditions, now, state)
     warm = state.reserve.warm(
         erlang_workers=state.erlang.workers,
         tasks=sample.ready + sample.in_flight,

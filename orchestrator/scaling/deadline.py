@@ -11,9 +11,9 @@ from orchestrator.samples import Waiting
 from orchestrator.scaling.estimates import Estimates
 from orchestrator.values import value
 
-_PUT_OFF_TURNS: Final = 2
+_PUT_OFF_TURNS: Final = 2  # turns kept in reserve before a start is put off
 _ROUNDING: Final = 1e-9
-_START_SHARE: Final = 0.9
+_START_SHARE: Final = 0.9  # share of the slo that a start and a turn may take to be in time
 
 
 @value
@@ -142,7 +142,7 @@ class Pace:
 
     @property
     def is_start_in_time(self) -> bool:
-        """Whether a task that meets an empty pool can be leased in time by a worker spawned then.
+        """True if a task that meets an empty pool can be leased in time by a worker spawned then.
 
         If so, future arrivals need no worker now. The slack is ignored: it is small in a pool that is late for lack of
         workers, which a warm reserve would not help.

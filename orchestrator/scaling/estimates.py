@@ -14,18 +14,18 @@ from orchestrator.scaling.idle_gaps import IdleGaps
 from orchestrator.values import value
 
 _STATE_VERSION: Final = 1
-_KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)
+_KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)  # weight that older leases keep per lease: half-life 200 leases
 _PRIOR_SERVICE_SECONDS: Final = 2.0
 _MIN_SERVICE_SECONDS: Final = 0.001
-_START_MARGIN: Final = 1.25
-_MEMORY_SECONDS: Final = (20.0, 120.0)
-_KEEP_OUTCOME: Final = 0.95
-_OUTCOMES_NEEDED: Final = 10.0
-_SLACK_GAIN: Final = 0.02
+_START_MARGIN: Final = 1.25  # times the mean start: starts vary, and a late worker is a late task
+_MEMORY_SECONDS: Final = (20.0, 120.0)  # bounds of the time constant of the arrival rate
+_KEEP_OUTCOME: Final = 0.95  # weight that older outcomes keep per lease
+_OUTCOMES_NEEDED: Final = 10.0  # decayed leases before a share is reported
+_SLACK_GAIN: Final = 0.02  # change of the slack per late task too many or too few
 _MIN_SLACK: Final = 0.5
 _MAX_SLACK: Final = 0.95
-_LEAST_USABLE: Final = 0.2
-_PEAK_LEASES: Final = 1_000
+_LEAST_USABLE: Final = 0.2  # share of the slo that is left to plan with in any case
+_PEAK_LEASES: Final = 1_000  # finished leases of one sample that count for the peak
 
 
 @value
@@ -66,7 +66,7 @@ class ServiceTime:
 
 @value
 class Startup:
-    """The mean time from a spawn to the first lease call. The first one seen replaces the prior."""
+    """The mean time from a spawn to the first lease call. The first one measured replaces the prior."""
 
     count: int = 0
     mean_seconds: float = 2.0
@@ -142,7 +142,7 @@ class Estimates:
     def after(
         self,
         sample: QueueSample,
-        seen: "Activity",
+        summary: "Activity",
         *,
         startups: Sequence[float],
         needed: int,
@@ -153,13 +153,13 @@ class Estimates:
 
         Args:
             sample: the new sample.
-            seen: the summary of its leases.
+            summary: the summary of its leases.
             startups: seconds of each start that ended since the previous sample.
             needed: the fleet that the work since the previous sample needed, in workers.
             elapsed_seconds: since the previous sample, more than 0.
             spec: the pool.
         """
-        slo_seconds, begun, late, held_seconds = spec.slo, seen.begun, seen.late, seen.finished_seconds
+        slo_seconds, begun, late, held_seconds = spec.slo, summary.begun, summary.late, summary.finished_seconds
         startup = self.startup.after(startups) if startups else self.startup
         memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
         keep = math.exp(-elapsed_seconds / memory_seconds)

@@ -7,9 +7,9 @@ from orchestrator.scaling.deadline import ServingCapacity
 from orchestrator.scaling.decision import FinishBy
 from orchestrator.values import value
 
-_KEPT_BACK: Final = 0.05
+_KEPT_BACK: Final = 0.05  # share of the time left as a reserve
 _ROUNDING: Final = 1e-9
-_STEPS: Final = 40
+_STEPS: Final = 40  # of each search: doublings, then halvings
 
 
 @value

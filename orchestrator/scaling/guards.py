@@ -17,7 +17,7 @@ FAILING_SHARE: Final = 0.9
 """The share of failed first leases above which a pool stops growing: what its tasks depend on is down."""
 SOON_SECONDS: Final = 0.25
 """The shortest turn of a pool whose growth waits for starts or a measurement."""
-_LOOKS_PER_START: Final = 8
+_TURNS_PER_START: Final = 8
 """Turns per start-up time while growth waits for starts."""
 
 
@@ -76,7 +76,7 @@ def _under(ceiling: Ceiling, target: int, facts: Facts) -> tuple[int, Limit] | N
 
 
 def contention(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """With `contention: guard`, stay below the size from which more workers do no more (see `contention`)."""
+    """Stay below the size from which more workers do no more, with `contention: guard` (see `contention`)."""
     trial = facts.state.contention.trial
     if trial is None or facts.spec.contention != "guard":
         return None
@@ -105,11 +105,11 @@ def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """With the budget spent, stay at the Erlang C estimate; with an hour's debt, at the lower bound."""
+    """Stay at the Erlang C estimate when the budget is spent, and at the lower bound with an hour's debt."""
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.state.erlang.workers), "does on paper"
+    most, why = max(spec.workers.min, facts.state.erlang.workers), "is the Erlang C estimate"
     if facts.conditions.budget == "overdrawn":
         most, why = spec.workers.min, "is the min"
     if target <= most:
@@ -173,7 +173,7 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
-    """Without a sample of the last three turns, hold the size or grow to the fallback."""
+    """Hold the size, or grow to the fallback, without a sample of the last three turns."""
     if not facts.is_stale:
         return None
     fallback = facts.spec.fallback
@@ -243,4 +243,4 @@ def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: 
     is_untried = last == "host_headroom" and allocation is not None and allocation.scarce == "unknown"
     if last != "spawn_parallelism" and not is_untried:
         return spec.turn_seconds
-    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _LOOKS_PER_START))
+    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _TURNS_PER_START))

@@ -20,8 +20,8 @@ _TYPICAL_SECONDS: Final = (
     2.0 * EDGES_SECONDS[-1],
 )
 _BUCKETS: Final = len(_TYPICAL_SECONDS)
-_DECAY: Final = 0.97
-_PAUSE_IN_TURNS: Final = 1.5
+_DECAY: Final = 0.97  # weight that older gaps keep per gap
+_PAUSE_IN_TURNS: Final = 1.5  # turns without need that make a gap
 _MAX_LEVELS: Final = 10_000
 
 Histogram = tuple[float, ...]

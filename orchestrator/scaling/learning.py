@@ -89,7 +89,7 @@ class CounterfactualBacklogs:
 class PolicyState:
     """The state that the policy carries from one decision to the next; a new pool begins with `PolicyState()`.
 
-    `grown_at[n - 1]` is when a decision last asked for the n-th worker.
+    `grown_at[n - 1]` is when a decision last raised the target to n.
     """
 
     estimates: Estimates = Estimates()
@@ -136,11 +136,11 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     elapsed = turn_seconds if state.sampled_at is None else at - state.sampled_at
     if elapsed < _MIN_ELAPSED_SECONDS:
         elapsed = _MIN_ELAPSED_SECONDS
-    seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
+    summary = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
     wait = known.usable_slo_seconds(spec)
     backlogs, needed = state.backlogs.after(
-        known.service.mean_seconds(seen.running_seconds) * (sample.ready + sample.in_flight),
-        done=seen.done_seconds,
+        known.service.mean_seconds(summary.running_seconds) * (sample.ready + sample.in_flight),
+        done=summary.done_seconds,
         elapsed_seconds=elapsed,
         fleet=len(alive),
         slots_per_worker=spec.concurrency,
@@ -150,9 +150,9 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
     startups = [started.seconds for started in fleet.started] if fleet.started else ()
-    estimates = known.after(sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+    estimates = known.after(sample, summary, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
     pace = pace_of(estimates, spec)
-    capacity = capacity_of(alive, seen.running_seconds, estimates=estimates, spec=spec, now=now)
+    capacity = capacity_of(alive, summary.running_seconds, estimates=estimates, spec=spec, now=now)
     recurrence = state.recurrence
     if not pace.is_start_in_time:
         recurrence = recurrence.after(sample.arrivals, at=at, turn_seconds=turn_seconds)
@@ -161,7 +161,7 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
         state.reserve.after(
             sample.arrivals,
             at=at,
-            busy_seconds=seen.done_seconds,
+            busy_seconds=summary.done_seconds,
             elapsed_seconds=elapsed,
             capacity=capacity,
             pace=pace,

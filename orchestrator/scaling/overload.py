@@ -118,7 +118,7 @@ class Ceiling:
 
     @property
     def is_in_vain(self) -> bool:
-        """Whether nearly as many fail under it as before: then the size was not the cause."""
+        """True if nearly as many fail under it as before: then the size was not the cause."""
         return self.tried >= _JUDGED and self.failed > self.tried * (self.few_share + self.all_share) / 2
 
 

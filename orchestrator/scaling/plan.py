@@ -12,7 +12,7 @@ MAX_ACTIONS: Final = 64
 """The most actions of one plan; the rest follows in the next turn."""
 START_LIMIT_SECONDS: Final = 600.0
 """Age at which a worker without a lease call is killed: its start has failed."""
-_REPLACED_SHARE: Final = 4
+_REPLACED_SHARE: Final = 4  # one part in this many of a pool is replaced at a time
 _STAYING: Final = frozenset({"idle", "busy"})
 _FEWER_DO: Final = frozenset({"contention", "failing_work"})
 """Guards that make a pool smaller although it has work, as more workers than their bound do no good."""

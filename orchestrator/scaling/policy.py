@@ -24,7 +24,7 @@ def decide(context: DecisionContext) -> Decision:
         proposal, held = shrink(context)
     fallback = facts.spec.fallback
     if fallback != "hold" and max(current, proposal.target) < fallback and facts.is_stale:
-        proposal = Proposal(fallback, "fallback", f"no look at the queue for {facts.now - facts.sample.at:.0f} s")
+        proposal = Proposal(fallback, "fallback", f"no sample of the queue for {facts.now - facts.sample.at:.0f} s")
     target, limits = guarded(proposal.target, facts)
     return Decision(
         facts.spec.name,

@@ -11,12 +11,12 @@ from orchestrator.clock import Monotonic
 from orchestrator.samples import Waiting
 from orchestrator.values import value
 
-_KNOWN: Final = 4
-_NEEDED: Final = 3
-_EVEN_SHARE: Final = 0.1
-_EVEN_TURNS: Final = 2.0
-_LEAST_TASKS: Final = 2
-_APART_TURNS: Final = 3.0
+_KNOWN: Final = 4  # bursts that are kept
+_NEEDED: Final = 3  # bursts needed for a prediction
+_EVEN_SHARE: Final = 0.1  # of the mean interval: scatter within which intervals are even
+_EVEN_TURNS: Final = 2.0  # the same in turns; the larger applies
+_LEAST_TASKS: Final = 2  # tasks of a burst
+_APART_TURNS: Final = 3.0  # turns within which arrivals belong to one burst
 
 
 @value

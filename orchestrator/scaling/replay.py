@@ -41,8 +41,8 @@ def recorded(
     sample: QueueSample, fleet: Fleet, *, spec: PoolSpec, state: PolicyState, now: Monotonic, conditions: Conditions
 ) -> dict[str, object]:
     """Return plain values from which `replayed` makes the same decision. `state` is the one after the decision."""
-    taught = replace(state, contention=replace(state.contention, seen={}))
-    inputs = RecordedDecision(replace(sample, finished=()), fleet, taught, now, conditions)
+    without_leases = replace(state, contention=replace(state.contention, seen={}))
+    inputs = RecordedDecision(replace(sample, finished=()), fleet, without_leases, now, conditions)
     plain = {field.name: _plain(getattr(inputs, field.name)) for field in dataclasses.fields(RecordedDecision)}
     return {"spec": spec.model_dump(mode="python", by_alias=True, exclude_defaults=True), **plain} | {
         "workers": [spec.workers.min, spec.workers.max]

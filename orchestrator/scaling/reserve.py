@@ -23,10 +23,10 @@ _BURSTY: Final = 1.3
 """A burst counts if it needs this many times the Erlang C estimate."""
 _HALF_LIFE_SECONDS: Final = 600.0
 """The half-life of the worst burst."""
-_NOISE: Final = 0.2
+_NOISE: Final = 0.2  # workers by which a burst is rounded down
 _QUIET_TASKS: Final = 0.2
 """Arrivals expected within a start below which nothing is kept warm."""
-_MAX_LOOKS: Final = 256
+_MAX_TURNS: Final = 256  # turns with arrivals that are kept
 _LONG_AGO: Final = Monotonic(float("-inf"))
 
 
@@ -83,7 +83,7 @@ class Reserve:
         gain = 1.0 - math.exp(-elapsed_seconds / BUSY_SECONDS)
         busy_slots = self.busy_slots + gain * (busy_seconds / elapsed_seconds - self.busy_slots)
         reach = pace.startup_seconds + pace.turn_seconds
-        recent = (*self.recent, (at, arrivals))[-_MAX_LOOKS:] if arrivals else self.recent
+        recent = (*self.recent, (at, arrivals))[-_MAX_TURNS:] if arrivals else self.recent
         while recent and recent[0][0] <= at - reach:
             recent = recent[1:]
         if pace.is_start_in_time:

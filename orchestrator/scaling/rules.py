@@ -16,8 +16,8 @@ from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
 
 _DAY_SECONDS: Final = 86_400.0
-_COMING: Final = 0.5
-_SATURATED: Final = 0.5
+_COMING: Final = 0.5  # share of the tasks expected within the slo that count as work
+_SATURATED: Final = 0.5  # share of the largest fleet's capacity from which a pool is saturated
 
 
 def grow(context: DecisionContext) -> Proposal | None:
@@ -35,7 +35,7 @@ def grow(context: DecisionContext) -> Proposal | None:
     if context.upcoming and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
     if current == 0 and sample.ready > context.capacity.taken_elsewhere:
-        proposals.append(Proposal(1, "wake", f"{sample.ready} ready and nobody to lease them"))
+        proposals.append(Proposal(1, "wake", f"{sample.ready} ready and no worker to lease them"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
         proposals.append(Proposal(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
@@ -150,7 +150,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
             break
         needed_at = state.estimates.gaps.needed_at(level + below)
         spare_at = worker.since if needed_at is None else needed_at
-        if level <= len(state.grown_at):  # a worker that a decision has just asked for is not spare
+        if level <= len(state.grown_at):  # a worker that a decision has just added is not spare
             spare_at = max(spare_at, state.grown_at[level - 1])
         spare_seconds = now - spare_at
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
@@ -158,7 +158,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
             why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
             proposal = Proposal(level - 1 + starting, "idle", why)
         elif level - 1 + below >= max(1, state.erlang.workers) and context.pace.is_start_in_time:
-            why = f"{max(1, state.erlang.workers)} meet the slo on paper, for {restart:.0f} s now"
+            why = f"{max(1, state.erlang.workers)} meet the slo by the Erlang C estimate, for {restart:.0f} s now"
             proposal = Proposal(level - 1 + starting, "paper", why)
         else:
             break

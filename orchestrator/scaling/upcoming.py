@@ -15,7 +15,7 @@ from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.estimates import Estimates
 
 UNKNOWN_START_SECONDS: Final = 15.0
-"""The assumed start until one was seen. High, as starting too early costs idle seconds only once in a pool's life."""
+"""The assumed start until one was measured. High, as starting too early costs idle seconds only once per pool."""
 MOST_ROUNDS_SECONDS: Final = 60.0
 """The most time by which the first of many starts is moved ahead; tasks further off are known less exactly."""
 _ROUNDING: Final = 1e-9

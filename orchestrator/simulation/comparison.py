@@ -37,7 +37,7 @@ class Comparison:
 
     @property
     def is_worse(self) -> bool:
-        """Whether the pool is worse: the rule is cheaper and no later, or less late and no dearer."""
+        """True if the pool is worse: the rule is cheaper and no later, or less late and no dearer."""
         is_cheaper = self._cost < -SAME_COST
         is_no_dearer = self._cost <= SAME_COST
         return (is_cheaper and not _is_later(self.rule, self.pool)) or (

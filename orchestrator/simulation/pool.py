@@ -72,7 +72,7 @@ class SimulationEvents:
 MAX_UPCOMING: Final = 1_000
 """The most upcoming tasks of a sample, as in the queue."""
 
-_LOOKED_AHEAD: Final = 64
+_SEARCHED_AHEAD: Final = 64  # upcoming tasks that are searched for the next visible one
 _START: Final = 0
 _END: Final = 1
 _OVERDUE: Final = 2
@@ -138,7 +138,7 @@ class SimulatedPool:
         visible_at = self.next_at()
         if self._added_at is None or not ahead_seconds:
             return visible_at
-        for task in range(self._next, min(self._next + _LOOKED_AHEAD, self._tasks)):
+        for task in range(self._next, min(self._next + _SEARCHED_AHEAD, self._tasks)):
             seen_at = self._ready_at[task] - ahead_seconds
             if seen_at >= visible_at:
                 break
@@ -152,7 +152,7 @@ class SimulatedPool:
 
     @property
     def is_over(self) -> bool:
-        """Whether every task has come and gone."""
+        """True if every task has come and gone."""
         return len(self.waits) >= self._tasks
 
     def advance(self, until: float, *, wakes: bool) -> None:

@@ -50,7 +50,7 @@ class ScalingRule(Protocol):
     removal: Removal
     grace_seconds: float
 
-    def size(self, seen: RuleObservation) -> int: ...
+    def size(self, counts: RuleObservation) -> int: ...
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Fixed:
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
-    def size(self, seen: RuleObservation) -> int:  # noqa: ARG002  the size is fixed
+    def size(self, counts: RuleObservation) -> int:  # noqa: ARG002  the size is fixed
         """See `ScalingRule.size`."""
         return max(1, math.ceil(self.settings.mean_load / (0.6 * self.settings.slots)))
 
@@ -76,9 +76,9 @@ class OnePerTask:
     removal: Removal = "idle"
     grace_seconds: float = NEVER
 
-    def size(self, seen: RuleObservation) -> int:
+    def size(self, counts: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        return math.ceil((seen.ready + seen.in_flight) / self.settings.slots)
+        return math.ceil((counts.ready + counts.in_flight) / self.settings.slots)
 
 
 @dataclass(slots=True)
@@ -103,38 +103,38 @@ class HorizontalPodAutoscaler:
     polled_at: float = -NEVER
     active_at: float = NEVER
 
-    def size(self, seen: RuleObservation) -> int:
+    def size(self, counts: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        tasks = seen.ready + seen.in_flight
-        if seen.at >= self.polled_at + self.poll_seconds - _ROUNDING:
-            self.polled_at = seen.at
+        tasks = counts.ready + counts.in_flight
+        if counts.at >= self.polled_at + self.poll_seconds - _ROUNDING:
+            self.polled_at = counts.at
             if tasks:
-                self.active_at = seen.at
-                if not seen.workers:
+                self.active_at = counts.at
+                if not counts.workers:
                     self.wanted.clear()
                     self.added.clear()
                     return max(1, self.settings.least)
-            elif seen.workers and not self.settings.least and seen.at - self.active_at > self.cooldown_seconds:
+            elif counts.workers and not self.settings.least and counts.at - self.active_at > self.cooldown_seconds:
                 self.wanted.clear()
                 return 0
-        return self._between(tasks, seen) if seen.workers else 0
+        return self._between(tasks, counts) if counts.workers else 0
 
-    def _between(self, tasks: int, seen: RuleObservation) -> int:
-        wanted = seen.workers
-        if abs(tasks / (self.target * seen.workers) - 1.0) > 0.1:
+    def _between(self, tasks: int, counts: RuleObservation) -> int:
+        wanted = counts.workers
+        if abs(tasks / (self.target * counts.workers) - 1.0) > 0.1:
             wanted = math.ceil(tasks / self.target)
         wanted = min(self.settings.most, max(1, self.settings.least, wanted))
-        self.wanted.append((seen.at, wanted))
-        while self.wanted[0][0] < seen.at - self.window_seconds:
+        self.wanted.append((counts.at, wanted))
+        while self.wanted[0][0] < counts.at - self.window_seconds:
             self.wanted.popleft()
-        if wanted <= seen.workers:
-            return min(seen.workers, max(size for _, size in self.wanted))
-        while self.added and self.added[0][0] <= seen.at - 15.0:
+        if wanted <= counts.workers:
+            return min(counts.workers, max(size for _, size in self.wanted))
+        while self.added and self.added[0][0] <= counts.at - 15.0:
             self.added.popleft()
-        before = seen.workers - sum(count for _, count in self.added)
+        before = counts.workers - sum(count for _, count in self.added)
         wanted = min(wanted, max(before + 4, 2 * before))
-        if wanted > seen.workers:
-            self.added.append((seen.at, wanted - seen.workers))
+        if wanted > counts.workers:
+            self.added.append((counts.at, wanted - counts.workers))
         return wanted
 
 
@@ -169,19 +169,19 @@ class CeleryAutoscale:
     removal: Removal = "idle"
     grace_seconds: float = NEVER
     grew_at: float = NEVER
-    looks: int = 0
+    turns: int = 0
 
-    def size(self, seen: RuleObservation) -> int:
+    def size(self, counts: RuleObservation) -> int:
         """See `ScalingRule.size`."""
-        self.looks += 1
+        self.turns += 1
         least = max(1, self.settings.least)
-        reserved = min(seen.ready + seen.in_flight, 4 * self.settings.most)
+        reserved = min(counts.ready + counts.in_flight, 4 * self.settings.most)
         needed = max(least, min(self.settings.most, reserved))
-        if needed > seen.workers:
-            self.grew_at = seen.at
+        if needed > counts.workers:
+            self.grew_at = counts.at
             return needed
-        is_looking = seen.arrivals or self.looks % 30 == 0
-        return needed if is_looking and seen.at - self.grew_at > 30.0 else seen.workers
+        is_due = counts.arrivals or self.turns % 30 == 0
+        return needed if is_due and counts.at - self.grew_at > 30.0 else counts.workers
 
 
 @dataclass(slots=True)
@@ -199,23 +199,23 @@ class TargetTracking:
     above: int = 0
     below: int = 0
 
-    def size(self, seen: RuleObservation) -> int:
+    def size(self, counts: RuleObservation) -> int:
         """See `ScalingRule.size`."""
         least = max(1, self.settings.least)
-        if seen.workers < least:
+        if counts.workers < least:
             return least
         target = max(1.0, self.settings.slots * self.settings.slo_seconds / self.settings.mean_service_seconds)
-        running = max(1, seen.workers - seen.starting)
-        backlog = seen.ready / running
+        running = max(1, counts.workers - counts.starting)
+        backlog = counts.ready / running
         self.above = self.above + 1 if backlog > target else 0
         self.below = self.below + 1 if backlog < 0.9 * target else 0
         if self.above >= 3:
-            return max(seen.workers, math.ceil(running * backlog / target))
+            return max(counts.workers, math.ceil(running * backlog / target))
         if self.below < 15:
-            return seen.workers
+            return counts.workers
         self.below = 0
-        wanted = math.ceil(seen.workers * max(backlog, 0.01) / target)
-        return max(least, min(seen.workers - 1, wanted), seen.workers // 2)
+        wanted = math.ceil(counts.workers * max(backlog, 0.01) / target)
+        return max(least, min(counts.workers - 1, wanted), counts.workers // 2)
 
 
 RULES: Final[Mapping[str, Callable[[RuleSettings], ScalingRule]]] = {
@@ -259,12 +259,12 @@ class RuleScaler:
     def turn(self, pool: SimulatedPool) -> int:
         """See `Scaler.turn`."""
         arrivals = pool.take_events().arrivals
-        seen = RuleObservation(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
-        size = max(self._settings.least, min(self._settings.most, self._rule.size(seen)))
-        if size > seen.workers:
-            pool.spawn(size - seen.workers)
+        counts = RuleObservation(pool.now, len(pool.ready), len(pool.leases), pool.staying, pool.starting, arrivals)
+        size = max(self._settings.least, min(self._settings.most, self._rule.size(counts)))
+        if size > counts.workers:
+            pool.spawn(size - counts.workers)
             return 1
-        leaving = self._leaving(pool, seen.workers - size)
+        leaving = self._leaving(pool, counts.workers - size)
         for name in leaving:
             pool.leave(name, grace_seconds=self._rule.grace_seconds)
         return -1 if leaving else 0

@@ -54,7 +54,7 @@ class SimulatedConditions:
 
     @property
     def are_plain(self) -> bool:
-        """Whether the conditions never change."""
+        """True if the conditions never change."""
         return not self._spec.schedule and self._spec.finish_by is None
 
     def at(self, now: float, *, workers: int) -> tuple[PoolSpec, Conditions]:

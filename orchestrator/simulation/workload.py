@@ -12,7 +12,7 @@ SHORTEST_SERVICE_SECONDS: Final = 0.001
 NEVER_SUCCEEDS: Final = -1
 MONDAY: Final = 4 * 86_400.0
 """A Monday's midnight, UTC, in seconds since the epoch."""
-_QUICKEST_START: Final = 0.7
+_QUICKEST_START: Final = 0.7  # share of the mean that every start takes
 
 
 @dataclass(frozen=True, slots=True)

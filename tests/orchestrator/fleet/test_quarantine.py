@@ -125,7 +125,7 @@ def test_a_task_held_twice_by_a_worker_was_there_once() -> None:
 
 def test_the_ledger_keeps_the_newest_of_very_many() -> None:
     ledger = DeathLedger({("q", str(number)): DeathRecord(1, 1, AT) for number in range(MAX_KNOWN)})
-    after = ledger.noted([("q", "new"), ("q", "0")], worker="w1", at=AT)
+    after = ledger.after([("q", "new"), ("q", "0")], worker="w1", at=AT)
     assert len(after.records) == MAX_KNOWN
     assert list(after.records)[-2:] == [("q", "new"), ("q", "0")]
     assert after.records["q", "0"].deaths == 2

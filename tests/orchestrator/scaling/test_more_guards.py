@@ -81,7 +81,7 @@ BUDGET = a_pool(least=1, most=50, budget="24h/day")
             id="pressed-but-all-are-busy",
         ),
         pytest.param(budget, 9, facts(spec=BUDGET), None, id="something-is-left"),
-        pytest.param(budget, 9, facts(spec=BUDGET, left="spent", paper=6), 6, id="spent-what-does-on-paper"),
+        pytest.param(budget, 9, facts(spec=BUDGET, left="spent", paper=6), 6, id="spent-the-erlang-estimate"),
         pytest.param(budget, 6, facts(spec=BUDGET, left="spent", paper=6), None, id="spent-and-content"),
         pytest.param(budget, 4, facts(spec=BUDGET, left="spent", paper=2), 2, id="spent-shrinks-to-it"),
         pytest.param(budget, 9, facts(spec=BUDGET, left="spent"), 1, id="spent-never-below-min"),
@@ -116,7 +116,10 @@ def test_a_guard_allows_so_many(guard: Guard, target: int, seen: Facts, allowed:
     [
         pytest.param(9, facts(room=Allocation(2, "memory", SMALL)), f"room for 2 more: {SMALL}", id="room"),
         pytest.param(
-            9, facts(spec=BUDGET, left="spent", paper=5), "the budget of 24h/day is spent: 5 does on paper", id="budget"
+            9,
+            facts(spec=BUDGET, left="spent", paper=5),
+            "the budget of 24h/day is spent: 5 is the Erlang C estimate",
+            id="budget",
         ),
         pytest.param(
             0,

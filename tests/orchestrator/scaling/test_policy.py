@@ -176,7 +176,7 @@ class TestShrinking:
         assert (gone.target, gone.rule) == (0, "idle")
         assert gone.held == {1: pytest.approx(20.8)}
 
-    def test_a_smaller_fleet_that_does_on_paper_is_enough_before_that(self) -> None:
+    def test_a_smaller_fleet_by_the_erlang_estimate_is_enough_before_that(self) -> None:
         known = what_is_known()
         assert decided(fleet=a_fleet_of(idle=9), state=known).target == 1
         peak = PolicyState(known.estimates, erlang=ErlangNeed(((Monotonic(NOW - 5), 6),)), sampled_at=known.sampled_at)

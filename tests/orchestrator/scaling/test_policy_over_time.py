@@ -111,7 +111,7 @@ def test_nobody_is_let_go_within_the_hold_after_growing(
         if decision.target > decision.current:
             wanted_at.update(dict.fromkeys(range(decision.current + 1, decision.target + 1), world.now))
         elif decision.rule == "idle":
-            # Those above it may have gone because fewer meet the slo on paper; levels count those that are up.
+            # Those above it may have gone by the Erlang C estimate; levels count those that are up.
             level = decision.target + 1 - decision.inputs.starting
             assert world.now - wanted_at.get(level, 0.0) >= min(decision.held[level], 1e9) - 1e-6
 

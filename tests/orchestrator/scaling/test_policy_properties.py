@@ -214,7 +214,7 @@ def _idle(moment: StoryDecision) -> None:
 
 def _paper(moment: StoryDecision) -> None:
     decision = moment.decision
-    told = _numbers(moment, r"<paper> meet the slo on paper, for <restart> s now")
+    told = _numbers(moment, r"<paper> meet the slo by the Erlang C estimate, for <restart> s now")
     assert told["paper"] <= decision.unguarded + moment.elsewhere < decision.current + moment.elsewhere
     restart = moment.after.estimates.restart_seconds(moment.spec)
     assert told["restart"] == pytest.approx(restart, abs=0.51)

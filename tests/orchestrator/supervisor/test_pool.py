@@ -96,7 +96,7 @@ def test_a_round_of_turns_falls_into_the_bucket_that_ends_at_or_after_it() -> No
 
 
 MAX_8 = Limit("max", "max 8")
-HELD = Limit("budget", "the budget of 2h/day is spent: 1 does on paper")
+HELD = Limit("budget", "the budget of 2h/day is spent: 1 is the Erlang C estimate")
 
 
 def a_troubled_pool(
@@ -147,8 +147,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             a_troubled_pool(oldest=95.0, limits=(HELD,), wanted=4),
             Concern(
                 ("late",),
-                "a task has waited for 95 s, the slo is 30 s; "
-                "held back by budget: the budget of 2h/day is spent: 1 does on paper; workers: 1 of 4 wanted",
+                f"a task has waited for 95 s, the slo is 30 s; held back by budget: {HELD.why}; workers: 1 of 4 wanted",
             ),
             id="late, and a guard holds it",
         ),
