@@ -26,10 +26,11 @@ from typing import Final
 
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
-from orchestrator.cli.project_file import load_project, state_of
+from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
 from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
 from orchestrator.demo.script import due_seconds, recorded_shape
+from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import RunResult, quantile
 from orchestrator.simulation.scaler import PolicyScaler
@@ -106,7 +107,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
     """Feed a real fleet, and watch it until it has been idle for a while; return that time in epoch seconds."""
     due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
     sleeps = ServiceTimes(service).drawn(len(due), rng)
-    fleet = FleetProcess(folder, crew=ProcessWorkers())
+    fleet = FleetProcess(folder, workers=ProcessWorkers())
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)

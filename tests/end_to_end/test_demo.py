@@ -209,7 +209,7 @@ def test_it_waits_for_the_last_worker_though_none_was_there_when_it_last_looked(
     script = Script(1.0, (("json", Path(json.__file__)),), (0.0,), rest_seconds=0.01, kill_at_seconds=3600.0)
     with tempfile.TemporaryDirectory() as folder:  # a socket's path must be short
         listen = f"unix:{folder}/queue.sock"
-        outcome = Demo(script, tmp_path, listen=listen, clock=SystemMonotonicClock(), view=eyes, crew=eyes).run()
+        outcome = Demo(script, tmp_path, listen=listen, clock=SystemMonotonicClock(), view=eyes, workers=eyes).run()
     assert outcome.is_good
     assert (outcome.done, outcome.final_workers) == (script.tasks, 0)
     assert outcome.peak_workers >= 1
