@@ -50,7 +50,7 @@ ON_HOSTS: dict[str, tuple[str, Scenario]] = {
 OVER_HTTP: dict[str, tuple[str, Scenario]] = {
     f"http-{store}": (
         f"clients over HTTP through proxies that reset, stall and swallow, servers over {store}, all of it killed",
-        partial(over_http, store, tell=progress),
+        partial(over_http, store, report=progress),
     )
     for store in STORES
 }
@@ -120,7 +120,7 @@ def _with_servers(name: str, servers: int) -> Scenario:
     """Return an HTTP run with that many servers on one store; SQLite allows one."""
     store = next(store for store in STORES if name == f"http-{store}")
     conditions = FaultConditions(1 if store == "sqlite" else servers)
-    return partial(over_http, store, conditions=conditions, tell=progress)
+    return partial(over_http, store, conditions=conditions, report=progress)
 
 
 def _budget(options: argparse.Namespace, scenarios: int) -> FaultBudget:

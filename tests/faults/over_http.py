@@ -118,7 +118,7 @@ def over_http(
     folder: Path,
     *,
     conditions: FaultConditions | None = None,
-    tell: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
 ) -> FaultTally:
     """Run rounds on a new store each; the first with a violation is the last, and keeps its histories."""
     how = conditions or FaultConditions(usual_servers(store))
@@ -132,7 +132,7 @@ def over_http(
                 home = folder / f"round-{number}"
                 home.mkdir()
                 seeded = Random(f"{budget.seed}/http/{store}/{how.servers}/{number}")
-                a_round = _Round(site, home, nursery, seeded, tally, counts, how, number, budget.operations, tell)
+                a_round = _Round(site, home, nursery, seeded, tally, counts, how, number, budget.operations, report)
                 a_round.run(deadline)
                 if not tally.violations:
                     shutil.rmtree(home)
@@ -171,7 +171,7 @@ class _Round:
     how: FaultConditions
     number: int
     operations: int | None
-    tell: Callable[[str], None]
+    report: Callable[[str], None]
     ports: list[int] = field(default_factory=list)
     proxies: list[FaultyProxy] = field(default_factory=list)
     servers: list[_Process] = field(default_factory=list)
@@ -224,9 +224,9 @@ class _Round:
         self.tally.found(found, f"round {self.number}")
         if found:
             (self.home / PROOF).write_text("\n".join(excerpts(calls, found)) + "\n")
-            self.tell(f"round {self.number}: the calls that prove its violations are in {self.home / PROOF}")
+            self.report(f"round {self.number}: the calls that prove its violations are in {self.home / PROOF}")
         self.tally.reopenings += 1
-        self.tell(f"round {self.number}: {self.tally.operations} operations, {len(self.tally.violations)} violations")
+        self.report(f"round {self.number}: {self.tally.operations} operations, {len(self.tally.violations)} violations")
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ class _Round:
             now = time.monotonic()
             if now >= next_progress:
                 next_progress += PROGRESS_SECONDS
-                self.tell(f"round {self.number}: about {self.tally.operations + self._count_lines()} operations")
+                self.report(f"round {self.number}: about {self.tally.operations + self._count_lines()} operations")
             if self.events and self.events[0][0] <= now:
                 heapq.heappop(self.events)[2]()
             else:
