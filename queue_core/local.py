@@ -245,7 +245,7 @@ class LocalQueue:
 
     @property
     def _is_cancelled(self) -> bool:
-        """Whether to end a wait as if its time were up."""
+        """Return whether to end a wait as if its time were up."""
         return False
 
     def _waiting_with(self, subscription: Subscription) -> None:

@@ -508,7 +508,7 @@ class Store(Protocol):
 
     @property
     def is_remote(self) -> bool:
-        """Whether a call crosses a network.
+        """Return whether a call crosses a network.
 
         A server then never calls it in its event loop, runs several calls at a time, and retries a call that failed
         before it took effect.

@@ -172,7 +172,7 @@ class QueueSpec:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the queue grants no lease, as it is paused or was moved."""
+        """Return whether the queue grants no lease, as it is paused or was moved."""
         return self.paused or bool(self.moved_to)
 
 

@@ -98,7 +98,7 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing was lost and no task or worker is left."""
+        """Return whether nothing was lost and no task or worker is left."""
         return self.lost == 0 and self.dead == 0 and self.final_workers == 0 and self.done == self.added
 
     def to_json(self) -> str:

@@ -66,7 +66,7 @@ class DemoRun:
 
     @property
     def is_done(self) -> bool:
-        """Whether every task is finished or dead."""
+        """Return whether every task is finished or dead."""
         return self.is_indexed and len(self.record.deleted | self.record.died) >= self.script.tasks
 
     @property

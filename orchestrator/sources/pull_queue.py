@@ -387,7 +387,7 @@ class ServersPresence:
 
     @property
     def several(self) -> bool:
-        """Whether there is more than one server."""
+        """Return whether there is more than one server."""
         return len(self._servers) > 1
 
     def _query_servers(self, queue: str, prefix: str) -> tuple[list[PresentWorker], QueueError | None, int]:

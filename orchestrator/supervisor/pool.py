@@ -132,7 +132,7 @@ class Pool:
 
     @property
     def is_asleep(self) -> bool:
-        """Whether it has and wants no worker, so that only an arrival can change that (see `ArrivalWatch`)."""
+        """Return whether it has and wants no worker, so that only an arrival can change that (see `ArrivalWatch`)."""
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False

@@ -49,7 +49,7 @@ class WorkerEnd:
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
-        """Whether the pool can start a solo worker for one task: only where we choose the worker's name."""
+        """Return whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
         return "yes" if kind in {"process", "docker"} else "no"
 

@@ -136,7 +136,7 @@ class _RepeatingOutput(_GuardedOutput):
 
 
 def _is_left_unread(stream: TextIO) -> bool:
-    """Whether the reader of a pipe is gone and left some of it unread. Waits for a slow one, a second at most."""
+    """Return whether a pipe's reader is gone and left some of it unread. Wait for a slow one, a second at most."""
     try:
         descriptor = stream.fileno()
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
@@ -192,7 +192,7 @@ def guarded_output(when_cut: WhenCut) -> Iterator[None]:
 
 
 def was_cut() -> bool:
-    """Whether stdout was cut, so that its reader does not know what was done."""
+    """Return whether stdout was cut, so that its reader does not know what was done."""
     return isinstance(sys.stdout, _GuardedOutput) and sys.stdout.failed is not None
 
 

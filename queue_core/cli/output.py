@@ -59,7 +59,7 @@ def print_info(text: str) -> None:
 
 
 def wants_colour() -> bool:
-    """Whether stdout is a terminal and the user has not switched colours off."""
+    """Return whether stdout is a terminal and the user has not switched colours off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 

@@ -44,7 +44,7 @@ class Target:
 
     @property
     def is_server(self) -> bool:
-        """Whether the command calls a server; otherwise this process opens the store."""
+        """Return whether the command calls a server; otherwise this process opens the store."""
         return self.url.startswith(("http://", "https://", "unix:"))
 
 
@@ -113,7 +113,7 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
 
 
 def is_listening(url: str) -> bool:
-    """Whether a program listens at a server's URL, or at one of several joined by commas."""
+    """Return whether a program listens at a server's URL, or at one of several joined by commas."""
     return any(_is_listening(one.strip()) for one in url.split(","))
 
 

@@ -169,7 +169,7 @@ class ServerSettings(SettingsModel):
 
     @property
     def is_private(self) -> bool:
-        """Whether only this host can reach the server."""
+        """Return whether only this host can reach the server."""
         return is_private(self.listen)
 
     def url(self, directory: Path) -> str:

@@ -19,7 +19,7 @@ class ServiceManager:
 
     @property
     def listens(self) -> bool:
-        """Whether there is a service manager."""
+        """Return whether there is a service manager."""
         return self._address.startswith(("/", "@"))
 
     def notify(self, *states: str) -> None:

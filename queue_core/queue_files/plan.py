@@ -58,7 +58,7 @@ class QueueFilePlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no change."""
+        """Return whether there is no change."""
         return not self.changes and self.storage is None
 
 

@@ -37,7 +37,7 @@ class QueueErasures:
 
     @property
     def is_possible(self) -> bool:
-        """Whether the store can be emptied, so that `check` may call it."""
+        """Return whether the store can be emptied, so that `check` may call it."""
         return self._store is not None
 
     def start(self) -> None:

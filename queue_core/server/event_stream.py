@@ -39,7 +39,7 @@ class EventRing:
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit on followers is reached."""
+        """Return whether the limit on followers is reached."""
         return len(self._followers) >= MAX_FOLLOWERS
 
     @property

@@ -92,7 +92,7 @@ class ServeOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.socket_path is not None or is_loopback(self.host)
 
 

@@ -469,7 +469,7 @@ class QueueListReply(TypedDict):
 
 
 class Created(TypedDict):
-    """Whether the queue is new."""
+    """Return whether the queue is new."""
 
     created: bool
 
@@ -499,7 +499,7 @@ class Retired(TypedDict):
 
 
 class Held(TypedDict):
-    """Whether the holder has the lead."""
+    """Return whether the holder has the lead."""
 
     held: bool
 

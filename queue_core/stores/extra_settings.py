@@ -7,7 +7,7 @@ from queue_core.task import QueueSpec
 
 
 class ExtraSettings(TypedDict, total=False):
-    """Those arguments of a `QueueSpec`."""
+    """The arguments of a `QueueSpec` that are stored as text."""
 
     lease_calls_per_second: int | None
     user_emails: tuple[str, ...]

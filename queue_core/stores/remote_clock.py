@@ -92,7 +92,7 @@ class RemoteClock:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the next call should read the store's time; true before the first `observe`."""
+        """Return whether the next call should read the store's time; true before the first `observe`."""
         bounds = self._bounds
         if bounds is None:
             return True
@@ -101,7 +101,7 @@ class RemoteClock:
 
     @property
     def is_vague(self) -> bool:
-        """Whether `now` may be off by more than `VAGUE_SECONDS`, apart from drift; true before the first `observe`."""
+        """Return whether `now` may be off by more than `VAGUE_SECONDS`, apart from drift; true before `observe`."""
         bounds = self._bounds
         return bounds is None or bounds.high - bounds.low > 2 * VAGUE_SECONDS * MICROSECONDS
 

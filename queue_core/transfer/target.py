@@ -75,7 +75,7 @@ class TransferTarget:
 
     @property
     def knows_last_chunk(self) -> bool:
-        """Whether progress is saved atomically with its chunk."""
+        """Return whether progress is saved atomically with its chunk."""
         return self._service.store.unit == "transaction"
 
     def spec(self) -> QueueSpec | None:

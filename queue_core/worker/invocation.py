@@ -73,7 +73,7 @@ class Invocation:
         self.cancel: Callable[[], None] = _nothing
         """Cancels the handler once all its tasks are lost; works for async handlers only."""
         self.is_alive: Callable[[], bool] = _always
-        """Whether the handler can still run; its leases are renewed only then."""
+        """Return whether the handler can still run; its leases are renewed only then."""
         self.location: Callable[[], str] = _nowhere
         """The lines of code the handler is at, innermost first, to log for a handler that does not return."""
 

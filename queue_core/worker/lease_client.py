@@ -59,7 +59,7 @@ class LeaseClient:
         self._jitter = jitter
         self._finished: list[InvocationDone] = []
         self._is_uncertain = False
-        """Whether `_finished` was sent once without a reply: it may have taken effect."""
+        """Return whether `_finished` was sent once without a reply: it may have taken effect."""
         self._owns_waiting = clients.waiting is not None
         self._waiting = clients.shared if clients.waiting is None else clients.waiting()
         wait_seconds = lifecycle.settings.wait_seconds

@@ -130,7 +130,7 @@ class Runner:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether handlers still run although the drain is over: the process must end without them."""
+        """Return whether handlers still run although the drain is over: the process must end without them."""
         return self._is_abandoned
 
     def grace_left_seconds(self) -> float:

@@ -35,7 +35,7 @@ Supervision = Literal["alive", "away", "gone", "unknown"]
 
 @value
 class OrphanVerdict:
-    """What to do with a container, and why."""
+    """A decision about one container, and its reason."""
 
     container: KnownContainer
     action: OrphanAction

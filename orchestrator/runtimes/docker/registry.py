@@ -126,7 +126,7 @@ class ContainerRegistry:
 
     @property
     def has_exits(self) -> bool:
-        """Whether there are exits to collect."""
+        """Return whether there are exits to collect."""
         return bool(self._exits)
 
     # -- calls, each made by another thread -----------------------------------------------------------------------

@@ -43,22 +43,22 @@ class SwarmTask:
 
     @property
     def is_ended(self) -> bool:
-        """Whether its container has ended, or will never exist."""
+        """Return whether its container has ended, or will never exist."""
         return self.state in _ENDED or (self.is_unwanted and self.state in _UNPLACED)
 
     @property
     def is_running(self) -> bool:
-        """Whether Swarm counts it as running when it chooses slots to remove."""
+        """Return whether Swarm counts it as running when it chooses slots to remove."""
         return self.state == "running"
 
     @property
     def is_unwanted(self) -> bool:
-        """Whether Swarm has asked it to end, or knows that it has."""
+        """Return whether Swarm has asked it to end, or knows that it has."""
         return self.desired in _UNWANTED
 
     @property
     def is_being_removed(self) -> bool:
-        """Whether its slot was removed from the service; it counts as one until it is gone."""
+        """Return whether its slot was removed from the service; it counts as one until it is gone."""
         return self.desired == "remove"
 
 

@@ -35,7 +35,7 @@ def load_queue_file_entries(path: Path) -> QueueFileEntries:
 
 
 def is_xml(path: Path, data: bytes) -> bool:
-    """Whether a queue file is XML: by its name, or else by its first character."""
+    """Return whether a queue file is XML: by its name, or else by its first character."""
     if path.suffix.lower() in {".xml", ".yaml", ".yml"}:
         return path.suffix.lower() == ".xml"
     return data.lstrip(b"\xef\xbb\xbf\xfe\xff\x00 \t\r\n").startswith(b"<")

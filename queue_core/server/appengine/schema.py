@@ -80,7 +80,7 @@ class ProtoField:
 
     @property
     def is_packable(self) -> bool:
-        """Whether its values may be packed."""
+        """Return whether its values may be packed."""
         return self.is_repeated and self.wire == VARINT
 
 

@@ -64,11 +64,11 @@ class Committer(Protocol):
 
     @property
     def is_threaded(self) -> bool:
-        """Whether commits run in threads: then the loop goes on meanwhile, and several may be under way."""
+        """Return whether commits run in threads: then the loop goes on meanwhile, and several may be under way."""
 
     @property
     def is_syncing(self) -> bool:
-        """Whether a change is on its way to the disk: visible to readers, but not durable yet."""
+        """Return whether a change is on its way to the disk: visible to readers, but not durable yet."""
 
     def submit(
         self,
@@ -168,7 +168,7 @@ class SyncThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a batch has not been answered yet: a later one must not overtake it."""
+        """Return whether a batch has not been answered yet: a later one must not overtake it."""
         return self._under_way > 0
 
     def submit(self, committed: Sequence[Committed]) -> None:

@@ -31,20 +31,20 @@ class HttpConnection(HttpToolsProtocol):
     shared: Connections
 
     is_between = True
-    """Whether the parser is between two requests, so that the next bytes start one."""
+    """Return whether the parser is between two requests, so that the next bytes start one."""
     is_in_head = False
     is_ending = False
-    """Whether the last answer was written: what arrives is dropped until the client closes."""
+    """Return whether the last answer was written: what arrives is dropped until the client closes."""
     asks_upgrade = False
     is_begun = False
-    """Whether the arriving request was begun: then `cycle` is its own, not that of the request before."""
+    """Return whether the arriving request was begun: then `cycle` is its own, not that of the request before."""
     body_length: int | None = 0
     """The length of the body as the head declares it; None in chunks."""
     ticks = 0
     """Seconds since the connection, its request or its silence began."""
     host_count = 0
     is_understood = False
-    """Whether the last bytes had the end of a head or a part of a body in them."""
+    """Return whether the last bytes had the end of a head or a part of a body in them."""
     window_bytes = 0
     """Bytes of a body in the present window."""
     loose_bytes = 0

@@ -42,11 +42,11 @@ WAITED_SUFFIX = ".w"
 
 
 class WaitingRoom(Protocol):
-    """Where calls wait until there may be a task for them."""
+    """The place in which calls wait until there may be a task for them."""
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no caller may wait any more."""
+        """Return whether no caller may wait any more."""
 
     def changes(self, queue: str) -> int:
         """Return the number of changes of a queue that this server knows of. Any thread may call this."""
@@ -141,7 +141,7 @@ class LeaseCall:
     changes_seen: int = field(default=0, init=False)
     """`WaitingRoom.changes` before it last leased."""
     _has_deleted: bool = field(default=False, init=False)
-    """Whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
+    """Return whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
     _is_over: bool = field(default=False, init=False)
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)

@@ -125,7 +125,7 @@ class LeaseCountRecorder:
         self._threads = threads
         self._timer: asyncio.TimerHandle | None = None
         self.is_scheduled = False
-        """Whether a reading is due or under way, or the recorder has stopped: `schedule` is not to be called."""
+        """Return whether a reading is due or under way, or the recorder has stopped: `schedule` is not to be called."""
 
     def start(self) -> None:
         """Record the totals before the first call."""

@@ -53,12 +53,12 @@ class WaitingLeases:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether no caller may wait any more."""
+        """Return whether no caller may wait any more."""
         return self._is_stopping
 
     @property
     def is_full(self) -> bool:
-        """Whether the limit on waiting calls is reached."""
+        """Return whether the limit on waiting calls is reached."""
         return len(self._waiters) >= self._max_waiting
 
     def start(self, call: LeaseCall) -> None:

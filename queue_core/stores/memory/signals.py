@@ -82,7 +82,7 @@ class LocalSubscription:
         self._forget = forget
 
     def fits(self, queue: str, tag: str | None) -> bool:
-        """Whether a task of this tag could be leased by the waiter."""
+        """Return whether a task of this tag could be leased by the waiter."""
         return queue == self.queue and self._tags.accepts(tag)
 
     def wait(self, *, timeout_seconds: float) -> bool:

@@ -62,7 +62,7 @@ class PostgresSession:
         self.call: ClientCall | None = None
         """The client's call in progress."""
         self.defers_marker = False
-        """Whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
+        """Return whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
         self.has_marker = False
         self._runner = runner
         self._autocommit = autocommit
@@ -73,17 +73,17 @@ class PostgresSession:
         self.tagged: dict[str, int] = {}
         self.now = NEVER
         self.needs_vacuum = False
-        """Whether a check found enough dead rows for a vacuum."""
+        """Return whether a check found enough dead rows for a vacuum."""
         self.ready: dict[tuple[str, str | None], int] = {}
 
     @property
     def is_open(self) -> bool:
-        """Whether a transaction was begun and must be ended."""
+        """Return whether a transaction was begun and must be ended."""
         return self._begin is None
 
     @property
     def is_committed(self) -> bool:
-        """Whether a verb changed something and committed by itself."""
+        """Return whether a verb changed something and committed by itself."""
         return self.xid is not None and not self.is_open
 
     def verb(self, statement: Statement, *values: object) -> list[Row]:

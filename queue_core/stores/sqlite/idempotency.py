@@ -91,7 +91,7 @@ def _line_of(client: str, number: int, answer: str) -> str:
 
 
 def _is_forgotten(connection: SqliteConnection, *, since: Instant) -> bool:
-    """Whether an answer that was stored at `since` or later may have been deleted."""
+    """Return whether an answer that was stored at `since` or later may have been deleted."""
     row = connection.execute(_OLDEST).fetchone()
     return row is not None and row[0] > 1 and row[1] > since
 

@@ -249,7 +249,7 @@ NOTHING_DUE = Expiry()
 
 
 def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
-    """Whether a lease of the queue has ended, or a delay is over."""
+    """Return whether a lease of the queue has ended, or a delay is over."""
     ends: Instant | None
     begins: Instant | None
     ((ends, begins),) = session.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()

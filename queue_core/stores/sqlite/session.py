@@ -149,7 +149,7 @@ class SqliteSession:
 
     @property
     def has_staged(self) -> bool:
-        """Whether there are staged adds, which no index and no counter shows yet."""
+        """Return whether there are staged adds, which no index and no counter shows yet."""
         return bool(self.staged_rows or self.staged)
 
     # -- queues ---------------------------------------------------------------------------------------------------

@@ -411,7 +411,7 @@ class SqliteStore:
         self._open()
 
     def _is_misplaced(self) -> bool:
-        """Whether the open files are no longer those at the store's path."""
+        """Return whether the open files are no longer those at the store's path."""
         try:
             self._identity.check()
         except StoreUnavailableError:

@@ -282,7 +282,7 @@ class DiskReserve:
         self._lock = Lock()
         self._tried_at = 0.0
         self.is_spent = False
-        """Whether the disk was full and the reserve has not been refilled since."""
+        """Return whether the disk was full and the reserve has not been refilled since."""
 
     def take(self) -> None:
         """Reserve the space unless that was done before. A shorter file has been spent, maybe by another process."""

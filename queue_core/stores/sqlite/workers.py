@@ -21,7 +21,7 @@ _LIVE_LEASES = (
 
 
 def has_leased_before(session: SqliteSession, worker: str) -> bool:
-    """Whether a worker has called `lease` before; true for "", which is no worker. Raises `WorkerRetiredError`."""
+    """Return whether a worker has leased before; true for "", which is no worker. Raises `WorkerRetiredError`."""
     cached = session.catalog.workers
     if not worker or worker in cached:
         return True

@@ -36,7 +36,7 @@ class RedisServerInfo:
 
     @property
     def is_replica(self) -> bool:
-        """Whether the server is a replica, which can't be written to."""
+        """Return whether the server is a replica, which can't be written to."""
         return self.info.get("role") == "slave"
 
 

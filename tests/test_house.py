@@ -1,0 +1,196 @@
+"""The house is kept: unique names of the field, small folders, plain docstrings, cited decisions, linked pages.
+
+See CONTRIBUTING.md. A test that fails here says which name, file or page it is.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("queue_core", "orchestrator")
+MAX_MODULES = 20
+MAX_LINES = 600
+"""Of a module; 500 is a smell that the reader is asked about, not the test."""
+
+FOREIGN_WORDS = frozenset(
+    [
+        "told",
+        "tell",
+        "tells",
+        "telling",
+        "asked",
+        "ask",
+        "hands",
+        "also",
+        "ears",
+        "ear",
+        "hearing",
+        "errand",
+        "errands",
+        "suspects",
+        "shift",
+        "paper",
+        "knee",
+        "circumstances",
+        "appetite",
+        "appetites",
+        "rollcall",
+        "acts",
+        "morgue",
+        "bury",
+        "obituary",
+        "showcase",
+        "pulse",
+        "ward",
+        "guardians",
+        "warden",
+        "mistakes",
+        "mistake",
+        "building",
+        "builder",
+        "unheard",
+        "returning",
+        "arriving",
+        "peeking",
+        "looking",
+        "adding",
+        "administering",
+        "supervision",
+        "swapping",
+        "marking",
+        "tidying",
+        "upkeep",
+        "greeting",
+        "safety",
+        "kept_adds",
+        "custody",
+        "heard",
+        "seeing",
+        "crew",
+        "gate",
+    ]
+)
+"""Words that the glossary has another one for, by which no module, class, function or parameter is named."""
+
+HEADLESS = re.compile(
+    r"(?:What|Who|Whom|Whose|Whoever|Whatever|Which|Whichever|Whether|Where|Wherever|That|Those|It|They|So many|As many)\b"
+)
+"""Beginnings of a docstring whose sentence has no thing as its subject, and no verb that says what is done."""
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """Every module of the product, by its path within the repository."""
+    paths = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {path.relative_to(ROOT): ast.parse(path.read_text()) for path in paths}
+
+
+def definitions() -> Iterator[tuple[Path, Definition]]:
+    """Every class and function."""
+    for path, tree in modules().items():
+        for node in ast.walk(tree):
+            if isinstance(node, Definition):
+                yield path, node
+
+
+def pages() -> list[Path]:
+    """Every page of documentation."""
+    folders = ("docs", "examples", "queue_core/doc", "orchestrator/doc")
+    return sorted(page for folder in folders for page in (ROOT / folder).rglob("*.md"))
+
+
+def words(name: str) -> set[str]:
+    """The words of an identifier, in lower case."""
+    return set(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_"))
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    homes = defaultdict(list)
+    for path, tree in modules().items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes[node.name].append(str(path))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_a_folder_has_at_most_twenty_modules() -> None:
+    counts = defaultdict(int)
+    for path in modules():
+        counts[str(path.parent)] += path.name != "__init__.py"
+    assert {folder: count for folder, count in counts.items() if count > MAX_MODULES} == {}
+
+
+def test_a_module_is_not_longer_than_its_concept() -> None:
+    lengths = {str(path): len((ROOT / path).read_text().splitlines()) for path in modules()}
+    assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_names_are_words_of_the_field() -> None:
+    found = {f"{path}: the module" for path in modules() if words(path.stem) & FOREIGN_WORDS}
+    for path, node in definitions():
+        names = [node.name]
+        if not isinstance(node, ast.ClassDef):
+            every = node.args
+            names += [argument.arg for argument in (*every.posonlyargs, *every.args, *every.kwonlyargs)]
+        found |= {f"{path}:{node.lineno}: {name}" for name in names if words(name) & FOREIGN_WORDS}
+    assert sorted(found) == []
+
+
+def test_a_docstring_begins_with_a_thing_or_a_verb() -> None:
+    found = []
+    for path, tree in modules().items():
+        for node in [tree, *(node for node in ast.walk(tree) if isinstance(node, Definition))]:
+            text = ast.get_docstring(node) or ""
+            if HEADLESS.match(text):
+                found.append(f"{path}:{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}")
+    assert found == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_decision_is_named_in_the_code_it_explains(package: str) -> None:
+    texts = [path.read_text() for kind in ("py", "sql", "lua") for path in (ROOT / package).rglob(f"*.{kind}")]
+    cited = {
+        int(number)
+        for text in texts
+        for run in re.findall(r"\bADRs? ([0-9][0-9, and to]*)", text)
+        for number in numbers_of(run)
+    }
+    decisions = {int(page.name[:4]): page.name for page in (ROOT / package / "doc/adr").glob("*.md")}
+    assert {name for number, name in decisions.items() if number not in cited} == set()
+
+
+def numbers_of(run: str) -> set[str]:
+    """The numbers in `3`, `3 and 4`, `3, 4` or `3 to 5`."""
+    numbers = set(re.findall(r"[0-9]+", run))
+    for first, last in re.findall(r"([0-9]+) to ([0-9]+)", run):
+        numbers |= {str(number) for number in range(int(first), int(last))}
+    return numbers
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached, todo = set(), [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in reached or page.suffix != ".md":
+            continue
+        reached.add(page)
+        links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+        todo += [page.parent.joinpath(link).resolve() for link in links if "://" not in link]
+    assert [str(page.relative_to(ROOT)) for page in pages() if page not in reached] == []
+
+
+def test_every_link_leads_to_a_file() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *pages()]:
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in link and not page.parent.joinpath(link).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {link}")
+    assert broken == []
