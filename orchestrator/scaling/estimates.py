@@ -142,7 +142,7 @@ class Estimates:
     def after(
         self,
         sample: QueueSample,
-        summary: "Activity",
+        summary: "LeaseActivity",
         *,
         startups: Sequence[float],
         needed: int,
@@ -204,7 +204,7 @@ class Estimates:
 
 
 @value
-class Activity:
+class LeaseActivity:
     """The summary of a sample's leases.
 
     `running_seconds` and `finished_seconds` say how long each was held; `begun` counts those that began since the
@@ -219,7 +219,7 @@ class Activity:
     done_seconds: float
 
 
-def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> Activity:
+def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float) -> LeaseActivity:
     """Summarise a sample's leases; the previous sample was `elapsed_seconds` ago."""
     running: list[float] = []
     finished: list[float] = []
@@ -246,7 +246,7 @@ def activity(sample: QueueSample, *, elapsed_seconds: float, slo_seconds: float)
             if held < within:
                 within = held
             done_seconds += within
-    return Activity(running, finished, begun, late, done_seconds)
+    return LeaseActivity(running, finished, begun, late, done_seconds)
 
 
 def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:

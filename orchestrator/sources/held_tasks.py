@@ -87,9 +87,9 @@ def _apply(queues: Queues, verdict: TaskVerdict) -> str:
     return f"{task_id}.{after(released[0].ended_at, verdict.hold_seconds)}"
 
 
-def recall(queues: Queues, suspects: Sequence[IsolatedTask]) -> None:
+def recall(queues: Queues, tasks: Sequence[IsolatedTask]) -> None:
     """Make held-back tasks ready: lease each as the worker it waits for, and release it uncounted."""
-    for suspect in suspects:
+    for suspect in tasks:
         queue = queues.queue(suspect.task.queue)
         try:
             queue.release(queue.lease(worker=solo_worker_name(suspect, identity=_NOBODY)), charge="uncounted")

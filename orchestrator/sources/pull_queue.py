@@ -248,10 +248,10 @@ class QueueSource:
         with _as_unavailable("hold suspected tasks back"):
             return held_tasks.apply_verdicts(self._queues, verdicts)
 
-    def recall(self, suspects: Sequence[IsolatedTask]) -> None:
+    def recall(self, tasks: Sequence[IsolatedTask]) -> None:
         """See `WorkSource.recall`."""
         with _as_unavailable("release suspected tasks"):
-            held_tasks.recall(self._queues, suspects)
+            held_tasks.recall(self._queues, tasks)
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""

@@ -126,7 +126,7 @@ ENDPOINTS = (
         f"{_QUEUE}/workers",
         "Workers that called this server lately.",
         "stats",
-        handlers.heard_workers,
+        handlers.worker_activity,
         query=(_PREFIX, _LIMIT_WORKERS),
     ),
     _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),

@@ -245,7 +245,7 @@ async def release_worker(core: ServerState, call: EndpointCall) -> schemas.Relea
     return {"released": list(finished)}
 
 
-async def heard_workers(core: ServerState, call: EndpointCall) -> schemas.HeardWorkers:
+async def worker_activity(core: ServerState, call: EndpointCall) -> schemas.WorkerActivities:
     limit = call.number("limit", MAX_LISTED_WORKERS, least=1, most=MAX_LISTED_WORKERS)
     prefix, now = call.one("prefix") or "", core.service.clock.monotonic()
     found = islice(core.waiting.presence.with_prefix(call.queue, prefix), limit)

@@ -486,7 +486,7 @@ class ObservationsOut(TypedDict):
     observations: list[Observation | None]
 
 
-class HeardWorkers(TypedDict):
+class WorkerActivities(TypedDict):
     """Workers that called this server lately, those silent for longest first."""
 
     workers: list[WorkerActivity]

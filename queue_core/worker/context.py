@@ -39,8 +39,8 @@ class Task:
     __slots__ = ("lease", "lost", "lost_reason")
 
     lost: bool
-    """Return whether the lease is lost: another worker has the task, or may lease it. A plain flag, as nothing waits for it:
-    an `Event` would cost ten times the rest of the task."""
+    """True once another worker has the task, or may lease it. A plain flag, as nothing waits for it: an `Event` would
+    cost ten times the rest of the task."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease

@@ -103,10 +103,10 @@ def memory_limit_of(inspected: object) -> int | None:
     return limit if isinstance(limit, int) and limit > 0 else None
 
 
-def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: bool = True) -> ContainerExit:
+def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_requested: bool = True) -> ContainerExit:
     """Return how a container ended, from its inspection; `saw_out_of_memory`: the engine sent an `oom` event.
 
-    `was_asked`: a signal was, or may have been, requested through the engine. If not, a SIGKILL may be the kernel's for
+    `was_requested`: a signal was, or may have been, requested through the engine. If not, a SIGKILL may be the kernel's for
     lack of memory, which an engine may fail to notice when the whole container ends with it.
 
     An engine reports a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
@@ -121,7 +121,7 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_asked: 
     if ran_out and not is_fatal and not reason:
         reason = "one of its processes was killed by the kernel: out of memory"
     limit = memory_limit_of(inspected)
-    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_asked or reason):
+    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_requested or reason):
         within = f"with a limit of {limit / _MIB:,.0f} MiB"
         reason = f"no request for it is known: perhaps it was out of memory, {within}"
     return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason)

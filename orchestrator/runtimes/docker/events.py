@@ -125,7 +125,7 @@ class EngineWatch:
         if action == "kill":
             container.was_signalled = True
             if docker_state.text(at(event, "Actor", "Attributes", "signal")) == _STOP_SIGNAL:
-                container.is_stopped = not container.was_asked
+                container.is_stopped = not container.was_requested
         if action == "die":
             code = docker_state.text(at(event, "Actor", "Attributes", "exitCode"))
             container.code = int(code) if code.isdecimal() else None

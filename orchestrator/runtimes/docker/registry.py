@@ -43,7 +43,7 @@ _CANNOT_START: Final = 125
 class Container:
     """A container. `signals` were requested and not delivered yet; `code` is from the engine's `die` event.
 
-    `was_asked`: we requested a signal. `was_signalled`: the engine sent one, for whomever. `is_stopped`: something
+    `was_requested`: we requested a signal. `was_signalled`: the engine sent one, for whomever. `is_stopped`: something
     other than the supervisor ended it. `was_missed`: the engine was away, and the container's state since is unknown.
     `is_reported`: its exit is known, and it only remains to be removed.
     """
@@ -60,7 +60,7 @@ class Container:
     is_delivering: bool = False
     peak_bytes: int | None = None
     saw_out_of_memory: bool = False
-    was_asked: bool = False
+    was_requested: bool = False
     was_signalled: bool = False
     is_stopped: bool = False
     was_missed: bool = False
@@ -138,7 +138,7 @@ class ContainerRegistry:
     def signal(self, container: Container, name: str) -> None:
         """Send a signal, now or as soon as that is possible."""
         with self._lock:
-            container.was_asked = True
+            container.was_requested = True
             if name not in container.signals:
                 container.signals.append(name)
             if container.is_delivering:
@@ -279,11 +279,11 @@ class ContainerRegistry:
         else:
             self._follow(container).wait(LAST_OUTPUT_SECONDS)
             # While the engine was away it may have been asked to end the container, or have done so by itself.
-            was_asked = container.was_asked or container.was_signalled or container.was_missed
+            was_requested = container.was_requested or container.was_signalled or container.was_missed
             ending = docker_state.ending_of(
-                inspected, saw_out_of_memory=container.saw_out_of_memory, was_asked=was_asked
+                inspected, saw_out_of_memory=container.saw_out_of_memory, was_requested=was_requested
             )
-            if container.was_missed and not container.was_asked:
+            if container.was_missed and not container.was_requested:
                 container.is_stopped = True
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
         self._report(container, ending)

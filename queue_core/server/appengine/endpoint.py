@@ -13,7 +13,8 @@ import structlog
 from queue_core.errors import QueueError, StorageLimitError, WorkerRetiredError
 from queue_core.limits import check_worker
 from queue_core.server import events
-from queue_core.server.appengine import adding, leasing, messages, queues
+from queue_core.server.appengine import adds, messages, queues
+from queue_core.server.appengine import leases as leasing
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, RpcCode, RpcError, TaskQueueErrorCode, code_of
 from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
@@ -71,8 +72,8 @@ class AppEngineEndpoint:
         self._settings = QueueSettingsCache()
         self._running: set[asyncio.Task[None]] = set()
         self._writes: Mapping[str, tuple[str, Prepare]] = {
-            "Add": ("add", adding.add(self._settings)),
-            "BulkAdd": ("add", adding.bulk_add(self._settings)),
+            "Add": ("add", adds.add(self._settings)),
+            "BulkAdd": ("add", adds.bulk_add(self._settings)),
             "FetchTask": ("peek", queues.fetch_task),
             "ModifyTaskLease": ("renew", leasing.modify),
             "PauseQueue": ("pause", queues.pause),

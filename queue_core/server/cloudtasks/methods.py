@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 from queue_core.errors import UnknownQueueError
 from queue_core.server.auth import Principal
-from queue_core.server.cloudtasks import leasing, queues, tasks
+from queue_core.server.cloudtasks import leases, queues, tasks
 from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, refused
 from queue_core.server.cloudtasks.names import parse_place, parse_project, parse_queue, parse_task
@@ -138,10 +138,10 @@ class CloudTasksMethod:
 METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
     {
         "CreateTask": CloudTasksMethod("CreateTaskRequest", "Task", "add", tasks.create_task),
-        "LeaseTasks": CloudTasksMethod("LeaseTasksRequest", "LeaseTasksResponse", "lease", leasing.lease_tasks),
-        "AcknowledgeTask": CloudTasksMethod("AcknowledgeTaskRequest", "Empty", "delete", leasing.acknowledge_task),
-        "RenewLease": CloudTasksMethod("RenewLeaseRequest", "Task", "renew", leasing.renew_lease),
-        "CancelLease": CloudTasksMethod("CancelLeaseRequest", "Task", "release", leasing.cancel_lease),
+        "LeaseTasks": CloudTasksMethod("LeaseTasksRequest", "LeaseTasksResponse", "lease", leases.lease_tasks),
+        "AcknowledgeTask": CloudTasksMethod("AcknowledgeTaskRequest", "Empty", "delete", leases.acknowledge_task),
+        "RenewLease": CloudTasksMethod("RenewLeaseRequest", "Task", "renew", leases.renew_lease),
+        "CancelLease": CloudTasksMethod("CancelLeaseRequest", "Task", "release", leases.cancel_lease),
         "GetTask": CloudTasksMethod("GetTaskRequest", "Task", "peek", tasks.get_task),
         "ListTasks": CloudTasksMethod("ListTasksRequest", "ListTasksResponse", "peek", tasks.list_tasks),
         "DeleteTask": CloudTasksMethod("DeleteTaskRequest", "Empty", "delete", tasks.delete_task),

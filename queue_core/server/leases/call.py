@@ -17,7 +17,7 @@ from typing import Protocol
 from queue_core.errors import QueueError, StoreError
 from queue_core.fast_values import fast_constructor
 from queue_core.server.commit.group_commit import Committer
-from queue_core.server.leases.waiters import Activity, Presence
+from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import Operation, QueueService
 from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
 from queue_core.task import Lease, TagFilter
@@ -97,7 +97,7 @@ class CallContext:
     committer: Committer
     waiting: WaitingRoom
     presence: Presence = field(default_factory=Presence)
-    activity: Activity = field(default_factory=Activity)
+    activity: CallerActivity = field(default_factory=CallerActivity)
     sessions: Sessions = field(default_factory=Sessions)
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:

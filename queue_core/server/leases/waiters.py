@@ -98,7 +98,7 @@ def taking(tag: str | None) -> Callable[[TagFilter], bool]:
     return lambda tags: tags.accepts(tag)
 
 
-class Activity:
+class CallerActivity:
     """When each caller last worked."""
 
     def __init__(self) -> None:

@@ -218,7 +218,7 @@ def next_eta(session: SqliteSession, name: str) -> Instant | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PeekRequest:
+class SqlitePeek:
     """The arguments of a peek."""
 
     tags: TagFilter
@@ -230,7 +230,7 @@ class PeekRequest:
     now: Instant
 
 
-def peek(session: SqliteSession, name: str, request: PeekRequest) -> Page:
+def peek(session: SqliteSession, name: str, request: SqlitePeek) -> Page:
     """See `Transaction.peek`."""
     queue = session.queue(name)
     tag_ids = session.tag_ids(queue, request.tags)
@@ -252,7 +252,7 @@ def _after_expiry(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredT
     return expired.task if isinstance(expired, LeaseEnd) else expired
 
 
-def _rows(session: SqliteSession, queue: QueueRow, request: PeekRequest, tag_ids: list[int] | None) -> Iterable[Row]:
+def _rows(session: SqliteSession, queue: QueueRow, request: SqlitePeek, tag_ids: list[int] | None) -> Iterable[Row]:
     """Return rows in id order, among them all that match the request."""
     if request.names is not None:
         named = (row_of_name(session, queue, name) for name in dict.fromkeys(request.names))
@@ -274,7 +274,7 @@ def _stored_states(states: frozenset[TaskState]) -> list[TaskState]:
     return sorted(stored)
 
 
-def _by_id(session: SqliteSession, queue: QueueRow, request: PeekRequest, tag_ids: list[int] | None) -> Iterator[Row]:
+def _by_id(session: SqliteSession, queue: QueueRow, request: SqlitePeek, tag_ids: list[int] | None) -> Iterator[Row]:
     of_tags, cells = ("", ()) if tag_ids is None else (" AND tag IN (SELECT value FROM json_each(?))", (tag_ids,))
     return iter(
         session.connection.execute(

@@ -238,14 +238,14 @@ _DUE_LEASED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
+class ExpiredLeases:
     """Leases that expired, and the (eta, id) of the first due task left, if any: only tasks before it may be leased."""
 
     expired: tuple[FinishedLease, ...] = ()
     horizon: tuple[int, int] | None = None
 
 
-NOTHING_DUE = Expiry()
+NOTHING_DUE = ExpiredLeases()
 
 
 def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
@@ -256,7 +256,9 @@ def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 
 
-def expire_due(session: SqliteSession, queue: QueueRow, *, now: Instant, limit: int = MAX_EXPIRED_PER_CALL) -> Expiry:
+def expire_due(
+    session: SqliteSession, queue: QueueRow, *, now: Instant, limit: int = MAX_EXPIRED_PER_CALL
+) -> ExpiredLeases:
     """Expire the first `limit` due tasks by eta: delayed ones become ready, leases end."""
     if not is_due(session, queue, now=now):
         return NOTHING_DUE
@@ -272,7 +274,7 @@ def expire_due(session: SqliteSession, queue: QueueRow, *, now: Instant, limit: 
         session.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
         for row in delayed:
             session.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
-    return Expiry(tuple([expire_lease(session, queue, row, now=now) for row in leased]), horizon)
+    return ExpiredLeases(tuple([expire_lease(session, queue, row, now=now) for row in leased]), horizon)
 
 
 def expire_used_up(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> bool:

@@ -150,7 +150,7 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        request = reads.PeekRequest(tags, states, names, after, limit, payload_bytes, now)
+        request = reads.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
         return reads.peek(self._at(now), queue, request)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:

@@ -90,7 +90,7 @@ def test_what_cant_be_ordered_says_what_can(towline: Commands, arguments: list[s
     assert said in told.err
 
 
-def test_plan_heeds_what_was_asked(towline: Commands) -> None:
+def test_plan_heeds_what_was_requested(towline: Commands) -> None:
     towline("scale", "resize", "3", "--for", "10m")
     (told,) = cast("list[dict[str, object]]", towline("plan", "--json").json)
     assert (told["target"], told["why"]) == (3, "at least min 3 (scaled to 3 by hand)")

@@ -243,7 +243,7 @@ def test_a_busy_worker_that_is_to_finish_gets_no_more_and_its_end_is_found_by_as
     assert site.source.retire("busy", busy="finish") is True
 
 
-def test_what_a_worker_gave_back_since_it_was_asked_is_told(site: Site) -> None:
+def test_what_a_worker_gave_back_since_it_was_requested_is_told(site: Site) -> None:
     pool = a_pool(tags=["a"])
     site.queue.add([NewTask(name=name, tag="a") for name in ("before", "asked", "done", "of-another", "kept")])
     before, asked, done = site.queue.lease(3, worker="w1")

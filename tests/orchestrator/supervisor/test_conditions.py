@@ -151,7 +151,7 @@ def test_a_pause_by_hand_holds_and_says_so(stage: Stage) -> None:
     assert stage.size() == 1
 
 
-def test_what_was_asked_is_told_once(stage: Stage) -> None:
+def test_what_was_requested_is_told_once(stage: Stage) -> None:
     stage.set_pools(a_pool())
     stage.order(Overrides(paused="both"))
     for _ in range(3):
@@ -181,7 +181,7 @@ def test_a_schedule_opens_and_closes_while_turns_go_on(stage: Stage) -> None:
     assert stage.logged(events.POOL_DECIDED)[0]["why"] == "at least min 2 (schedule 15 22 * * *)"
 
 
-def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_asked(stage: Stage) -> None:
+def test_a_backlog_is_planned_to_be_done_by_the_time_that_was_requested(stage: Stage) -> None:
     stage.set_pools(a_pool(most=100, slo="6h"))
     stage.source.ready = 8
     stage.turn()

@@ -193,7 +193,9 @@ def test_nobody_is_started_for_a_suspect_while_another_supervisor_leads_or_in_a_
 
 
 @pytest.mark.parametrize("code", [0, 75])
-def test_a_worker_that_was_asked_to_end_or_lost_its_queue_casts_no_suspicion(stage: ReconcilerStage, code: int) -> None:
+def test_a_worker_that_was_requested_to_end_or_lost_its_queue_casts_no_suspicion(
+    stage: ReconcilerStage, code: int
+) -> None:
     for worker in stage.with_workers(2):
         stage.source.held[worker] = ["slow"]
         if code == 0:
@@ -275,7 +277,7 @@ def test_what_became_known_later_is_part_of_the_certificate() -> None:
     ("seconds_ago", "held"),
     [pytest.param(9.0, 1, id="since it was asked to"), pytest.param(11.0, 0, id="before, as its handler failed")],
 )
-def test_what_a_worker_gave_back_as_it_was_asked_to_end_is_on_record(
+def test_what_a_worker_gave_back_as_it_was_requested_to_end_is_on_record(
     stage: ReconcilerStage, seconds_ago: float, held: int
 ) -> None:
     (worker,) = stage.with_workers(1, grace=9)

@@ -263,7 +263,7 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: ReconcilerStage) ->
     assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
 
 
-def test_a_worker_that_was_asked_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(
+def test_a_worker_that_was_requested_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(
     stage: ReconcilerStage,
 ) -> None:
     asked, killed = stage.with_workers(2)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.server.leases.waiters import MAX_CALLERS_REMEMBERED, Activity, Waiters, Watcher, Watchers, taking
+from queue_core.server.leases.waiters import MAX_CALLERS_REMEMBERED, CallerActivity, Waiters, Watcher, Watchers, taking
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
 
@@ -77,7 +77,7 @@ def test_a_waiter_that_hung_up_is_passed_over_and_stays() -> None:
 
 
 def test_a_caller_counts_as_active_when_it_came_and_later_when_it_worked() -> None:
-    activity = Activity()
+    activity = CallerActivity()
     assert activity.active_at("w", now=1.0) == 1.0
     assert activity.active_at("w", now=2.0) == 1.0
     activity.record("w", now=3.0)
@@ -85,7 +85,7 @@ def test_a_caller_counts_as_active_when_it_came_and_later_when_it_worked() -> No
 
 
 def test_of_very_many_callers_those_silent_for_longest_are_forgotten() -> None:
-    activity = Activity()
+    activity = CallerActivity()
     for number in range(MAX_CALLERS_REMEMBERED + 1):
         activity.active_at(number, now=float(number))
     assert activity.active_at(1, now=-1.0) == 1.0

@@ -69,7 +69,7 @@ def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, en
 
 
 @pytest.mark.parametrize(
-    ("told", "was_asked", "reason"),
+    ("told", "was_requested", "reason"),
     [
         pytest.param(
             inspected(code=137, memory=2**23),
@@ -85,9 +85,9 @@ def test_an_end_is_told_by_code_or_signal_and_memory(told: object, saw: bool, en
     ],
 )
 def test_a_kill_that_the_engine_can_not_explain_may_be_want_of_memory(
-    told: object, was_asked: bool, reason: str
+    told: object, was_requested: bool, reason: str
 ) -> None:
-    assert ending_of(told, was_asked=was_asked).reason == reason
+    assert ending_of(told, was_requested=was_requested).reason == reason
 
 
 def test_an_end_that_only_an_event_told_has_its_code_and_reason() -> None:

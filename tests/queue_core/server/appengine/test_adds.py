@@ -4,7 +4,7 @@ import pytest
 
 from queue_core.clock import MICROSECONDS
 from queue_core.server.appengine import messages
-from queue_core.server.appengine.adding import MAX_PULL_TASK_BYTES
+from queue_core.server.appengine.adds import MAX_PULL_TASK_BYTES
 from queue_core.server.appengine.codec import encode
 from queue_core.server.appengine.codes import TaskQueueErrorCode
 from queue_core.server.appengine.schema import ProtoRecord

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
-from queue_core.server.appengine import adding, fast_adds, messages
+from queue_core.server.appengine import adds, fast_adds, messages
 from queue_core.server.appengine.codec import CodecError, encode
 from queue_core.server.appengine.codes import ApplicationError
 from queue_core.server.appengine.queues import QueueSettingsCache
@@ -121,8 +121,8 @@ def _outcome(way: Callable[[bytes], Operation[bytes]], payload: bytes) -> tuple[
 @example(a_batch(an_add(url=b"/x")))
 @settings(max_examples=250, deadline=None)
 def test_the_short_way_answers_and_adds_what_the_long_one_does(payload: bytes) -> None:
-    each = partial(adding.bulk_add_each, settings=QueueSettingsCache())
-    assert _outcome(adding.bulk_add(QueueSettingsCache()), payload) == _outcome(each, payload)
+    each = partial(adds.bulk_add_each, settings=QueueSettingsCache())
+    assert _outcome(adds.bulk_add(QueueSettingsCache()), payload) == _outcome(each, payload)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_leases_that_were_told_again_are_those_of_the_call(place: Place) -> None
     assert None not in outcomes
 
 
-def test_a_call_under_way_fails_once_its_mark_was_asked_for(place: Place) -> None:
+def test_a_call_under_way_fails_once_its_mark_was_requested_for(place: Place) -> None:
     place.added(NewTask(b"a"))
     failures: list[BaseException] = []
 
@@ -236,7 +236,7 @@ def test_a_call_under_way_fails_once_its_mark_was_asked_for(place: Place) -> Non
 
 
 @pytest.mark.parametrize("calls", [[], [1, 2]], ids=["no call yet", "two calls"])
-def test_a_mark_that_was_asked_for_is_the_last_of_its_connection(place: Place, calls: list[int]) -> None:
+def test_a_mark_that_was_requested_for_is_the_last_of_its_connection(place: Place, calls: list[int]) -> None:
     for number in calls:
         place.operator.execute("SELECT towline.set_commit_marker(7, %s, ARRAY[%s::int8])", (number, number))
     asked = [

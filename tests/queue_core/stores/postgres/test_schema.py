@@ -207,7 +207,7 @@ def test_the_stores_name_stands_for_its_schema_and_for_nothing_else() -> None:
     assert qualified(text, "mine") == "SELECT mine.add(), 'towline_' || x FROM mine.tasks -- a towline. full stop"
 
 
-def test_a_server_that_does_not_sync_is_refused_unless_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_server_that_does_not_sync_is_refused_unless_that_was_requested_for(tmp_path: Path) -> None:
     try:
         with postgresql(tmp_path, settings={"fsync": "off"}) as engine:
             with pytest.raises(StoreUnsafeError):

@@ -67,7 +67,7 @@ def test_leases_whose_answer_was_lost_are_given_to_the_one_who_asks_again(store:
     assert stats(store).in_flight == 2
 
 
-def test_a_lease_that_ended_before_its_answer_was_asked_for_again_is_not_in_it(store: RedisStore) -> None:
+def test_a_lease_that_ended_before_its_answer_was_requested_for_again_is_not_in_it(store: RedisStore) -> None:
     add(store, NewTask(b"kept"), NewTask(b"given back"))
     first = lease_call(store, 1)
     assert isinstance(first, bytes)
