@@ -1,4 +1,4 @@
-"""The queue's values: tasks, leases, tag filters and queue settings. Frozen; change them with `replace`."""
+"""The queue's values: tasks, leases, tag filters and queue settings. Frozen; change them with `replace`. See ADR 3."""
 
 import re
 from dataclasses import dataclass, field

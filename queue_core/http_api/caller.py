@@ -2,7 +2,7 @@
 
 A call is retried if it was not sent or the store was unavailable. If its response was lost, a `safe` call is retried,
 as it may run twice, and a `keyed` call, as the store applies it once: it keeps the answer to each session's last call
-(see `server/idempotency.py`). A `once` call is not. With several servers, the next one is tried at once.
+(see `server/idempotency.py`). A `once` call is not. With several servers, the next one is tried at once. See ADR 5.
 """
 
 import math

@@ -1,6 +1,6 @@
 """The rules of queue.yaml and queue.xml: their grammar, and the checks of `gcloud app deploy`. Pure.
 
-Push queues are validated too, so that a file that is valid here is valid for App Engine.
+Push queues are validated too, so that a file that is valid here is valid for App Engine. See ADR 12.
 """
 
 import math

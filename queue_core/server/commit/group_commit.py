@@ -1,6 +1,7 @@
 """Group commit: many callers share a transaction, and no caller is answered before it is durable (ADR 1).
 
 For a store in this process: what arrives in one round of the loop shares a transaction and a sync (ADR 16).
+ADR 25 and 27 tell what else was tried, and removed.
 """
 
 import asyncio

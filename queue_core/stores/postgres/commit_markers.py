@@ -1,6 +1,7 @@
 """Run and commit a verb in one round trip; if its answer is lost, its commit marker says whether it took effect.
 
 Reading a marker closes its connection for good: a call that is still in progress on it has failed or will fail.
+See ADR 19.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """The Redis store: every verb is one function that Redis runs atomically; thread-safe.
 
-With `appendfsync always` Redis answers when the write is on disk, so no sync is left to do.
+With `appendfsync always` Redis answers when the write is on disk, so no sync is left to do. See ADR 14.
 """
 
 from contextlib import AbstractContextManager, nullcontext

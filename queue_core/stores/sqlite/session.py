@@ -1,7 +1,7 @@
 """The session of one transaction: its connection, the cached catalog of queues and tags, and changes not yet written.
 
 A `CatalogCache` outlives transactions. One part of it is valid until another process commits anything, which SQLite's
-data version shows; the rest until the catalog's revision, in row 0 of `counts`, rises.
+data version shows; the rest until the catalog's revision, in row 0 of `counts`, rises. See ADR 17.
 """
 
 import contextlib

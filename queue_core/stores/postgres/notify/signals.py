@@ -1,6 +1,6 @@
 """Wake waiting lease calls of every process on the same database with NOTIFY; see `schema/notify.sql`.
 
-A wake-up is only a hint: if one is lost, a waiter finds its task later.
+A wake-up is only a hint: if one is lost, a waiter finds its task later. See ADR 8.
 """
 
 from queue_core.stores.postgres.client.pool import ConnectionPool
