@@ -6,7 +6,6 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
@@ -18,8 +17,6 @@ Ended: TypeAlias = Lease | str | Deletion
 
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
-
-new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +226,7 @@ class Queues(Protocol):
 def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:
     """Return one task or many as a list. Raises `InvalidRequestError` for anything else."""
     if isinstance(tasks, bytes | bytearray | memoryview):
-        return [new_task(bytes(tasks))]
+        return [NewTask(bytes(tasks))]
     if isinstance(tasks, NewTask):
         return [tasks]
     given: object = tasks

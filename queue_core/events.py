@@ -1,10 +1,10 @@
 """The lifecycle log's events, one per change of a task. A record, never the source of state."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from queue_core.clock import Instant
+from queue_core.fast_values import value
 
 TASK_ADDED = "task.added"
 TASK_LEASED = "task.leased"
@@ -28,7 +28,7 @@ Lifecycle = Literal["task", "batch", "off"]
 """`task`: an event per task. `batch`: one per verb call, with a count. `off`: none."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class QueueEvent:
     """One change. Fields that don't apply are None. A lease is identified by its number, never by its token."""
 

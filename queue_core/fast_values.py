@@ -1,34 +1,20 @@
-"""Fast construction of frozen dataclasses, and lists of them that are built when first read."""
+"""Values that are frozen to the type checker and quick to make, and lists of them that are built when first read."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, fields
-from typing import ParamSpec, TypeVar, cast, overload
+from dataclasses import dataclass, field
+from typing import TypeVar, dataclass_transform, overload
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def fast_constructor(cls: Callable[P, T]) -> Callable[P, T]:
-    """Return a fast constructor for a frozen, slotted dataclass without a `__post_init__`.
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value(cls: type[T]) -> type[T]:
+    """Declare a slotted dataclass, compared and hashed by its fields, that is frozen to the type checker only.
 
-    It fills an instance of a mutable class with the same slots, then sets its class. A frozen dataclass sets each field
-    through `object.__setattr__`: 1.7 us for the eleven of a `Lease`, 0.4 us here. The source is generated, as for a
-    dataclass; forwarding `*args` would take half as long again.
+    For values that are made by the hundred: a frozen dataclass sets each field through `object.__setattr__`, 1.7 us for
+    the eleven of a `Lease`, 0.4 us here. The fleet's values are made the same way (its ADR 8).
     """
-    named = fields(cls)  # type: ignore[arg-type]
-    twin = type("Twin", (), {"__slots__": tuple([each.name for each in named])})
-    names: dict[str, object] = {"new": object.__new__, "twin": twin, "cls": cls}
-    parameters: list[str] = []
-    for each in named:
-        if each.default is MISSING:
-            parameters.append(each.name)
-        else:
-            names[f"default_{each.name}"] = each.default
-            parameters.append(f"{each.name}=default_{each.name}")
-    lines = [f"def build({', '.join(parameters)}):", " value = new(twin)"]
-    lines += [f" value.{each.name} = {each.name}" for each in named]
-    exec("\n".join([*lines, " value.__class__ = cls", " return value"]), names)  # noqa: S102 - of field names only
-    return cast("Callable[P, T]", names["build"])
+    return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 class LazyList(Sequence[T]):

@@ -1,21 +1,19 @@
 """The outbox of a unit of work: events and wake-ups to publish once its changes are durable. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 
 from queue_core import events
 from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.fast_values import fast_constructor, none_indexes
+from queue_core.fast_values import none_indexes, value
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
 from queue_core.task import Lease, NewTask
 
-new_event = fast_constructor(QueueEvent)
 
-
-@dataclass(frozen=True, slots=True)
+@value
 class WakeUp:
     """`count` tasks of a tag became leasable; `served` of them were leased to waiters in the same unit of work."""
 
@@ -23,9 +21,6 @@ class WakeUp:
     tag: str | None
     count: int = 1
     served: int = 0
-
-
-new_wake = fast_constructor(WakeUp)
 
 
 class Outbox:
@@ -78,7 +73,7 @@ class Outbox:
         if self._lifecycle != "off":
             at = self.now
             self.record(
-                new_event(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
+                QueueEvent(events.TASK_ADDED, at, task.queue or queue, outcome.name, task.tag)
                 for task, outcome in zip(tasks, added, strict=True)
                 if outcome.status == "added"
             )
@@ -99,7 +94,7 @@ class Outbox:
     def all_wakes(self) -> list[WakeUp]:
         """Return the wake-ups by queue and tag."""
         served = self._served
-        return [new_wake(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
+        return [WakeUp(*key, count, served.get(key, 0)) for key, count in self.wakes.items()]
 
     def record_served(self, wake: WakeUp, number: int) -> None:
         """Record how many of these tasks were leased to waiters."""
@@ -119,7 +114,7 @@ def _in_batches(events: Iterable[QueueEvent]) -> Iterable[QueueEvent]:
 def _leased_events(queue: str, leases: Sequence[Lease], *, at: Instant) -> Iterator[QueueEvent]:
     """Yield the events of leases lazily; a generator expression would evaluate `leases` and `at` at once."""
     for lease in leases:
-        yield new_event(
+        yield QueueEvent(
             events.TASK_LEASED,
             at,
             queue,
@@ -142,7 +137,7 @@ _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, 
 
 def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
     """Return the events of a lease that ended, and of its task's death if it died."""
-    ended = new_event(
+    ended = QueueEvent(
         _FINISHED[lease.outcome],
         at,
         lease.queue,

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from queue_core.clock import Instant, seconds_between
+from queue_core.fast_values import value
 
 LeaseOutcome = Literal["deleted", "released", "expired"]
 
@@ -57,7 +58,7 @@ class WaitingTask:
     ready_at: Instant
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FinishedLease:
     """A lease that ended. `died`: its task became dead, for `reason`."""
 

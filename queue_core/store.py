@@ -14,6 +14,7 @@ from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 from queue_core import semantics
 from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError
+from queue_core.fast_values import value
 from queue_core.quarantine import quarantined_task_of
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
@@ -27,7 +28,7 @@ Busy: TypeAlias = Literal["keep", "finish"]
 """How to retire a worker that holds a lease: see `Transaction.retire_worker`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Added:
     """The outcome of one add. `exists`, `tombstoned`: the name is taken, and nothing was changed."""
 
@@ -60,7 +61,7 @@ class PayloadAllowance:
         return PayloadAllowance(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseRequest:
     """A request for up to `count` tasks of `tags`, leased to `worker` ("": no named worker).
 
@@ -74,7 +75,7 @@ class LeaseRequest:
     allowance: PayloadAllowance | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Granted:
     """The result of a lease: leases granted, and leases that the call found expired.
 
@@ -119,7 +120,7 @@ class Release:
     jitter: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deletion:
     """A request to end a lease by deleting its task and, atomically, add the tasks of `then`.
 
@@ -140,7 +141,7 @@ def unit_of_lease(worker: str) -> Unit:
     return "verb" if quarantined_task_of(worker) is None else "transaction"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deleted:
     """A deletion that took effect, with the outcomes of its `then`."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
+from queue_core.fast_values import value
 from queue_core.limits import MAX_LEASE_SECONDS, NAME_RETENTION_SECONDS
 
 _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -25,7 +26,7 @@ class TaskState(IntEnum):
     DEAD = 3
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NewTask:
     """A task to add. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the queue called.
 
@@ -79,7 +80,7 @@ class StoredTask:
         return self.name if self.name is not None else chosen_name(self.id)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lease:
     """One worker's right to one task until `expires_at`. `lease_number` is 1 for the first charged lease."""
 

@@ -16,7 +16,6 @@ from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.fast_values import fast_constructor
 from queue_core.outbox import Outbox
 from queue_core.quarantine import QuarantinedTask, quarantined_task_of
 from queue_core.quota import StorageGuard
@@ -50,7 +49,6 @@ MAX_SAMPLES_PER_OBSERVATION = 1000
 MAX_LIVE_PER_OBSERVATION = 2000
 MAX_UPCOMING_PER_OBSERVATION = 1000
 
-new_request = fast_constructor(LeaseRequest)
 
 T = TypeVar("T")
 
@@ -479,7 +477,7 @@ def _lease_request(
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)
-    return new_request(count, seconds, tags, worker, allowance)
+    return LeaseRequest(count, seconds, tags, worker, allowance)
 
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:

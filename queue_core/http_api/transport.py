@@ -16,7 +16,7 @@ import httptools
 from queue_core.clock import Clock, SystemClock
 from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 
 CONNECT_SECONDS = 2.0
 """How long a connect may take."""
@@ -91,15 +91,12 @@ def parse_address(url: str) -> ServerAddress:
     return ServerAddress(parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HttpResponse:
     """The status and body of a response."""
 
     status: int
     body: bytes
-
-
-new_response = fast_constructor(HttpResponse)
 
 
 class HttpClientConnection:
@@ -137,7 +134,7 @@ class HttpClientConnection:
             data = self._socket.recv(READ_BYTES)
             body = body_after(self._known_head, data)
             if body is not None:
-                return new_response(200, body), True
+                return HttpResponse(200, body), True
             return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's has an errno

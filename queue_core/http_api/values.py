@@ -13,7 +13,6 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.limits import check_text
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed, Storage
@@ -24,7 +23,6 @@ Json: TypeAlias = dict[str, object]
 
 V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
 
-new_lease = fast_constructor(Lease)
 _lease_fields = itemgetter(*(field.name for field in fields(Lease)))
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
@@ -130,7 +128,7 @@ def leases_of(json: object) -> list[Lease]:
     leases = cast("list[Json]", json)
     for lease in leases:
         lease["payload"] = a2b_base64(cast("str", lease["payload"]))
-    return [new_lease(*_lease_fields(lease)) for lease in leases]
+    return [Lease(*_lease_fields(lease)) for lease in leases]
 
 
 def task_of(json: object) -> StoredTask:

@@ -29,7 +29,6 @@ from queue_core.server.fast_path import (
     Reply,
     check_every_key,
     check_json,
-    new_reply,
     reply_of,
 )
 from queue_core.server.handlers import EndpointCall
@@ -140,7 +139,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
             if call.one("follow") is not None and endpoint.path == "/v1/events":
                 return _follow(core, call)
             assert endpoint.handler is not None
-            return _response(new_reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
+            return _response(Reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
         except ClientDisconnect:
             raise
         except Exception as error:  # noqa: BLE001 - the top of a request

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from queue_core.server.auth import Authorizer
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.fast_path import Reply, new_reply, reply_of
+from queue_core.server.fast_path import Reply, reply_of
 from queue_core.server.schemas import response
 
 
@@ -55,7 +55,7 @@ class ReadOnlyRoute:
                 else:
                     authorizer.check(request.headers.raw, self.permission)
                 path = {key: str(value) for key, value in request.path_params.items()}
-                return response_of(new_reply(200, self.read(path).model_dump_json().encode()))
+                return response_of(Reply(200, self.read(path).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 

@@ -7,14 +7,14 @@ Both the ASGI application (`app.py`) and the protocol (`http/fast_protocol.py`) 
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
@@ -60,7 +60,7 @@ B = TypeVar("B", bound=schemas.RequestBody)
 log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reply:
     """An answer, before it is bytes on a connection."""
 
@@ -70,10 +70,7 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-new_reply = fast_constructor(Reply)
-
-
-@dataclass(frozen=True, slots=True)
+@value
 class FastRequest:
     """A request that has arrived whole, and the callback for its reply.
 
@@ -99,9 +96,6 @@ class FastRequest:
         if self.key is not None:
             return client_call(self.key)
         return client_call(next((value for name, value in self.headers if name == IDEMPOTENCY_HEADER), None))
-
-
-new_request = fast_constructor(FastRequest)
 
 
 class FastEndpoint(Protocol):
@@ -180,7 +174,7 @@ class FastVerbs:
 
         def done(outcome: object) -> None:
             if isinstance(outcome, list):
-                request.reply(new_reply(200, added_json({"added": outcome})))
+                request.reply(Reply(200, added_json({"added": outcome})))
             else:
                 request.reply(reply_of(outcome))
 
@@ -214,7 +208,7 @@ class FastVerbs:
                 body = exchanged_json({"leases": leases, "lost": outcome.lost})
             else:
                 body = leases_json({"leases": leases})
-            request.reply(new_reply(200, body))
+            request.reply(Reply(200, body))
 
         call = LeaseCall(
             request.queue,
@@ -244,7 +238,7 @@ class FastVerbs:
                 lost = [token for token, one in zip(params.tokens, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
-                request.reply(new_reply(200, renewed_json({"renewed": outcome})))
+                request.reply(Reply(200, renewed_json({"renewed": outcome})))
 
         def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
             return work.renew(request.queue, params.tokens, seconds=params.seconds, call=call)
@@ -263,7 +257,7 @@ class FastVerbs:
             if outcome[1]:
                 request.reply(reply_of(lease_lost("delete", outcome[1])))
             else:
-                request.reply(new_reply(200, added_json({"added": list(added)})))
+                request.reply(Reply(200, added_json({"added": list(added)})))
 
         def delete(work: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
             return work.delete(request.queue, deletions, call=call)
@@ -297,11 +291,11 @@ def reply_of(error: object) -> Reply:
 
 def check_json(headers: Headers) -> None:
     """Raise a `Problem` unless the body is declared as JSON."""
-    for name, value in headers:
+    for name, text in headers:
         if name == b"content-type":
-            if value == JSON_TYPE or value.partition(b";")[0].strip().lower() == JSON_TYPE:
+            if text == JSON_TYPE or text.partition(b";")[0].strip().lower() == JSON_TYPE:
                 return
-            raise refusal(415, "not-json", f"the body must be application/json, not {value.decode('latin-1')[:100]}")
+            raise refusal(415, "not-json", f"the body must be application/json, not {text.decode('latin-1')[:100]}")
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
@@ -28,10 +28,8 @@ SHORTEST_REDACTED_CHARACTERS: Final = 4
 MAX_LINES_SHOWN: Final = 5
 """Lines of code, or tasks, that one log entry names at most."""
 
-new_deletion = fast_constructor(Deletion)
 
-
-@dataclass(frozen=True, slots=True)
+@value
 class InvocationDone:
     """A task whose handler returned: it will be deleted, and the tasks in `then` added in the same transaction."""
 
@@ -40,10 +38,7 @@ class InvocationDone:
 
     @property
     def deletion(self) -> Deletion:
-        return new_deletion(self.task.lease.token, self.then)
-
-
-new_done = fast_constructor(InvocationDone)
+        return Deletion(self.task.lease.token, self.then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +90,11 @@ class Invocation:
         """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value."""
         self.value = value
         if self.handler.batch is None:
-            done = [new_done(self.tasks[0], self._then(value))]
+            done = [InvocationDone(self.tasks[0], self._then(value))]
         elif value is None:
-            done = [new_done(task) for task in self.tasks]
+            done = [InvocationDone(task) for task in self.tasks]
         elif isinstance(value, list | tuple) and len(value) == len(self.tasks):
-            done = [new_done(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
+            done = [InvocationDone(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
         else:
             raise TypeError(
                 f"handler {self.handler.display_name} of batches must return None or a list with an entry for each of "

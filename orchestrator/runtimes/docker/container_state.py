@@ -106,8 +106,8 @@ def memory_limit_of(inspected: object) -> int | None:
 def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_requested: bool = True) -> ContainerExit:
     """Return how a container ended, from its inspection; `saw_out_of_memory`: the engine sent an `oom` event.
 
-    `was_requested`: a signal was, or may have been, requested through the engine. If not, a SIGKILL may be the kernel's,
-    lack of memory, which an engine may fail to notice when the whole container ends with it.
+    `was_requested`: a signal was, or may have been, requested through the engine. If not, a SIGKILL may be the
+    kernel's for lack of memory, which an engine may fail to notice when the whole container ends with it.
 
     An engine reports a signal as 128 + its number, as a shell does: a program that exits with such a code by itself is
     indistinguishable.

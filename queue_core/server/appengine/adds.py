@@ -1,12 +1,12 @@
 """Add and BulkAdd: check all requests of a call first, and add their tasks only if all are valid."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, QueueModeError, UnknownQueueError
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 from queue_core.server.appengine import fast_adds, messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
@@ -24,7 +24,7 @@ MAX_PUSH_TASK_BYTES = 100 << 10
 """Bytes of the whole request for one push task."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AddParams:
     """One request: the task to add, or the reason why it is invalid.
 
@@ -43,18 +43,13 @@ class AddParams:
     is_named: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AddResult:
     """The result of one request; `chosen_name` if the queue chose the task's name."""
 
     code: TaskQueueErrorCode
     chosen_name: str = ""
     detail: str = ""
-
-
-new_result = fast_constructor(AddResult)
-new_params = fast_constructor(AddParams)
-new_task = fast_constructor(NewTask)
 
 
 def bulk_add(settings: QueueSettingsCache) -> Callable[[bytes], Operation[bytes]]:
@@ -124,7 +119,7 @@ def add_params(request: bytes) -> AddParams:
         task = _task(record, is_pull=is_pull, size_bytes=len(request))
     except ApplicationError as error:
         refusal = error
-    return new_params(
+    return AddParams(
         record.octets("queue_name"),
         Instant(record.integer("eta_usec")),
         task,
@@ -147,7 +142,7 @@ def add_all(unit: UnitOfWork, params: Sequence[AddParams], settings: QueueSettin
     except UnknownQueueError:
         return _refusals(unit, params)
     return [
-        new_result(STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
+        AddResult(STATUS[one.status], "" if request.is_named or one.status != "added" else one.name, "")
         for request, one in zip(params, added, strict=True)
     ]
 
@@ -253,7 +248,7 @@ def _task(record: ProtoRecord, *, is_pull: bool, size_bytes: int) -> NewTask:
                 f"retry_limit must be at least 1, the first lease: {max_leases}",
             )
     queue_of(record.octets("queue_name"))
-    return new_task(
+    return NewTask(
         record.octets("body"),
         given_name(record.octets("task_name")),
         tag_of(record.octets("tag")),

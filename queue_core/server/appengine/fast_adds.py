@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from queue_core.clock import Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError, decode, encode, seven_bits_each
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
@@ -37,8 +36,6 @@ _RESULTS = {
 }
 _CHOSEN = b"\x0b\x10\x00\x1a%c%b\x0c"
 """Encoded result of a task whose name the queue chose; such a name is shorter than 128 bytes."""
-
-new_task = fast_constructor(NewTask)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +98,7 @@ def _read(payload: bytes) -> PlainAdds:
         rest = payload[body_stop:stop]
         if rest not in tags:
             tags[rest] = _tag(rest)
-        tasks.append(new_task(payload[at:body_stop], name, tags[rest]))
+        tasks.append(NewTask(payload[at:body_stop], name, tags[rest]))
         etas.append(seven_bits_each(raw))
         at = stop
     if at < end:

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import structlog
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 from queue_core.server import events
 from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
@@ -134,15 +134,12 @@ def sync(service: QueueService, batch: Batch[object]) -> StoreError | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Entry:
     """An operation, and the callback for its outcome."""
 
     operation: Operation[object]
     done: Done
-
-
-new_entry = fast_constructor(Entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +250,7 @@ class GroupCommitter:
         unit: Unit = "transaction",  # noqa: ARG002
     ) -> None:
         """See `Committer.submit`; `late`, `size_bytes` and `unit` have no effect here."""
-        self._entries.append(new_entry(operation, done))
+        self._entries.append(Entry(operation, done))
         self._schedule()
 
     def follow_with(self, follow: Follow) -> None:
@@ -328,7 +325,7 @@ class GroupCommitter:
                 log.exception(events.COMMIT_FAILED)
                 deliver(entries[0].done, error)
             return
-        everybody = [*entries, *[new_entry(follower.operation, follower.done) for follower in followers]]
+        everybody = [*entries, *[Entry(follower.operation, follower.done) for follower in followers]]
         self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
 

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
-from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastVerbs, Reply, new_request
+from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastRequest, FastVerbs, Reply
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
@@ -185,7 +185,7 @@ class FastProtocol(HttpConnection):
 
     def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
         cycle.call = cycle.endpoint.start(
-            new_request(
+            FastRequest(
                 cycle.verb,
                 cycle.queue,
                 cycle.headers,

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from queue_core.errors import QueueError, StoreError
-from queue_core.fast_values import fast_constructor
+from queue_core.fast_values import value
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import Operation, QueueService
@@ -27,7 +27,7 @@ OVERTIME_SECONDS = 1.0
 """Seconds for which the store's answer is awaited after the time of a call is up."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseAnswer:
     """The answer to a call: what was granted, and the tokens that were not current (`lost`)."""
 
@@ -35,7 +35,6 @@ class LeaseAnswer:
     lost: tuple[str, ...] = ()
 
 
-new_answer = fast_constructor(LeaseAnswer)
 NO_LEASES = Granted(())
 WAITED_SUFFIX = ".w"
 """Marks the session under which a client's call leases after it has waited: its deletions have an answer already."""
@@ -190,7 +189,7 @@ class LeaseCall:
             return LeaseAnswer(NO_LEASES)  # its caller hung up before this ran
         self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
-            return new_answer(self.grant(work))
+            return LeaseAnswer(self.grant(work))
         call = self.client_call
         if call is not None:
             self.client_call = replace(call, is_repeat=True)  # in case this operation is run again
@@ -207,7 +206,7 @@ class LeaseCall:
         self.lost = tuple(lost)
         if call is not None and call.is_repeat and not granted.leases:
             granted = self._lease(work)  # it may have been granted something after it had waited
-        return new_answer(granted, self.lost)
+        return LeaseAnswer(granted, self.lost)
 
     def lease(self, work: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""

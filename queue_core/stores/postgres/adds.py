@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
@@ -29,8 +28,6 @@ _ADD_BOUNDED = Statement(
 )
 EXISTS, TOMBSTONED = 1, 2
 
-new_added = fast_constructor(Added)
-
 
 def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
     """Return the eta of each task, None for at once. Raises `InvalidEtaError`."""
@@ -45,7 +42,7 @@ def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | N
     if refusal:
         assert new.name is not None, "only a name refuses a task"
         return Added(new.name, "exists" if refusal == EXISTS else "tombstoned")
-    return new_added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
+    return Added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
 
 
 def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:

@@ -7,7 +7,7 @@ from operator import itemgetter, lt
 
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, fast_constructor, none_indexes
+from queue_core.fast_values import LazyList, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Deleted,
@@ -113,9 +113,6 @@ _UNSETTLED, _REFUSED = 1, 2
 _order = itemgetter(2, 0)
 _task_id, _grant = itemgetter(0), itemgetter(3)
 
-new_deleted = fast_constructor(Deleted)
-new_lease = fast_constructor(Lease)
-new_granted = fast_constructor(Granted)
 
 Fences = tuple[list[int], list[int]]
 """Ids of tasks, and the instants at which each was leased."""
@@ -271,11 +268,11 @@ def _exchange_one(
         assert done_id is not None and done_grant is not None, "a lease was finished"
         session.note_finished(queue, 1)
         sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
-        deleted = new_deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
+        deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
     eta, since, added_at, leased_at, leases, name, tag, payload = granted
-    new = new_lease(
+    new = Lease(
         queue,
         f"_{task_id}" if name is None else name,
         tag,
@@ -288,7 +285,7 @@ def _exchange_one(
         since,
         added_at,
     )
-    return deleted, new_granted((new,))
+    return deleted, Granted((new,))
 
 
 def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
@@ -313,7 +310,7 @@ def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queu
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
     return tuple(
         [
-            new_lease(
+            Lease(
                 queue,
                 f"_{row[0]}" if row[6] is None else row[6],
                 row[7],
@@ -361,7 +358,7 @@ def _ended(
     queue: str, numbers: Sequence[Sequence[int]], texts: Sequence[Sequence[str | None]], *, now: Instant
 ) -> list[Deleted]:
     return [
-        new_deleted(results.finished_of(queue, sample, words, "deleted", now))
+        Deleted(results.finished_of(queue, sample, words, "deleted", now))
         for sample, words in zip(numbers, texts, strict=True)
     ]
 

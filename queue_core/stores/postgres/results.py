@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
@@ -17,8 +16,6 @@ TASK_COLUMNS = (
     "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
     " t.max_leases"
 )
-
-new_finished_lease = fast_constructor(FinishedLease)
 
 
 def call(session: PostgresSession, statement: Statement, *values: object) -> tuple[Row, list[Row]]:
@@ -48,7 +45,7 @@ def finished_of(
     """
     task_id, lease_number, waited, leased_at = numbers
     name, tag, worker = texts
-    return new_finished_lease(
+    return FinishedLease(
         queue,
         f"_{task_id}" if name is None else name,
         tag,

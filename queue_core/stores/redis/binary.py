@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from struct import Struct, pack
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
@@ -31,10 +30,6 @@ _DIED = 8
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
-
-new_lease = fast_constructor(Lease)
-new_finished_lease = fast_constructor(FinishedLease)
-new_added = fast_constructor(Added)
 
 
 def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:
@@ -131,7 +126,7 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
         payload_at = name_at + name_bytes
         at += _LEASE_FIXED_BYTES + size
         leases.append(
-            new_lease(
+            Lease(
                 queue,
                 answer[name_at:payload_at].decode() if name_bytes else f"_{task_id}",
                 answer[tag_at:name_at].decode() if tag_bytes else None,
@@ -158,7 +153,7 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
     worker_at = name_at + name_bytes
     reason_at = worker_at + worker_bytes
     end = reason_at + reason_bytes
-    finished = new_finished_lease(
+    finished = FinishedLease(
         queue,
         answer[name_at:worker_at].decode() if name_bytes else f"_{task_id}",
         answer[tag_at:name_at].decode() if tag_bytes else None,
@@ -193,7 +188,7 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
         at += 1
         if letter in b"rd":
             name = f"_{task_id}" if task.name is None else task.name
-            outcomes.append(new_added(name, "added", letter == ord("r")))
+            outcomes.append(Added(name, "added", letter == ord("r")))
             task_id += 1
         else:
             outcomes.append(Added(task.name or "", "exists" if letter == ord("e") else "tombstoned"))

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.redis.adds import cells_of, change_with_ids, queues_of
@@ -48,8 +47,6 @@ _RENEWED = Struct(">QIHHH")
 _COUNTS = Struct(">HH")
 _OWN = -1  # a length or delay that comes from the queue's settings
 _ONE = ord("1")
-
-new_deleted = fast_constructor(Deleted)
 
 
 def lease(calls: Calls, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -194,7 +191,7 @@ def _deleted(queue: str, data: bytes, at: int, deletions: Sequence[Deletion]) ->
             added, at = parse_added(deletion.then, data, at)
             outcomes.append(Deleted(finished, tuple(added)))
         else:
-            outcomes.append(new_deleted(finished))
+            outcomes.append(Deleted(finished))
     return outcomes, at
 
 

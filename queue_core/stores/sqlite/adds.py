@@ -11,7 +11,6 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.store import Added
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
@@ -38,8 +37,6 @@ _INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL,
 
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
-
-_new_added = fast_constructor(Added)
 
 
 def check_adds(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
@@ -90,7 +87,7 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
             long.append((task_id, new.payload))
             payload = None
         rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, payload))
-        outcomes.append(_new_added(f"_{task_id}" if name is None else name, "added", not is_delayed))
+        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed))
         task_id += 1
     if rows:
         session.next_id = first + len(rows)
@@ -129,7 +126,7 @@ def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: 
     session.next_id += 1
     session.has_changes = True
     session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, new.payload)))
-    return [_new_added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
+    return [Added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
 
 
 def write_staged(session: SqliteSession) -> None:

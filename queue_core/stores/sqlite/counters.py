@@ -9,7 +9,6 @@ from typing import TypeAlias
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.fast_values import fast_constructor
 from queue_core.stats import FinishedLease, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.task import TaskState
@@ -118,8 +117,6 @@ _LARGEST = (1 << _SHIFT) - 1
 Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str]
 """A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
 
-new_finished_lease = fast_constructor(FinishedLease)
-
 
 def write_samples(
     connection: SqliteConnection, queue_id: int, finished: Sequence[Sample], *, before: int | None
@@ -190,7 +187,7 @@ def sample_of(finished: FinishedLease) -> Sample:
 def finished_of(queue: str, sample: Sample) -> FinishedLease:
     """Return the finished lease of a sample."""
     name, tag, worker, number, outcome, waited, held, ended_at, died, reason = sample
-    return new_finished_lease(
+    return FinishedLease(
         queue, name, tag, worker, number, outcome, waited / MICROSECONDS, held / MICROSECONDS, ended_at, died, reason
     )
 

@@ -7,13 +7,13 @@ from typing import cast
 from queue_core import semantics
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
-from queue_core.fast_values import LazyList, fast_constructor, none_indexes
+from queue_core.fast_values import LazyList, none_indexes
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, new_lease, take
+from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, take
 from queue_core.stores.sqlite.rows import (
     among,
     by_ids,
@@ -27,7 +27,7 @@ from queue_core.stores.sqlite.rows import (
     write,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import StoredTask, TaskState, parse_token
+from queue_core.task import Lease, StoredTask, TaskState, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 
 _LEASED = int(TaskState.LEASED)
@@ -39,8 +39,6 @@ _LIVE_LEASES = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND
 
 _NOTHING = Granted(())
 
-new_deleted = fast_constructor(Deleted)
-new_granted = fast_constructor(Granted)
 
 Fence = tuple[int, Instant]
 
@@ -192,7 +190,7 @@ def _match(rows: Sequence[Row], fences: Sequence[Fence]) -> list[Row | None]:
 def _outcomes_of(queue: str, found: Sequence[Row | None], samples: Sequence[Sample]) -> list[Deleted | None]:
     """Return the outcomes of deletions; `samples` are those of the rows found, in order."""
     of_rows = iter(samples)
-    return [None if row is None else new_deleted(finished_of(queue, next(of_rows))) for row in found]
+    return [None if row is None else Deleted(finished_of(queue, next(of_rows))) for row in found]
 
 
 def _live_rows(session: SqliteSession, queue: QueueRow, fences: Sequence[Fence], *, now: Instant) -> list[Row]:
@@ -269,7 +267,7 @@ def _lease_one(
         return _NOTHING
     eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload = rows[0]
     if spent is not None:
-        return new_granted(take(session, queue, rows, seconds=seconds, worker=worker, now=now))
+        return Granted(take(session, queue, rows, seconds=seconds, worker=worker, now=now))
     end_at = after(now, seconds)
     session.cursor.execute(TAKE["one"], (end_at, worker, now, task_id))
     numbers = session.counts.of(queue.whole, tag)
@@ -278,7 +276,7 @@ def _lease_one(
     numbers[LEASES] += 1
     session.has_changes = True
     leased_at = now if now > last_leased_at else last_leased_at + 1
-    granted = new_lease(
+    granted = Lease(
         queue.spec.name,
         f"_{task_id}" if given is None else given,
         session.tag(tag),
@@ -291,4 +289,4 @@ def _lease_one(
         eta,
         added_at,
     )
-    return new_granted((granted,))
+    return Granted((granted,))

@@ -7,7 +7,7 @@ from itertools import islice
 
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
-from queue_core.fast_values import LazyList, fast_constructor
+from queue_core.fast_values import LazyList
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
@@ -50,8 +50,6 @@ _LENGTHS = "SELECT id, length(payload) FROM payloads WHERE id IN (SELECT value F
 _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TASK_NAME_CHARACTERS
 """The largest `size_of` of a task whose payload is in its row, in bytes."""
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
-
-new_lease = fast_constructor(Lease)
 
 
 def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Instant) -> Granted:
@@ -180,7 +178,7 @@ def take(
         for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload in rows:
             leased_at = now if now > last_leased_at else last_leased_at + 1
             found.append(
-                new_lease(
+                Lease(
                     name,
                     f"_{task_id}" if given is None else given,
                     tags[tag_id],
