@@ -28,8 +28,3 @@ def quarantined_task_of(worker: str) -> QuarantinedTask | None:
         return None
     match = _NAME.fullmatch(worker)
     return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
-
-
-def solo_worker_name(task: QuarantinedTask, *, base: str) -> str:
-    """Return the name of a solo worker for this task; `base` is a name that no other worker has."""
-    return f"{base}{MARK}{task.task_id}.{task.held_until}"

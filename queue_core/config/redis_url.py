@@ -68,10 +68,6 @@ class RedisUrl:
     shown: str = ""
 
 
-def is_redis_url(url: str) -> bool:
-    """Return whether the URL has a Redis scheme."""
-    return url.partition(":")[0] in _KINDS
-
 
 def parse_url(url: str) -> RedisUrl:
     """Parse a URL. Raises `InvalidSettingError`, which shows the valid forms and never a password."""
