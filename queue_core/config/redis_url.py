@@ -68,7 +68,6 @@ class RedisUrl:
     shown: str = ""
 
 
-
 def parse_url(url: str) -> RedisUrl:
     """Parse a URL. Raises `InvalidSettingError`, which shows the valid forms and never a password."""
     scheme, separator, _ = url.partition("://")

@@ -27,7 +27,7 @@ from orchestrator.fleet.quarantine import (
     queued,
     reserved,
 )
-from queue_core.quarantine import MARK, quarantined_task_of
+from queue_core.task import SOLO_WORKER_MARK, quarantined_task_of
 
 AT = 1_000_000.0
 NOW = Monotonic(500.0)
@@ -198,7 +198,7 @@ def test_one_place_is_left_free_while_suspects_wait_and_none_runs(waiting: int, 
 def test_the_queue_reads_the_name_that_is_made_here() -> None:
     name = name_for(a_suspect(), identity="resize-7f3k2q")
     errand = quarantined_task_of(name)
-    assert MARK == ALONE
+    assert SOLO_WORKER_MARK == ALONE
     assert is_alone(name)
     assert errand is not None
     assert f"{errand.task_id}.{errand.held_until}" == a_suspect().mark
