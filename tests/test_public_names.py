@@ -81,7 +81,7 @@ def _texts_for_users() -> list[Path]:
 @pytest.mark.parametrize("path", _texts_for_users(), ids=lambda path: path.name)
 def test_a_text_for_users_imports_from_the_roots_only(path: Path) -> None:
     text = path.read_text()
-    if path.suffix == ".py" and path.name == "commands/init.py":
+    if path.suffix == ".py" and path.name == "init.py":
         text = text[text.index("PROGRAM") : text.index("@command")]  # what it writes
     found = re.findall(r"^(?:from|import) ((?:queue_core|orchestrator)[\w.]*)(?: import (.+))?$", text, re.MULTILINE)
     for module, names in found:
