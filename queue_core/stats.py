@@ -1,4 +1,4 @@
-"""Statistics of a queue: counts at an instant, totals since it was created, finished leases, and rates. Pure."""
+"""Statistics of a queue: counts at an instant, totals since it was created, and finished leases. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -164,10 +164,3 @@ def group_upcoming(
         first = groups.get(slice_of)
         groups[slice_of] = WaitingTask(position, eta if first is None else first.ready_at)
     return tuple(groups.values())
-
-
-def rate_per_second(earlier: int, later: int, *, seconds: float) -> float:
-    """Return the mean rate between two readings of a total; a total that decreased restarted at 0."""
-    if seconds <= 0:
-        return 0.0
-    return (later - earlier if later >= earlier else later) / seconds

@@ -15,9 +15,8 @@ from queue_core import semantics
 from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError
 from queue_core.fast_values import value
-from queue_core.quarantine import quarantined_task_of
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
 
 _THEN = attrgetter("then")
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Literal
+from typing import Final, Literal
 
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
@@ -210,3 +210,28 @@ def lease_of(task: StoredTask) -> Lease:
         task.ready_at,
         task.added_at,
     )
+
+
+SOLO_WORKER_MARK: Final = ".alone."
+"""The part of a solo worker's name before the id and the eta of its task: `resize-7f3k2q.alone.16.1766370000123456`."""
+_SOLO_WORKER: Final = re.compile(r".+\.alone\.([0-9]{1,18})\.([0-9]{1,18})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantinedTask:
+    """The task that a solo worker was started for.
+
+    A task is quarantined by releasing it with a delay; `held_until` is its eta. Both numbers are in the worker's
+    name, so only that worker can lease the task before its eta.
+    """
+
+    task_id: int
+    held_until: Instant
+
+
+def quarantined_task_of(worker: str) -> QuarantinedTask | None:
+    """Return the task of a solo worker; None for any other worker."""
+    if SOLO_WORKER_MARK not in worker:
+        return None
+    match = _SOLO_WORKER.fullmatch(worker)
+    return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))

@@ -17,7 +17,6 @@ from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox
-from queue_core.quarantine import QuarantinedTask, quarantined_task_of
 from queue_core.quota import StorageGuard
 from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import (
@@ -37,7 +36,7 @@ from queue_core.store import (
     handed_over,
 )
 from queue_core.stores import idempotency
-from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
 from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 
 PURGE_CHUNK = 1000

@@ -1,9 +1,9 @@
-"""Positions of the ready queue, and rates."""
+"""Positions of the ready queue, and groups of upcoming tasks."""
 
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.stats import group_upcoming, positions_of, rate_per_second, sample_waiting
+from queue_core.stats import group_upcoming, positions_of, sample_waiting
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,3 @@ def test_tasks_to_come_are_counted_span_by_span_from_the_first_of_each() -> None
     assert [(entry.position, entry.ready_at) for entry in groups] == [(2, 101), (4, 111), (5, 200), (6, 260)]
     assert group_upcoming([], now=Instant(0), until=Instant(9)) == ()
     assert len(group_upcoming([Instant(1)] * 9, now=Instant(0), until=Instant(1))) == 1
-
-
-@pytest.mark.parametrize(("earlier", "later", "rate"), [(10, 30, 2.0), (10, 10, 0.0), (30, 10, 1.0)])
-def test_a_total_that_began_anew_counts_from_zero(earlier: int, later: int, rate: float) -> None:
-    assert rate_per_second(earlier, later, seconds=10) == rate

@@ -27,7 +27,7 @@ from orchestrator.fleet.quarantine import (
     solo_worker_name,
     still_held,
 )
-from queue_core.quarantine import MARK, quarantined_task_of
+from queue_core.task import SOLO_WORKER_MARK, quarantined_task_of
 
 AT = 1_000_000.0
 NOW = Monotonic(500.0)
@@ -201,7 +201,7 @@ def test_one_place_is_left_free_while_suspects_wait_and_none_runs(waiting: int, 
 def test_the_queue_reads_the_name_that_is_made_here() -> None:
     name = solo_worker_name(a_suspect(), identity="resize-7f3k2q")
     errand = quarantined_task_of(name)
-    assert MARK == SOLO_MARK
+    assert SOLO_WORKER_MARK == SOLO_MARK
     assert is_solo_worker(name)
     assert errand is not None
     assert f"{errand.task_id}.{errand.held_until}" == a_suspect().mark

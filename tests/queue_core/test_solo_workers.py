@@ -5,11 +5,10 @@ import pytest
 from queue_core.clock import START, Instant, ManualClock, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.local import LocalQueue, LocalQueues
-from queue_core.quarantine import QuarantinedTask, quarantined_task_of, solo_worker_name
 from queue_core.service import QueueService
 from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
-from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.task import NewTask, QuarantinedTask, QueueSpec, TagFilter, quarantined_task_of
 
 NAME = "resize-7f3k2q.alone.16.1766370000123456"
 
@@ -33,10 +32,6 @@ def test_a_solo_workers_name_tells_its_task(worker: str, quarantined: Quarantine
     assert quarantined_task_of(worker) == quarantined
 
 
-def test_a_solo_workers_name_is_made_of_its_task() -> None:
-    assert solo_worker_name(QuarantinedTask(16, Instant(1766370000123456)), base="resize-7f3k2q") == NAME
-
-
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
@@ -56,7 +51,7 @@ def held_back(queue: LocalQueue, name: str = "poison") -> str:
     (finished,) = queue.release(lease, delay_seconds=60)
     (task,) = queue.peek(names=[name]).tasks
     assert task.eta == after(finished.ended_at, 60)
-    return solo_worker_name(QuarantinedTask(task.id, task.eta), base="w-2")
+    return f"w-2.alone.{task.id}.{task.eta}"
 
 
 def test_it_gets_its_task_and_no_other(queue: LocalQueue) -> None:
@@ -97,4 +92,4 @@ def test_nobody_else_gets_what_is_held_back(queue: LocalQueue) -> None:
     held_back(queue)
     assert queue.lease(worker="w") == []
     with pytest.raises(WorkerRetiredError):
-        queue.lease(worker=solo_worker_name(QuarantinedTask(1, Instant(START + 1)), base="w-3"))
+        queue.lease(worker=f"w-3.alone.1.{START + 1}")
