@@ -250,7 +250,7 @@ class Towline:
 
 
 class Guarded(Towline):
-    """The same, with the contention guard's trial of fewer workers."""
+    """A candidate with `contention: guard`, which tries whether fewer workers get as much done."""
 
     name: ClassVar = "guarded"
     settings: ClassVar = {"contention": "guard"}

@@ -21,7 +21,7 @@ def touched(call: Call) -> set[str]:
 
 @dataclass(slots=True)
 class StubTrial:
-    """What a rule may read and change.
+    """The state of one attempt, which a rule may read and change.
 
     Args:
         request: the message, a separate copy for every attempt.

@@ -1,4 +1,4 @@
-"""After the fault: open the store as usual, work a little, and check everything against the history."""
+"""Open the store as usual after the fault, work a little, and check everything against the history."""
 
 import itertools
 import time

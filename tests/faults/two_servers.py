@@ -46,7 +46,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class FaultCourse:
-    """How long each part lasts, in seconds; `after` follows every repair. `cuts_off`: a server, the store."""
+    """The length of each part, in seconds; `after` follows every repair. `cuts_off`: a server, the store."""
 
     warm_up: float = 5.0
     server_down: float = 2.0

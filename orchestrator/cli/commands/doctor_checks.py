@@ -288,10 +288,10 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
     """Yield the problems the supervisor reports for its pools; a pool that starts no worker is bad, others warn."""
     concerns = concerns_in(snapshot)
     for concern in concerns:
-        fix = f"`towline why {concern['pool']}` tells what decides its size"
+        fix = f"`towline why {concern['pool']}` explains its size"
         is_bad = "no_starts" in str(concern["kinds"])
         if is_bad:
-            fix += "; `towline why-died` how its workers ended"
+            fix += "; `towline why-died` explains how its workers ended"
         yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
     if not concerns and snapshot.get("pools"):
         yield Finding("pools", "ok", "none is late, at its max, or without starts")

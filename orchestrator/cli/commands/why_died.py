@@ -38,11 +38,11 @@ _ADVICE: Final[Mapping[str, str]] = {
     " replaces a worker that grows slowly before the kernel does",
     Cause.CRASHED: "its last lines should say why; a handler that only raises never ends its worker",
     Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
-    Cause.QUEUE_LOST: "`towline health` tells whether the server answers; the worker is replaced by itself",
+    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
     Cause.UNRESPONSIVE: "its handler kept the interpreter lock, or the worker was stopped from outside: where there is"
     " a stack, it shows which call; what may keep the lock for long is best a program of its own",
-    Cause.UNKNOWN: "nobody saw how it ended; its log in the state folder, under workers/, may",
+    Cause.UNKNOWN: "its end was not observed; its log in the state folder, under workers/, may explain it",
 }
 _NOTHING_TO_DO: Final = "nothing to do"
 
@@ -102,7 +102,7 @@ def advice(death: Json, now: TasksNow) -> str:
     cause, name = str(death.get("cause")), _signal_name(death)
     steps = []
     if cause == Cause.SIGNALLED and name == "SIGKILL":
-        steps.append("if nobody sent SIGKILL, `journalctl -k | grep -i -e oom -e killed` tells whether the kernel did")
+        steps.append("if nobody sent SIGKILL, `journalctl -k | grep -i -e oom -e killed` shows whether the kernel did")
     elif cause == Cause.SIGNALLED:
         steps.append(
             f"{name or 'a signal'} comes from native code or from outside: env: {{PYTHONFAULTHANDLER: '1'}} shows where"
@@ -233,9 +233,9 @@ EVENTS: Final = 1000
 @file_option
 @json_option
 def why_died(worker: str | None, last: int, pool: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """How WORKER ended, what it held and what became of that, and what to do; without WORKER, the latest deaths.
+    """Explain how WORKER died, what became of its tasks, and what to do; without WORKER, list the latest deaths.
 
-    The beginning of a worker's name will do. Exits with 66 when no such death is on record.
+    The beginning of a worker's name is enough. Exits with 66 when no such death is on record.
     """
     files = state_of(load_project(file))
     deaths = files.read_deaths(limit=MAX_READ)

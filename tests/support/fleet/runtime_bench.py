@@ -42,7 +42,7 @@ def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exi
 
 
 class RuntimeKind(Protocol):
-    """How workers of one runtime are made and found on this host."""
+    """Makes the workers of one runtime and finds them on this host."""
 
     is_marked_outside: bool
     """Whether a worker's marks are kept outside it, where it can't hide them."""

@@ -236,7 +236,7 @@ def _bimodal(rng: Random, mean: float, ready_at: Sequence[float], seconds: float
 
 
 def _phases(rng: Random, mean: float, ready_at: Sequence[float], seconds: float) -> list[float]:
-    """In some minutes of each quarter of an hour all tasks take many times as long."""
+    """Tasks take many times as long during some minutes of about each quarter of an hour."""
     period, part, times = rng.uniform(300.0, 1_000.0), rng.uniform(0.15, 0.5), rng.choice((3.0, 10.0, 40.0))
     short = mean / (1.0 - part + part * times)
     return [short * rng.uniform(0.8, 1.2) * (times if at % period > (1.0 - part) * period else 1.0) for at in ready_at]

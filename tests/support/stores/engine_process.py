@@ -26,7 +26,7 @@ class EngineUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """How to start a server in its own directory, and how to check that it answers.
+    """The command that starts a server in its own directory, and a check that it answers.
 
     Args:
         user: the user that root runs it as; None for ourselves.
