@@ -71,8 +71,8 @@ def _handles(pid: int, number: int) -> bool:
 def test_its_own_children_are_its_own_and_orphans_are_nobodys(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, subprocess, sys, time
-        from queue_core.process.init_process import stay_first
-        stay_first()
+        from queue_core.process.init_process import run_as_init
+        run_as_init()
         assert os.getpid() != 1
         for code in range(40):
             subprocess.Popen(["sh", "-c", "(sleep 0.05 &); (exit 3 &)"]).wait()
@@ -117,8 +117,8 @@ def test_a_runtime_that_is_first_collects_orphans_behind_a_worker_that_ended(tmp
 def test_signals_are_passed_on_and_its_end_is_told_as_a_shell_tells_it(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import signal, sys
-        from queue_core.process.init_process import stay_first
-        stay_first()
+        from queue_core.process.init_process import run_as_init
+        run_as_init()
         for number in (signal.SIGHUP, signal.SIGUSR1, signal.SIGWINCH):
             signal.signal(number, lambda number, _: print(number, flush=True))
         signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGKILL))
@@ -136,7 +136,7 @@ def test_signals_are_passed_on_and_its_end_is_told_as_a_shell_tells_it(tmp_path:
 
 
 def test_a_program_without_a_handler_is_ended_by_sigterm(tmp_path: Path) -> None:
-    program = "from queue_core.process.init_process import stay_first; stay_first(); print('up', flush=True); input()"
+    program = "from queue_core.process.init_process import run_as_init; run_as_init(); print('up', flush=True); input()"
     with first_process(["-c", f"import os; r, w = os.pipe(); os.dup2(r, 0); {program}"], tmp_path) as (outer, first):
         eventually(lambda: (tmp_path / "log").read_text() == "up\n")
         os.kill(first, signal.SIGTERM)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from dataclasses import fields
 from random import Random
 
 import pytest
@@ -27,7 +28,7 @@ def arrivals(text: str, *, service: ServiceTimes | None = None, slot: float | No
 
 def log_of(*told: QueueEvent) -> list[str]:
     """Events as the log has them, a line each."""
-    names = QueueEvent.__slots__
+    names = [field.name for field in fields(QueueEvent)]
     return [json.dumps({n: v for n in names if (v := getattr(event, n)) is not None}) + "\n" for event in told]
 
 
