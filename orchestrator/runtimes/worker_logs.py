@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from orchestrator.private_files import make_folder
+from orchestrator.state.private_files import make_folder
 
 MAX_LOG_BYTES: Final = 8 * 1024 * 1024
 """Size at which a log is rotated; with the one before it, 16 MiB of a worker's output are kept."""

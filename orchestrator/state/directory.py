@@ -12,8 +12,8 @@ from typing import Final
 from orchestrator.config import overrides
 from orchestrator.config.overrides import HostOverride, Overrides
 from orchestrator.errors import AlreadySupervisedError
-from orchestrator.private_files import make_folder, opener
 from orchestrator.state.journal import Journal, amended, read_journal
+from orchestrator.state.private_files import make_folder, opener
 
 LOCK_ATTEMPTS: Final = 40
 """Attempts to take the lock, which a worker may hold for a moment as it checks it."""

@@ -10,7 +10,7 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.private_files import opener
+from orchestrator.state.private_files import opener
 
 log = structlog.get_logger()
 

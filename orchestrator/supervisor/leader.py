@@ -12,8 +12,8 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.private_files import make_folder, opener
 from orchestrator.source import WorkSource
+from orchestrator.state.private_files import make_folder, opener
 
 LEAD_SECONDS: Final = 15.0
 """Length of the leadership lease: how long a store is without a leader after its supervisor dies, at most."""

@@ -13,9 +13,9 @@ import click
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.private_files import make_folder
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
+from orchestrator.state.private_files import make_folder
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from orchestrator.private_files import make_folder
+from orchestrator.state.private_files import make_folder
 
 _IDENTITY_FILE: Final = "containers.id"
 _READABLE: Final = 0o644
