@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = tuple(f"{ROOT}/{package}/" for package in ("queue_core", "orchestrator"))
 QUEUE = "thumbs"
 WARM_UP_CALLS = 20
+REST_SECONDS = 0.2
 TURN_SECONDS = 20.0
 SETTINGS = f"""\
 queues: {{{QUEUE}: {{}}}}
@@ -96,9 +97,10 @@ def one_call(call: Callable[[HttpQueues], object], folder: Path) -> Tour:
     with profiled(tour), a_server(folder) as queues:
         for _ in range(WARM_UP_CALLS):
             call(queues)
-        time.sleep(0.2)  # what runs beside the calls of before has ended
+        time.sleep(REST_SECONDS)
         tour.is_recording = True
         call(queues)
+        time.sleep(REST_SECONDS)  # what the server does after its answer belongs to the call
         tour.is_recording = False
     return tour
 

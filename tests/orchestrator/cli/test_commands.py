@@ -197,7 +197,7 @@ STORE_ALONE = "store: {}\nqueues: {{thumbs: {{}}}}\n"
         ),
         pytest.param(
             STORE_ALONE.format("postgresql://me@db/work?mode=ro"),
-            "1:1: store: .*no option of it is called mode",
+            "1:1: store: .*it has an unknown option mode",
             id="postgresql",
         ),
         pytest.param(STORE_ALONE.format("'sqlite:///:memory:'"), "1:1: store: .*is written memory:", id="in memory"),
