@@ -146,3 +146,14 @@ def test_every_link_leads_to_a_file() -> None:
         if "://" not in link and not page.parent.joinpath(link).exists()
     ]
     assert broken == []
+
+
+def test_every_path_that_the_guides_name_is_there() -> None:
+    guides = [ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md", ROOT / "SECURITY.md"]
+    named = {
+        path
+        for guide in guides
+        for path in re.findall(r"`((?:queue_core|orchestrator|tests|docs|examples)/[\w./]*)`", guide.read_text())
+    }
+    assert len(named) > 10
+    assert sorted(path for path in named if not (ROOT / path).exists()) == []
