@@ -25,9 +25,9 @@ PYTHON = VENV / "bin" / "python"
 STAMP = VENV / ".towline-installed"
 OLDEST_PYTHON = (3, 11)
 KINDS = {"runtime": (), "dev": ("dev",), "peers": ("peers",)}
-"""Of environments, with the groups of requirements in them: to use it, to test it, to measure it beside others."""
+"""The environments to use, test and measure Towline in, each with its groups of requirements."""
 LISTS = ROOT / "requirements"
-"""What `uv.lock` has of each kind, and what the project is built by: with hashes, for pip."""
+"""Requirement lists for pip, with hashes: one for each kind from `uv.lock`, and one of the build tools."""
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 POSTGRESQL = Path("/usr/lib/postgresql")  # Debian keeps the server's programs out of PATH, one directory a version
@@ -61,7 +61,7 @@ LOOK_SECONDS = 0.5
 
 TESTS = ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
-"""What failed beside another test is run once more by itself: three at a time on two cores, a deadline may pass."""
+"""Failed tests run once more without others beside them: three at a time on two cores, a deadline may pass."""
 TESTS_FAILED = 1
 
 

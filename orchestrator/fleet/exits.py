@@ -23,7 +23,7 @@ _IN_WORDS: Final = {
     "its last lines say which",
     EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
 }
-"""What these exit codes of our own workers mean; other programs may use them differently."""
+"""The meanings of our own workers' exit codes; other programs may use them differently."""
 _MIB: Final = 2**20
 
 

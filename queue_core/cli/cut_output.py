@@ -19,7 +19,7 @@ from typing import Final, Literal, TextIO
 from queue_core.cli.output import print_info
 
 WhenCut = Literal["stop", "stderr", "count"]
-"""What a command does when stdout is cut: "stop", if it only shows; "stderr": go on, and repeat its output on stderr;
+"""A command's behaviour when stdout is cut: "stop", if it only shows; "stderr": go on, and repeat its output there;
 "count": go on without output, if it prints a count on stderr at its end."""
 
 MAX_REPEATED_LINES: Final = 1000

@@ -1,4 +1,4 @@
-"""What is published, in an environment that has nothing else: a user's program is typed, and runs."""
+"""The wheel, installed in an environment that has nothing else: a user's program passes mypy, and runs."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ PROGRAM = Path(__file__).parent / "user_program"
 INSTALL_SECONDS = 300
 RUN_SECONDS = 120
 UNREACHED = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "error sending request", "dns error")
-"""What pip and uv say where there is no network."""
+"""Messages of pip and uv without a network."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ Kind = Literal[
     "stall answer",
     "split",
 ]
-"""What befalls a request and its answer:
+"""The fates of a request and its answer:
 
 refuse: the request is dropped, its client reset.
 cut request: half of it arrives, then both ends are reset.

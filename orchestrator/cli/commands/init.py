@@ -119,7 +119,7 @@ pools:
     recycle: {{tasks: 1000, memory: 512MiB, age: 6h}}
 """
 PROGRAM: Final = '''\
-"""What is done with the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
+"""Handlers for the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
 
 from queue_core import App, Task
 

@@ -19,7 +19,7 @@ MOST_CALLS = 60
 
 
 def evidence(violations: Sequence[Violation], folder: Path) -> str:
-    """What is wrong, and the calls on the tasks it names: their histories are removed with older runs."""
+    """Return the violations with the calls on the tasks they name; the histories are removed with older runs."""
     told = [f"{violation.invariant}: {violation.what}" for violation in violations]
     words = {word for line in told for word in line.split() if word.count("-") >= 2}
     calls = [line for file in sorted(folder.glob("round-*/*.jsonl")) for line in file.read_text().splitlines()]

@@ -84,7 +84,7 @@ def port_of(url: str) -> int:
 
 
 def query_cell(pool: ConnectionPool, query: str) -> object:
-    """What a query on a lent connection gives: one cell."""
+    """Return the single cell that a query yields on a borrowed connection."""
     with pool.lend() as connection:
         row = connection.driver.execute(query).fetchone()  # type: ignore[call-overload]
     assert row is not None
