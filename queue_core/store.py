@@ -189,6 +189,19 @@ class ClientCall:
 
 
 @dataclass(frozen=True, slots=True)
+class PeekQuery:
+    """The arguments of `Transaction.peek`, as a store passes them on."""
+
+    tags: TagFilter
+    states: frozenset[TaskState]
+    names: Sequence[str] | None
+    after: int
+    limit: int
+    payload_bytes: int
+    now: Instant
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """Some tasks of a queue in id order; the next page begins after `next_after` (None: no more)."""
 
@@ -228,6 +241,7 @@ __all__ = [
     "LeaseRequest",
     "Page",
     "PayloadAllowance",
+    "PeekQuery",
     "Release",
     "Renewal",
     "Renewed",

@@ -3,8 +3,6 @@
 They are exact as of `now`, although they write no expiry.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any
@@ -13,14 +11,14 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
-from queue_core.store import Page
+from queue_core.store import Page, PeekQuery
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession
-from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter
 
 HEAD = 1000
 """Etas of ready tasks that are read for `waiting`."""
@@ -55,19 +53,6 @@ _LIVE = Statement("towline_live", "SELECT * FROM towline.live_leases($1, $2, $3)
 _NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.text,))
 
 
-@dataclass(frozen=True, slots=True)
-class PostgresPeek:
-    """The parameters of a peek."""
-
-    tags: TagFilter
-    states: frozenset[TaskState]
-    names: Sequence[str] | None
-    after: int
-    limit: int
-    payload_bytes: int
-    now: Instant
-
-
 def tag_values(tags: TagFilter) -> tuple[str, ...] | None:
     """Return a filter's tags as the schema's functions take them: None for any, empty for untagged tasks."""
     if tags.kind == "untagged":
@@ -75,23 +60,23 @@ def tag_values(tags: TagFilter) -> tuple[str, ...] | None:
     return tags.tags or None
 
 
-def peek(session: PostgresSession, queue: str, request: PostgresPeek) -> Page:
+def peek(session: PostgresSession, queue: str, query: PeekQuery) -> Page:
     """See `Transaction.peek`. The function reads along the path that has the fewest rows."""
     spec = find(session, queue)
     rows = session.rows(
         _PEEK,
         queue,
-        tag_values(request.tags),
-        sorted(request.states),
-        request.names,
-        request.after,
-        request.limit + 1,
-        request.now,
-        request.payload_bytes,
+        tag_values(query.tags),
+        sorted(query.states),
+        query.names,
+        query.after,
+        query.limit + 1,
+        query.now,
+        query.payload_bytes,
     )
-    shown = [_as_of_now(task_of(queue, row), spec, now=request.now) for row in rows]
-    if len(shown) > request.limit:
-        return Page(tuple(shown[: request.limit]), shown[request.limit - 1].id)
+    shown = [_as_of_now(task_of(queue, row), spec, now=query.now) for row in rows]
+    if len(shown) > query.limit:
+        return Page(tuple(shown[: query.limit]), shown[query.limit - 1].id)
     return Page(tuple(shown))
 
 

@@ -16,6 +16,7 @@ from queue_core.store import (
     HeldName,
     LeaseRequest,
     Page,
+    PeekQuery,
     Release,
     Renewal,
     Renewed,
@@ -128,9 +129,7 @@ class PostgresTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return reads.peek(
-            self._session, queue, reads.PostgresPeek(tags, states, names, after, limit, payload_bytes, now)
-        )
+        return reads.peek(self._session, queue, PeekQuery(tags, states, names, after, limit, payload_bytes, now))
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._session, queue, tags, now=now)

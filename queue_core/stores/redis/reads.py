@@ -1,15 +1,14 @@
 """The verbs that only read, each one atomic call: peek, statistics, waiting times, live leases, samples."""
 
 import heapq
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from struct import Struct, pack, unpack_from
 
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
-from queue_core.store import Page
+from queue_core.store import Page, PeekQuery
 from queue_core.stores.redis.admin import queue as settings_of
 from queue_core.stores.redis.binary import (
     pack_filter,
@@ -21,7 +20,7 @@ from queue_core.stores.redis.binary import (
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import key_of
-from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import QueueSpec, StoredTask, TagFilter
 
 _COUNTS = Struct(">" + "6s" * 10 + "7sB")
 _LIVE = Struct(">QQI")
@@ -122,57 +121,45 @@ _PEEK = Struct(">QBBQIIH")
 _SPARSE = b"s"
 
 
-@dataclass(frozen=True, slots=True)
-class RedisPeek:
-    """The parameters of a peek."""
-
-    tags: TagFilter
-    states: frozenset[TaskState]
-    names: Sequence[str] | None
-    after: int
-    limit: int
-    payload_bytes: int
-    now: Instant
-
-    def cells(self) -> list[Cell]:
-        """Pack the request as the functions take it."""
-        kind, tags = pack_filter(self.tags)
-        states = sum(1 << state for state in self.states)
-        fixed = _PEEK.pack(self.now, kind, states, self.after, self.limit, self.payload_bytes, len(tags))
-        return [fixed, *tags]
+def _cells(query: PeekQuery) -> list[Cell]:
+    """Pack a query as the functions take it."""
+    kind, tags = pack_filter(query.tags)
+    states = sum(1 << state for state in query.states)
+    fixed = _PEEK.pack(query.now, kind, states, query.after, query.limit, query.payload_bytes, len(tags))
+    return [fixed, *tags]
 
 
-def peek(calls: Calls, queue: str, request: RedisPeek) -> Page:
+def peek(calls: Calls, queue: str, query: PeekQuery) -> Page:
     """See `Transaction.peek`. Not atomic for a queue of very many tasks with sparse ids, which takes many calls."""
     spec = settings_of(calls, queue)
-    if request.names is not None:
-        return _page(spec, calls.read("peek_names", queue, *request.cells(), *dict.fromkeys(request.names)), request)
-    answer = calls.client.read("peek", (key_of(queue),), request.cells())
+    if query.names is not None:
+        return _page(spec, calls.read("peek_names", queue, *_cells(query), *dict.fromkeys(query.names)), query)
+    answer = calls.client.read("peek", (key_of(queue),), _cells(query))
     if answer != _SPARSE:
-        return _page(spec, calls.done(answer), request)
-    ids = heapq.nsmallest(request.limit + 1, set(_ids(calls, queue, request)))
-    page = _page(spec, calls.read("peek_ids", queue, *request.cells(), pack_instants(ids[: request.limit])), request)
-    return Page(page.tasks, ids[request.limit - 1] if len(ids) > request.limit else None)
+        return _page(spec, calls.done(answer), query)
+    ids = heapq.nsmallest(query.limit + 1, set(_ids(calls, queue, query)))
+    page = _page(spec, calls.read("peek_ids", queue, *_cells(query), pack_instants(ids[: query.limit])), query)
+    return Page(page.tasks, ids[query.limit - 1] if len(ids) > query.limit else None)
 
 
-def _ids(calls: Calls, queue: str, request: RedisPeek) -> Iterator[int]:
+def _ids(calls: Calls, queue: str, query: PeekQuery) -> Iterator[int]:
     """Scan the queue and yield the lowest ids of each piece; a task that stays is in one piece at least."""
     cursor = 0
     while True:
-        data = calls.read("peek_piece", queue, *request.cells(), cursor)
+        data = calls.read("peek_piece", queue, *_cells(query), cursor)
         cursor, *ids = unpack_from(f">{(len(data) - DATA) // 8}Q", data, DATA)
         yield from ids
         if not cursor:
             return
 
 
-def _page(spec: QueueSpec, data: bytes, request: RedisPeek) -> Page:
+def _page(spec: QueueSpec, data: bytes, query: PeekQuery) -> Page:
     tasks: list[StoredTask] = []
     at = DATA
     while at < len(data):
         task, at = parse_task(spec.name, data, at)
-        settled = semantics.expire(task, spec, now=request.now)
+        settled = semantics.expire(task, spec, now=query.now)
         shown = settled.task if isinstance(settled, LeaseEnd) else settled
-        if shown is not None and shown.state in request.states:
+        if shown is not None and shown.state in query.states:
             tasks.append(shown)
     return Page(tuple(tasks), tasks[-1].id if data[1] and tasks else None)

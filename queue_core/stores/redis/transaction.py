@@ -16,6 +16,7 @@ from queue_core.store import (
     HeldName,
     LeaseRequest,
     Page,
+    PeekQuery,
     Release,
     Renewal,
     Renewed,
@@ -125,8 +126,8 @@ class RedisTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        request = reads.RedisPeek(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._calls, queue, request)
+        query = PeekQuery(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._calls, queue, query)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._calls, queue, tags, now=now)

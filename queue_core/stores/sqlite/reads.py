@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 
@@ -10,7 +10,7 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
-from queue_core.store import Page
+from queue_core.store import Page, PeekQuery
 from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
@@ -217,34 +217,21 @@ def next_eta(session: SqliteSession, name: str) -> Instant | None:
     return min(etas, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class SqlitePeek:
-    """The arguments of a peek."""
-
-    tags: TagFilter
-    states: frozenset[TaskState]
-    names: Sequence[str] | None
-    after: int
-    limit: int
-    payload_bytes: int
-    now: Instant
-
-
-def peek(session: SqliteSession, name: str, request: SqlitePeek) -> Page:
+def peek(session: SqliteSession, name: str, query: PeekQuery) -> Page:
     """See `Transaction.peek`."""
     queue = session.queue(name)
-    tag_ids = session.tag_ids(queue, request.tags)
+    tag_ids = session.tag_ids(queue, query.tags)
     shown: list[StoredTask] = []
-    for row in _rows(session, queue, request, tag_ids):
-        task = _after_expiry(task_of(session, queue, row), queue, now=request.now)
-        if task is None or task.id <= request.after or task.state not in request.states:
+    for row in _rows(session, queue, query, tag_ids):
+        task = _after_expiry(task_of(session, queue, row), queue, now=query.now)
+        if task is None or task.id <= query.after or task.state not in query.states:
             continue
         if tag_ids is not None and row[1] not in tag_ids:
             continue
-        if len(shown) == request.limit:
-            return Page(_with_payloads(session, shown, request.payload_bytes), shown[-1].id if shown else None)
+        if len(shown) == query.limit:
+            return Page(_with_payloads(session, shown, query.payload_bytes), shown[-1].id if shown else None)
         shown.append(task)
-    return Page(_with_payloads(session, shown, request.payload_bytes))
+    return Page(_with_payloads(session, shown, query.payload_bytes))
 
 
 def _after_expiry(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
@@ -252,16 +239,16 @@ def _after_expiry(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredT
     return expired.task if isinstance(expired, LeaseEnd) else expired
 
 
-def _rows(session: SqliteSession, queue: QueueRow, request: SqlitePeek, tag_ids: list[int] | None) -> Iterable[Row]:
-    """Return rows in id order, among them all that match the request."""
-    if request.names is not None:
-        named = (row_of_name(session, queue, name) for name in dict.fromkeys(request.names))
+def _rows(session: SqliteSession, queue: QueueRow, query: PeekQuery, tag_ids: list[int] | None) -> Iterable[Row]:
+    """Return rows in id order, among them all that match the query."""
+    if query.names is not None:
+        named = (row_of_name(session, queue, name) for name in dict.fromkeys(query.names))
         return sorted(row for row in named if row is not None)
-    stored = _stored_states(request.states)
+    stored = _stored_states(query.states)
     counted = [queue.whole] if tag_ids is None else tag_ids
     if sum(gauge(session, counted, state) for state in stored) <= MAX_SORTED:
         return sorted(row for state in stored for row in in_state(session, queue, state, tag_ids, limit=MAX_SORTED))
-    return _by_id(session, queue, request, tag_ids)
+    return _by_id(session, queue, query, tag_ids)
 
 
 def _stored_states(states: frozenset[TaskState]) -> list[TaskState]:
@@ -274,12 +261,12 @@ def _stored_states(states: frozenset[TaskState]) -> list[TaskState]:
     return sorted(stored)
 
 
-def _by_id(session: SqliteSession, queue: QueueRow, request: SqlitePeek, tag_ids: list[int] | None) -> Iterator[Row]:
+def _by_id(session: SqliteSession, queue: QueueRow, query: PeekQuery, tag_ids: list[int] | None) -> Iterator[Row]:
     of_tags, cells = ("", ()) if tag_ids is None else (" AND tag IN (SELECT value FROM json_each(?))", (tag_ids,))
     return iter(
         session.connection.execute(
             f"SELECT {COLUMNS} FROM tasks NOT INDEXED WHERE id > ? AND queue = ?{of_tags} ORDER BY id",  # noqa: S608
-            (request.after, queue.id, *(json.dumps(cell) for cell in cells)),
+            (query.after, queue.id, *(json.dumps(cell) for cell in cells)),
         )
     )
 

@@ -16,6 +16,7 @@ from queue_core.store import (
     HeldName,
     LeaseRequest,
     Page,
+    PeekQuery,
     Release,
     Renewal,
     Renewed,
@@ -150,8 +151,8 @@ class SqliteTransaction:
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        request = reads.SqlitePeek(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._at(now), queue, request)
+        query = PeekQuery(tags, states, names, after, limit, payload_bytes, now)
+        return reads.peek(self._at(now), queue, query)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
         return reads.stats(self._at(now), queue, tags, now=now)
