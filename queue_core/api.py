@@ -1,19 +1,35 @@
 """The verbs for producers, workers and supervisors: the same protocols in process and over HTTP."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
-from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
+from queue_core.stats import (
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Samples,
+    TagStats,
+    WaitingTask,
+    WorkerActivity,
+)
+from queue_core.store import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
 T = TypeVar("T")
 
 Ended: TypeAlias = Lease | str | Deletion
 """A lease whose task is to be deleted: a `Lease`, its token, or a `Deletion`."""
+
+Renewable: TypeAlias = Lease | str | Renewal
+"""A lease to renew: a `Lease`, its token, or a `Renewal` with a time, a progress or a checkpoint of its own."""
+
+Error: TypeAlias = Failure | BaseException | str
+"""Why a lease is given back: an exception, of which class, text and place are kept, a sentence, or a `Failure`."""
 
 ALL_STATES = frozenset(TaskState)
 NO_SAMPLES = Samples((), 0)
@@ -99,8 +115,11 @@ class Queue(Protocol):
         Returns the leases, and the tokens among `deletions` that were not current.
         """
 
-    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
-        """Move the ends of leases to `seconds` from now. Raises `LeaseLostError`."""
+    def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
+        """Move the ends of leases to `seconds` from now (None: the queue's `lease_seconds`). Raises `LeaseLostError`.
+
+        A `Renewal` may have a time of its own, the progress of the work, and a checkpoint for the task's next lease.
+        """
 
     def release(
         self,
@@ -109,10 +128,12 @@ class Queue(Protocol):
         delay_seconds: float | None = None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
+        error: Error | None = None,
     ) -> list[FinishedLease]:
         """Give leases back: after the queue's back-off, or `delay_seconds`. Raises `LeaseLostError`.
 
-        `dead_reason` makes the tasks dead at once; `uncounted` takes the lease off the tasks' counts.
+        `dead_reason` makes the tasks dead at once; `uncounted` takes the lease off the tasks' counts. `error` says why:
+        it is kept among the tasks' attempts, and is the reason of those that used up their leases. Leave payloads out.
         """
 
     def delete(
@@ -157,6 +178,14 @@ class Queue(Protocol):
         payload_bytes: int = 0,
     ) -> Page:
         """Return tasks without leasing them; payloads are cut to `payload_bytes`."""
+
+    def history(
+        self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
+    ) -> History:
+        """Return ended leases, newest first: of all tasks, or of these; finished tasks are found by them too.
+
+        Goes back as far as the queue's `history_keep` and `history_seconds`. `before`: the last page's `next_before`.
+        """
 
     def close(self) -> None:
         """Close the connections; nothing is lost."""
@@ -210,8 +239,8 @@ class Queues(Protocol):
         `busy`: what to do then: `keep` does not fence it; `finish` fences it all the same, and it keeps its leases.
         """
 
-    def release_worker(self, worker: str) -> list[FinishedLease]:
-        """Give back at once all leases that a dead worker holds."""
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
+        """Give back at once all leases that a dead worker holds; `failure`: what is known of its end."""
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
@@ -254,6 +283,18 @@ def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
     except AttributeError:
         wrong = next(lease for lease in many if not isinstance(lease, Lease | str))
         raise _no_lease(wrong) from None
+
+
+def as_renewals(leases: Renewable | Iterable[Renewable], seconds: float | None) -> list[Renewal]:
+    """Return one renewal or many as a list, each without a time of its own for `seconds`."""
+    many = [leases] if isinstance(leases, Lease | str | Renewal) else _listed(leases)
+    renewals: list[Renewal] = []
+    for one in many:
+        if not isinstance(one, Renewal):
+            renewals.append(Renewal(as_tokens(one)[0], seconds))
+        else:
+            renewals.append(one if one.seconds is not None else replace(one, seconds=seconds))
+    return renewals
 
 
 def _listed(leases: Iterable[T]) -> list[T]:

@@ -39,6 +39,10 @@ MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
 MAX_REASON_CHARACTERS = 2000  # our own
 MAX_WORKER_CHARACTERS = 200  # our own
 MAX_PEEK_TASKS = 1000  # our own
+MAX_CHECKPOINT_BYTES = 16 << 10  # our own
+MAX_PROGRESS_CHARACTERS = 200  # our own
+MAX_HISTORY_LEASES = 1_000_000  # our own: a search by name reads them all
+MAX_HISTORY_SECONDS = 366 * 86_400.0  # our own
 NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
 
 _NUMBERS = (int, float)
@@ -186,6 +190,28 @@ def check_reason(reason: str) -> None:
     if len(reason) > MAX_REASON_CHARACTERS:
         raise InvalidCountError(f"dead_reason must be at most {MAX_REASON_CHARACTERS} characters: {len(reason)}")
     check_text("dead_reason", reason, error=InvalidCountError)
+
+
+def check_progress(fraction: float, text: str) -> None:
+    """Raise `InvalidRequestError` unless `fraction` is in [0, 1] and `text` has at most 200 characters."""
+    if not isinstance(fraction, _NUMBERS) or not 0 <= fraction <= 1:
+        raise InvalidRequestError(f"progress must be a number in [0, 1]: {fraction!r}; give done / total")
+    if not isinstance(text, str) or len(text) > MAX_PROGRESS_CHARACTERS:
+        raise InvalidRequestError(
+            f"progress's text must be text of at most {MAX_PROGRESS_CHARACTERS} characters: {_shown(text)}"
+        )
+    check_text("progress's text", text)
+
+
+def check_checkpoint(checkpoint: bytes) -> None:
+    """Raise `InvalidRequestError` unless a checkpoint is at most 16 KiB of bytes."""
+    if not isinstance(checkpoint, bytes):
+        raise InvalidRequestError(f"a checkpoint must be bytes: {type(checkpoint).__name__} given; encode it")
+    if len(checkpoint) > MAX_CHECKPOINT_BYTES:
+        raise InvalidRequestError(
+            f"a checkpoint must be at most {MAX_CHECKPOINT_BYTES} bytes (16 KiB): {len(checkpoint)}; "
+            "keep the data elsewhere and save its address"
+        )
 
 
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:

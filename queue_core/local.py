@@ -8,19 +8,24 @@ from typing import Literal, TypeVar
 from queue_core.api import (
     ALL_STATES,
     Ended,
+    Error,
     Observation,
     ObservationQuery,
+    Renewable,
     as_deletions,
     as_names,
     as_new_tasks,
+    as_renewals,
     as_states,
     as_tokens,
 )
+from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
+from queue_core.failures import as_failure
 from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import Operation, QueueService
-from queue_core.stats import FinishedLease, QueueStats, TagStats
+from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.store import (
     Added,
     Busy,
@@ -115,11 +120,11 @@ class LocalQueue:
             granted = Granted(())  # the deletions took effect, so return; leases granted now will expire
         return list(granted.leases), tuple(lost)
 
-    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+    def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""
-        tokens = as_tokens(leases)
-        outcomes = self._service.run(lambda work: work.renew(self._name, tokens, seconds=seconds))
-        return _current("renew", tokens, outcomes)
+        renewals = as_renewals(leases, seconds)
+        outcomes = self._service.run(lambda work: work.renew(self._name, renewals))
+        return _current("renew", [renewal.token for renewal in renewals], outcomes)
 
     def release(
         self,
@@ -128,10 +133,12 @@ class LocalQueue:
         delay_seconds: float | None = None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
+        error: Error | None = None,
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
         tokens = as_tokens(leases)
-        releases = [Release(token, delay_seconds, charge, dead_reason) for token in tokens]
+        failure = GIVEN_BACK if error is None else as_failure(error)
+        releases = [Release(token, delay_seconds, charge, dead_reason, failure=failure) for token in tokens]
         return _current("release", tokens, self._service.run(lambda work: work.release(self._name, releases)))
 
     def delete(
@@ -200,6 +207,13 @@ class LocalQueue:
                 payload_bytes=payload_bytes,
             )
         )
+
+    def history(
+        self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
+    ) -> History:
+        """See `Queue.history`."""
+        wanted = None if names is None else as_names(names)
+        return self._service.read(lambda work: work.history(self._name, names=wanted, before=before, limit=limit))
 
     def close(self) -> None:
         """Close the store of this queue, and with it all other queues of the same service."""
@@ -337,9 +351,9 @@ class LocalQueues:
         """See `Queues.retire_worker`."""
         return self._service.run(lambda work: work.retire_worker(worker, busy=busy))
 
-    def release_worker(self, worker: str) -> list[FinishedLease]:
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """See `Queues.release_worker`."""
-        return self._service.run(lambda work: work.release_worker(worker))
+        return self._service.run(lambda work: work.release_worker(worker, failure=failure))
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from queue_core.attempts import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome
-from queue_core.task import NewTask, QueueSpec, StoredTask, TaskState
+from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
 
 
 def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float:
@@ -68,7 +69,17 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
     eta = effective_eta(new, now=now)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     return StoredTask(
-        task_id, queue, new.payload, eta, now, new.name, new.tag, state, ready_at=eta, max_leases=new.max_leases
+        task_id,
+        queue,
+        new.payload,
+        eta,
+        now,
+        new.name,
+        new.tag,
+        state,
+        ready_at=eta,
+        max_leases=new.max_leases,
+        headers=new.headers or None,
     )
 
 
@@ -104,10 +115,11 @@ def expire(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | Sto
         return task
     if task.state is TaskState.DELAYED:
         return replace(task, state=TaskState.READY)
+    attempted = _attempted(task, "expired", ended_at=task.eta)
     if not is_exhausted(task, spec):
-        ended = replace(task, state=TaskState.READY, ready_at=task.eta)
+        ended = replace(attempted, state=TaskState.READY, ready_at=task.eta)
         return LeaseEnd(finished_lease(task, "expired", ended_at=task.eta), ended)
-    return _die(task, spec, outcome="expired", ended_at=task.eta, reason="max_leases")
+    return _die(attempted, spec, outcome="expired", ended_at=task.eta, reason=WORDS["expired"])
 
 
 def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
@@ -200,11 +212,27 @@ def is_current(task: StoredTask, leased_at: Instant, *, now: Instant) -> bool:
     return task.state is TaskState.LEASED and task.leased_at == leased_at and task.eta > now
 
 
-def renew(task: StoredTask, *, seconds: float, now: Instant) -> StoredTask:
-    """Move the end of a current lease to `seconds` after `now`; its token stays."""
+def renew(
+    task: StoredTask,
+    *,
+    seconds: float,
+    now: Instant,
+    progress: Progress | None = None,
+    checkpoint: bytes | None = None,
+) -> StoredTask:
+    """Move the end of a current lease to `seconds` after `now`; its token stays.
+
+    `progress` and `checkpoint` take the place of those reported before; None leaves them.
+    """
     cut_short = (*task.spent, task.eta)
     expires_at, spent = unspent_end(after(now, seconds), cut_short, now=now)
-    return replace(task, eta=expires_at, spent=spent)
+    return replace(
+        task,
+        eta=expires_at,
+        spent=spent,
+        progress=task.progress if progress is None else progress,
+        checkpoint=task.checkpoint if checkpoint is None else checkpoint,
+    )
 
 
 def delete(task: StoredTask, *, now: Instant) -> LeaseEnd:
@@ -220,23 +248,27 @@ def release(
     now: Instant,
     charge: Literal["counted", "uncounted"] = "counted",
     dead_reason: str = "",
+    failure: Failure = GIVEN_BACK,
 ) -> LeaseEnd:
-    """Give a current lease back.
+    """Give a current lease back, and keep it among the task's attempts.
 
     Args:
         delay_seconds: from `now` until it may be leased again; None: at once, in the place it had before the lease.
         charge: `uncounted` takes this lease off the task's count, as the worker never started the work.
         dead_reason: makes the task dead at once, for this reason.
+        failure: why it is given back: the reason of a task that used up its leases.
     """
     leases = task.leases - (charge == "uncounted")
     cut_short = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
+    attempted = _attempted(task, failure.outcome, ended_at=now, failure=failure)
     if dead_reason or (charge == "counted" and is_exhausted(task, spec)):
-        gone = replace(task, spent=cut_short)
-        return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or "max_leases")
+        gone = replace(attempted, spent=cut_short)
+        return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or failure.text)
     eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
-    return LeaseEnd(finished_lease(task, "released", ended_at=now), given_back)
+    given_back = replace(attempted, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
+    finished = finished_lease(task, "released", ended_at=now)
+    return LeaseEnd(finished if failure == GIVEN_BACK else replace(finished, reason=failure.text), given_back)
 
 
 def release_as_requested(
@@ -248,16 +280,37 @@ def release_as_requested(
     dead_reason: str,
     jitter: float,
     now: Instant,
+    failure: Failure = GIVEN_BACK,
 ) -> LeaseEnd:
     """Give a current lease back after the delay that its holder requested, or the queue's back-off."""
     delay_seconds = release_delay_seconds(
         spec, requested_seconds=requested_seconds, charge=charge, leases=task.leases, jitter=jitter
     )
-    return release(task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason)
+    return release(
+        task, spec, delay_seconds=delay_seconds, now=now, charge=charge, dead_reason=dead_reason, failure=failure
+    )
+
+
+def _attempted(
+    task: StoredTask, outcome: AttemptOutcome, *, ended_at: Instant, failure: Failure = EXPIRED
+) -> StoredTask:
+    """Return a task whose present lease ended unsuccessfully, with that among its attempts."""
+    attempt = Attempt(
+        task.leases,
+        task.worker,
+        task.leased_at,
+        ended_at,
+        outcome,
+        failure.error,
+        failure.message,
+        failure.place,
+        failure.host,
+    )
+    return replace(task, attempts=with_attempt(task.attempts, attempt))
 
 
 def redrive(task: StoredTask, *, now: Instant) -> StoredTask:
-    """Make a dead task ready again with no lease charged; its tokens still never repeat."""
+    """Make a dead task ready again with no lease charged; its tokens still never repeat, its attempts are kept."""
     return replace(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
 
 
@@ -273,6 +326,7 @@ def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant
         max(0.0, seconds_between(task.ready_at, task.leased_at)),
         max(0.0, seconds_between(task.leased_at, ended_at)),
         ended_at,
+        added_at=task.added_at,
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from queue_core.clock import Instant, seconds_between
+from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.fast_values import value
 
 LeaseOutcome = Literal["deleted", "released", "expired"]
@@ -60,7 +60,11 @@ class WaitingTask:
 
 @value
 class FinishedLease:
-    """A lease that ended. `died`: its task became dead, for `reason`."""
+    """A lease that ended. `died`: its task became dead.
+
+    `reason`: why it died, or what was said of the lease when it was given back; "" for nothing. `added_at`: when its
+    task was added; `NEVER` where that is not known.
+    """
 
     queue: str
     name: str
@@ -73,6 +77,20 @@ class FinishedLease:
     ended_at: Instant
     died: bool = False
     reason: str = ""
+    added_at: Instant = NEVER
+
+    @property
+    def leased_at(self) -> Instant:
+        """When the lease began."""
+        return Instant(self.ended_at - round(self.held_seconds * MICROSECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Ended leases, newest first; an older page ends before `next_before` (None: there is none)."""
+
+    leases: tuple[FinishedLease, ...]
+    next_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

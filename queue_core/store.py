@@ -12,11 +12,12 @@ from operator import attrgetter
 from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core import semantics
+from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError
 from queue_core.fast_values import value
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
 
 _THEN = attrgetter("then")
 
@@ -90,10 +91,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A request that a lease end `seconds` from now; None: the queue's `lease_seconds`."""
+    """A request that a lease end `seconds` from now; None: the queue's `lease_seconds`.
+
+    `progress`, `checkpoint`: what its handler reports with it; None: no news.
+    """
 
     token: str
-    seconds: float | None
+    seconds: float | None = None
+    progress: Progress | None = None
+    checkpoint: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +116,27 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A request to give a lease back. `delay_seconds` None: the queue's back-off, reduced by `jitter` in [0, 1)."""
+    """A request to give a lease back. `delay_seconds` None: the queue's back-off, reduced by `jitter` in [0, 1).
+
+    `failure`: why; it is kept among the task's attempts.
+    """
 
     token: str
     delay_seconds: float | None = None
     charge: Literal["counted", "uncounted"] = "counted"
     dead_reason: str = ""
     jitter: float = 0.0
+    failure: Failure = GIVEN_BACK
+
+    @property
+    def reason(self) -> str:
+        """The reason of the task if it dies by this release."""
+        return self.dead_reason or self.failure.text
+
+    @property
+    def told_reason(self) -> str:
+        """The reason of the ended lease if its task lives on: "" where nothing was said."""
+        return "" if self.failure == GIVEN_BACK else self.failure.text
 
 
 @value
@@ -293,10 +313,16 @@ class Transaction(Protocol):
         """
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        """Move the ends of leases. Raises `InvalidLeaseTimeError` when one would outgrow `max_lease_seconds`."""
+        """Move the ends of leases, and keep the progress and checkpoints that come with them.
+
+        Raises `InvalidLeaseTimeError` when one would outgrow `max_lease_seconds`.
+        """
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        """Give leases back, with back-off; a task that used up its leases becomes dead."""
+        """Give leases back, with back-off; a task that used up its leases becomes dead, for the reason of the last one.
+
+        Each is kept among its task's attempts, of which the last 10 are kept; so is a lease that expires.
+        """
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
         """Delete tasks whose leases are current."""
@@ -380,6 +406,22 @@ class Transaction(Protocol):
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         """Return the finished leases recorded after the cursor `after`."""
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        """Return up to `limit` ended leases, newest first: those recorded before the cursor `before`, or the last.
+
+        Finds the queue's last `history_keep` ended leases, as far as they ended in the last `history_seconds`; with
+        `names` those of these tasks, at a cost that grows with `history_keep`. They are the finished leases of
+        `samples`, kept for longer, so history costs no write of its own.
+        """
+
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         """Return the live leases, soonest to end first."""
 
@@ -395,8 +437,11 @@ class Transaction(Protocol):
         `busy`: what to do then: `keep` does not fence it, `finish` fences it all the same.
         """
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        """Give back every lease that a dead worker holds (counted, tasks in their old places) and retire it."""
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        """Give back every lease that a dead worker holds (counted, tasks in their old places) and retire it.
+
+        `failure`: what is known of its end; it is kept among the attempts of those tasks.
+        """
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         """Take or keep the lead called `name` for `seconds` from now; False while another holder has it."""
@@ -407,7 +452,7 @@ class Transaction(Protocol):
     # -- moving a queue to another store --------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        """Add tasks as another store had them (state, eta, leases, grant, reason, name) under new ids.
+        """Add tasks as another store had them under new ids, with state, eta, leases, grant, reason, name and headers.
 
         `added_at` and `leased_at` are kept, so that no token is issued twice; a LEASED task stays leased, without a
         holder, until its eta (see `semantics.restore`). An eta may be in the past. A name that is taken here refuses

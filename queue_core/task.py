@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal
 
+from queue_core.attempts import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import value
+from queue_core.headers import Headers
 from queue_core.limits import MAX_LEASE_SECONDS, NAME_RETENTION_SECONDS
 
 _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
@@ -30,7 +32,7 @@ class TaskState(IntEnum):
 class NewTask:
     """A task to add. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the queue called.
 
-    `max_leases`: the task's own limit; None: the queue's.
+    `max_leases`: the task's own limit; None: the queue's. `headers`: text by name, at most 4 KiB; None: none.
     """
 
     payload: bytes = b""
@@ -40,6 +42,15 @@ class NewTask:
     delay_seconds: float | None = None
     queue: str | None = None
     max_leases: int | None = None
+    headers: Headers | None = None
+
+
+@value
+class Progress:
+    """How far the handler of a task says it is: a fraction in [0, 1] and a text of at most 200 characters."""
+
+    fraction: float
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,8 @@ class StoredTask:
     charged so far. `leased_at` is the instant of the last grant (0: never leased); it never repeats for a task and
     is part of its token. `ready_at` is the eta before the present lease. `spent` holds future ends of leases that were
     cut short: no later lease may end at one of them.
-    `max_leases`: see `NewTask`.
+    `max_leases`, `headers`: see `NewTask`. `attempts`: its last leases that ended without its work being done, oldest
+    first. `progress` and `checkpoint`: what a handler reported last with a renewal; None: nothing.
     """
 
     id: int
@@ -68,6 +80,10 @@ class StoredTask:
     reason: str = ""
     spent: tuple[Instant, ...] = ()
     max_leases: int | None = None
+    headers: Headers | None = None
+    attempts: tuple[Attempt, ...] = ()
+    progress: Progress | None = None
+    checkpoint: bytes | None = None
 
     @property
     def token(self) -> str:
@@ -82,7 +98,10 @@ class StoredTask:
 
 @value
 class Lease:
-    """One worker's right to one task until `expires_at`. `lease_number` is 1 for the first charged lease."""
+    """One worker's right to one task until `expires_at`. `lease_number` is 1 for the first charged lease.
+
+    `headers`: those of the task; None: none. `checkpoint`: the last that a holder of an earlier lease left; None: none.
+    """
 
     queue: str
     name: str
@@ -95,6 +114,8 @@ class Lease:
     expires_at: Instant
     ready_at: Instant
     added_at: Instant
+    headers: Headers | None = None
+    checkpoint: bytes | None = None
 
     @property
     def waited_seconds(self) -> float:
@@ -152,6 +173,8 @@ class QueueSpec:
         writer_emails: callers that may insert tasks there. Both empty: any caller with a token.
         mode: `push` for a push queue of App Engine's queue.yaml: known by name, never leased from.
         moved_to: the store the queue was moved to; "" while it is in this one.
+        history_keep: ended leases that `history` finds; 0: none.
+        history_seconds: for how long it finds them.
 
     The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
     """
@@ -168,6 +191,8 @@ class QueueSpec:
     user_emails: tuple[str, ...] = ()
     writer_emails: tuple[str, ...] = ()
     mode: Literal["pull", "push"] = "pull"
+    history_keep: int = 10_000
+    history_seconds: float = 86_400.0
     paused: bool = field(default=False, compare=False)
     moved_to: str = field(default="", compare=False)
 
@@ -209,6 +234,8 @@ def lease_of(task: StoredTask) -> Lease:
         task.eta,
         task.ready_at,
         task.added_at,
+        task.headers,
+        task.checkpoint,
     )
 
 

@@ -12,13 +12,14 @@ from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
 from queue_core.api import ALL_STATES, Observation, ObservationQuery
+from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox
 from queue_core.quota import StorageGuard
-from queue_core.stats import FinishedLease, QueueStats, TagStats, WaitingTask, group_upcoming
+from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import (
     Added,
     Busy,
@@ -219,14 +220,11 @@ class UnitOfWork(Outbox):
             raise WorkerRetiredError(f"worker {request.worker} was started for one task only: finish and exit")
         return Granted((lease,))
 
-    def renew(
-        self, queue: str, tokens: Sequence[str], *, seconds: float | None, call: ClientCall | None = None
-    ) -> list[Renewed | None]:
+    def renew(self, queue: str, renewals: Sequence[Renewal], *, call: ClientCall | None = None) -> list[Renewed | None]:
         """Renew leases; see `Transaction.renew`."""
-        limits.check_token_count(len(tokens))
-        if seconds is not None:
-            limits.check_lease_seconds(seconds)
-        renewals = [Renewal(token, seconds) for token in tokens]
+        limits.check_token_count(len(renewals))
+        for renewal in renewals:
+            _check_renewal(renewal)
         outcomes = self._once(
             call,
             "other",
@@ -253,6 +251,8 @@ class UnitOfWork(Outbox):
                 limits.check_delay_seconds(release.delay_seconds)
             limits.check_reason(release.dead_reason)
             check_choice("charge", release.charge, ("counted", "uncounted"))
+            if release.failure is not GIVEN_BACK:
+                check_failure(release.failure)
         jittered = [replace(release, jitter=self._jitter()) for release in releases]
         outcomes = self._once(
             call,
@@ -369,10 +369,11 @@ class UnitOfWork(Outbox):
             self.record([QueueEvent(events.WORKER_RETIRED, self.now, "", worker=worker)])
         return retired
 
-    def release_worker(self, worker: str) -> list[FinishedLease]:
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """Give back all leases of a dead worker and retire it."""
         limits.check_worker(worker)
-        finished = self.transaction.release_worker(worker, now=self.now)
+        check_failure(failure)
+        finished = self.transaction.release_worker(worker, failure=failure, now=self.now)
         self.record_finished(finished)
         return finished
 
@@ -400,6 +401,13 @@ class UnitOfWork(Outbox):
         if after is not None:
             limits.check_tag(after)
         return self.transaction.tag_stats(queue, after=after, limit=limit, now=self.now)
+
+    def history(self, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int) -> History:
+        """Return ended leases, newest first; see `Transaction.history`."""
+        limits.check_page(limit, after=before or 0)
+        if names is not None:
+            limits.check_known_names(names)
+        return self.transaction.history(queue, names=names, before=before, limit=limit, now=self.now)
 
     def peek(
         self,
@@ -477,6 +485,15 @@ def _lease_request(
     if seconds is not None:
         limits.check_lease_seconds(seconds)
     return LeaseRequest(count, seconds, tags, worker, allowance)
+
+
+def _check_renewal(renewal: Renewal) -> None:
+    if renewal.seconds is not None:
+        limits.check_lease_seconds(renewal.seconds)
+    if renewal.progress is not None:
+        limits.check_progress(renewal.progress.fraction, renewal.progress.text)
+    if renewal.checkpoint is not None:
+        limits.check_checkpoint(renewal.checkpoint)
 
 
 def _check_deletions(deletions: Sequence[Deletion]) -> None:

@@ -10,6 +10,7 @@ from queue_core.errors import (
     QueueMovedError,
     StorageLimitError,
 )
+from queue_core.headers import check_headers
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "
@@ -27,6 +28,8 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
             or task.queue is not None
         ):
             check_types(task)
+        if task.headers is not None:
+            check_headers(task.headers)
         try:
             _check_limits(task)
         except (TypeError, AttributeError):
@@ -110,6 +113,14 @@ def check_queue_spec(spec: QueueSpec) -> None:
     _check_within(spec.name, "max_leases", spec.max_leases, limits.MAX_LEASES)
     _check_within(spec.name, "lease_calls_per_second", spec.lease_calls_per_second, limits.MAX_LEASE_CALLS_PER_SECOND)
     check_choice("mode", spec.mode, ("pull", "push"))
+    if not 0 <= spec.history_keep <= limits.MAX_HISTORY_LEASES:
+        raise InvalidSettingError(
+            f"{spec.name}: history keep must be in [0, {limits.MAX_HISTORY_LEASES}] ended leases: {spec.history_keep}"
+        )
+    if not 0 <= spec.history_seconds <= limits.MAX_HISTORY_SECONDS:
+        raise InvalidSettingError(
+            f"{spec.name}: history for must be in [0, {limits.MAX_HISTORY_SECONDS:.0f}] s: {spec.history_seconds}"
+        )
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:

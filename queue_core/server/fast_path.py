@@ -25,7 +25,7 @@ from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.service import Operation
-from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
+from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewal, Renewed, Unit, handed_over
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
@@ -240,8 +240,10 @@ class FastVerbs:
             else:
                 request.reply(Reply(200, renewed_json({"renewed": outcome})))
 
+        renewals = [Renewal(token, params.seconds) for token in params.tokens]
+
         def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
-            return work.renew(request.queue, params.tokens, seconds=params.seconds, call=call)
+            return work.renew(request.queue, renewals, call=call)
 
         self._committer.submit(idempotent_operation(request.call, renew), done)
 

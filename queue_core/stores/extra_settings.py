@@ -1,4 +1,5 @@
-"""Settings of a queue that stores keep but never act on: one JSON text, so that a new one needs no migration."""
+"""Settings of a queue that stores keep as one JSON text, so that a new one needs no migration: those that Google's APIs
+act on, and how long history is kept."""
 
 import json
 from typing import Final, Literal, TypedDict, cast
@@ -13,6 +14,8 @@ class ExtraSettings(TypedDict, total=False):
     user_emails: tuple[str, ...]
     writer_emails: tuple[str, ...]
     mode: Literal["pull", "push"]
+    history_keep: int
+    history_seconds: float
 
 
 _DEFAULTS: Final = QueueSpec("")

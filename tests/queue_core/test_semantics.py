@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from queue_core import semantics
+from queue_core.attempts import WORDS
 from queue_core.clock import Instant, after
 from queue_core.errors import InvalidEtaError
 from queue_core.limits import MAX_ETA_SECONDS
@@ -170,7 +171,7 @@ def test_an_uncounted_release_takes_the_lease_off_the_count() -> None:
 def test_a_release_on_the_last_lease_makes_the_task_dead() -> None:
     ending = semantics.release(a_leased_task(leases=2), SPEC, delay_seconds=0, now=NOW)
     assert ending.task is not None
-    assert (ending.task.state, ending.task.reason) == (TaskState.DEAD, "max_leases")
+    assert (ending.task.state, ending.task.reason) == (TaskState.DEAD, WORDS["given_back"])
 
 
 def test_a_handler_may_make_its_task_dead_at_once() -> None:

@@ -21,7 +21,7 @@ from queue_core.server.appengine.fields import (
 from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
-from queue_core.store import Granted, PayloadAllowance
+from queue_core.store import Granted, PayloadAllowance, Renewal
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
@@ -145,7 +145,7 @@ def _renew_or_postpone(unit: UnitOfWork, queue: str, raw_name: bytes, eta: Insta
     if task.eta != eta:
         raise expired
     if task.state is TaskState.LEASED:
-        (renewed,) = unit.renew(queue, [task.token], seconds=seconds)
+        (renewed,) = unit.renew(queue, [Renewal(task.token, seconds)])
         if renewed is None:
             raise expired
         return renewed.expires_at

@@ -20,7 +20,7 @@ from queue_core.server.cloudtasks.tasks import (
     view_of,
 )
 from queue_core.server.state import ServerState
-from queue_core.store import Deletion, PayloadAllowance, Release
+from queue_core.store import Deletion, PayloadAllowance, Release, Renewal
 from queue_core.task import Lease, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
@@ -122,7 +122,7 @@ async def renew_lease(core: ServerState, call: CloudTasksCall) -> Values:
 
     def operation(unit: UnitOfWork) -> StoredTask:
         task = _task_under_lease(unit, call, "update", payload_bytes=payload_bytes_of(view))
-        renewed = unit.renew(name.parent.queue, [task.token], seconds=seconds)[0]
+        renewed = unit.renew(name.parent.queue, [Renewal(task.token, seconds)])[0]
         if renewed is None:
             raise _lease_lost(name)
         return replace(task, eta=renewed.expires_at)

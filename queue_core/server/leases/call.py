@@ -19,7 +19,17 @@ from queue_core.fast_values import value
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import Operation, QueueService
-from queue_core.store import ClientCall, Deletion, Granted, PayloadAllowance, Release, Unit, handed_over, unit_of_lease
+from queue_core.store import (
+    ClientCall,
+    Deletion,
+    Granted,
+    PayloadAllowance,
+    Release,
+    Renewal,
+    Unit,
+    handed_over,
+    unit_of_lease,
+)
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
@@ -287,8 +297,8 @@ class LeaseCall:
             else:
                 self.retry()
 
-        tokens = [lease.token for lease in leases]
-        self._context.committer.submit(lambda work: work.renew(self.queue, tokens, seconds=self.seconds), renewed)
+        renewals = [Renewal(lease.token, self.seconds) for lease in leases]
+        self._context.committer.submit(lambda work: work.renew(self.queue, renewals), renewed)
 
     def wait(self) -> None:
         """Wait for a task until the time is up; answer at once if the caller can no longer wait."""

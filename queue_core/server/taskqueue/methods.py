@@ -30,7 +30,7 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.store import PayloadAllowance
+from queue_core.store import PayloadAllowance, Renewal
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
@@ -237,7 +237,7 @@ async def _move_end(core: ServerState, call: TaskqueueCall, name: str, *, expect
 def _renew_or_postpone(unit: UnitOfWork, task: StoredTask, *, seconds: int, is_fenced: bool) -> Instant:
     """Renew a lease, or move the eta of a delayed task if the client sent its current eta."""
     if task.state is TaskState.LEASED:
-        (renewed,) = unit.renew(task.queue, [task.token], seconds=float(seconds))
+        (renewed,) = unit.renew(task.queue, [Renewal(task.token, float(seconds))])
         if renewed is not None:
             return renewed.expires_at
     elif task.state is TaskState.DELAYED and is_fenced:

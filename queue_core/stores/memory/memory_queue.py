@@ -7,12 +7,21 @@ from queue_core import semantics
 from queue_core.clock import Instant, after
 from queue_core.limits import check_eta
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
+from queue_core.stats import (
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Samples,
+    TagStats,
+    WaitingTask,
+    sample_waiting,
+)
 from queue_core.store import Added, HeldName, Page
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 KEPT_SAMPLES = 10_000
-"""Finished leases kept of each queue."""
+"""Finished leases kept of each queue, at least; more where its history is longer."""
 MAX_WAITING_READ = 1000
 """Etas of ready tasks that `waiting` reads at most."""
 
@@ -95,7 +104,7 @@ class MemoryQueue:
         if ending.finished.died:
             self.count(task.tag, "died")
         self.samples.append(ending.finished)
-        overflow = len(self.samples) - KEPT_SAMPLES
+        overflow = len(self.samples) - max(KEPT_SAMPLES, self.spec.history_keep)
         if overflow > 0:
             del self.samples[:overflow]
             self.samples_dropped += overflow
@@ -189,6 +198,22 @@ class MemoryQueue:
         finished = tuple(self.samples[first : first + limit])
         cursor = self.samples_dropped + first + len(finished)
         return Samples(finished, cursor, missed=after < self.samples_dropped)
+
+    def history(self, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant) -> History:
+        """See `Transaction.history`."""
+        kept = self.samples[max(0, len(self.samples) - self.spec.history_keep) :] if self.spec.history_keep else []
+        last = self.samples_dropped + len(self.samples)
+        oldest_at = after(now, -self.spec.history_seconds)
+        found: list[FinishedLease] = []
+        for number, lease in zip(range(last, 0, -1), reversed(kept), strict=False):
+            if (before is not None and number >= before) or lease.ended_at < oldest_at:
+                continue
+            if names is not None and lease.name not in names:
+                continue
+            if len(found) == limit:
+                return History(tuple(found), number + 1)
+            found.append(lease)
+        return History(tuple(found))
 
     def peek(
         self,

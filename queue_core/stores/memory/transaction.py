@@ -5,9 +5,10 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
     Busy,
@@ -156,7 +157,13 @@ class MemoryTransaction:
             if task is None:
                 outcomes.append(None)
                 continue
-            renewed = semantics.renew(contents.tasks[task.id], seconds=seconds, now=now)
+            renewed = semantics.renew(
+                contents.tasks[task.id],
+                seconds=seconds,
+                now=now,
+                progress=renewal.progress,
+                checkpoint=renewal.checkpoint,
+            )
             contents.tasks[task.id] = renewed
             outcomes.append(
                 Renewed(renewal.token, renewed.shown_name, renewed.tag, renewed.worker, renewed.leases, renewed.eta)
@@ -181,6 +188,7 @@ class MemoryTransaction:
             dead_reason=release.dead_reason,
             jitter=release.jitter,
             now=now,
+            failure=release.failure,
         )
         return contents.end(task, ending)
 
@@ -308,6 +316,17 @@ class MemoryTransaction:
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return self._of(queue).samples_after(after, limit=limit)
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        return self._of(queue).history(names=names, before=before, limit=limit, now=now)
+
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return self._of(queue).live_leases(limit=limit, now=now)
 
@@ -325,7 +344,7 @@ class MemoryTransaction:
             self._retired.add(worker)
         return not is_busy
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
         self._retired.add(worker)
         released = []
         for contents in self._queues.values():
@@ -333,7 +352,7 @@ class MemoryTransaction:
                 continue
             contents.expire(now=now)
             for task in contents.leased_by(worker):
-                ending = semantics.release(task, contents.spec, delay_seconds=None, now=now)
+                ending = semantics.release(task, contents.spec, delay_seconds=None, now=now, failure=failure)
                 released.append(contents.end(task, ending))
         return released
 

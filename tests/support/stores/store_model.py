@@ -9,11 +9,12 @@ import pytest
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from queue_core.attempts import GIVEN_BACK, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores.memory.store import MemoryStore
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import ANY, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from tests.support.stores.task_builders import MICROSECOND
 
 QUEUES = ("one", "two")
@@ -38,9 +39,22 @@ new_tasks = some.builds(
     delay_seconds=delays,
     queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
     max_leases=some.sampled_from([None, None, None, 1, 2, 3]),
+    headers=some.sampled_from([None, None, {}, {"trace-id": "1"}, {"a": 'ü"\n\\', "b": ""}]),
+)
+failures = some.sampled_from(
+    [
+        GIVEN_BACK,
+        Failure("raised", "ValueError", 'bad "width"\n\\ü', "tasks.py:14", "host"),
+        Failure("timed_out", message="after 30 s"),
+    ]
+)
+news = some.sampled_from(
+    [(None, None), (None, None), (Progress(0.25, 'page "1"'), None), (None, b"\x00\xff"), (Progress(1.0), b"")]
 )
 next_tasks = some.lists(new_tasks, min_size=1, max_size=3)
-plain_tasks = some.builds(NewTask, tag=some.sampled_from(TAGS), delay_seconds=delays)
+plain_tasks = some.builds(
+    NewTask, tag=some.sampled_from(TAGS), delay_seconds=delays, headers=some.sampled_from([None, None, {"n": "1"}])
+)
 some_tasks = some.one_of(some.lists(new_tasks, min_size=1, max_size=5), some.tuples(plain_tasks).map(list))
 names = some.lists(some.sampled_from(["n1", "n2", "n3", "_1", "_2", "_5", "_9", "n9"]), min_size=1, max_size=4)
 specs = some.builds(
@@ -52,6 +66,8 @@ specs = some.builds(
     retry_max_seconds=some.just(3.0),
     on_exhausted=some.sampled_from(["dead", "delete"]),
     name_retention_seconds=some.sampled_from([0.0, 4.0, 100.0]),
+    history_keep=some.sampled_from([0, 3, 10_000]),
+    history_seconds=some.sampled_from([86_400.0, 5.0]),
     lease_calls_per_second=some.sampled_from([None, 10]),
     user_emails=some.sampled_from([(), ("a@b", "ü@b")]),
 )
@@ -167,9 +183,14 @@ class StoreModel(RuleBasedStateMachine):
         request = LeaseRequest(count, seconds, tags, worker)
         self.keep(self.both(lambda to: to.lease(queue, request, now=self.clock.now())))
 
-    @rule(queue=queues, picks=some.lists(some.integers(0, 7), min_size=1, max_size=3), seconds=some.floats(0, 9))
-    def renew(self, queue: str, picks: list[int], seconds: float) -> None:
-        renewals = [Renewal(self.token(pick), seconds) for pick in picks]
+    @rule(
+        queue=queues,
+        picks=some.lists(some.integers(0, 7), min_size=1, max_size=3),
+        seconds=some.floats(0, 9),
+        told=news,
+    )
+    def renew(self, queue: str, picks: list[int], seconds: float, told: tuple[Progress | None, bytes | None]) -> None:
+        renewals = [Renewal(self.token(pick), seconds, *told) for pick in picks]
         self.both(lambda to: to.renew(queue, renewals, now=self.clock.now()))
 
     @rule(
@@ -179,6 +200,7 @@ class StoreModel(RuleBasedStateMachine):
         charge=some.sampled_from(["counted", "uncounted"]),
         reason=some.sampled_from(["", "", "bad input"]),
         jitter=some.sampled_from([0.0, 0.5]),
+        failure=failures,
     )
     def release(
         self,
@@ -188,8 +210,9 @@ class StoreModel(RuleBasedStateMachine):
         charge: Literal["counted", "uncounted"],
         reason: str,
         jitter: float,
+        failure: Failure,
     ) -> None:
-        releases = [Release(self.token(pick), delay_seconds, charge, reason, jitter) for pick in picks]
+        releases = [Release(self.token(pick), delay_seconds, charge, reason, jitter, failure) for pick in picks]
         self.both(lambda to: to.release(queue, releases, now=self.clock.now()))
 
     @rule(
@@ -353,6 +376,26 @@ class StoreModel(RuleBasedStateMachine):
             cursors[queue] = found.cursor  # its contents are private to the store
             seen.append((found.finished, found.missed))
         assert seen[0] == seen[1]
+
+    @rule(queue=queues, named=some.sampled_from([None, ["n1", "_2"]]), limit=some.integers(1, 4))
+    def history(self, queue: str, named: list[str] | None, limit: int) -> None:
+        now = self.clock.now()
+        self.both(lambda to: (to.expire(queue, limit=500, now=now), None)[1])
+        pages = [None, None]
+        for _ in range(3):
+            seen: list[object] = []
+            for at, store in enumerate((self.reference, self.store)):
+                try:
+                    with store.read() as transaction:
+                        found = transaction.history(queue, names=named, before=pages[at], limit=limit, now=now)
+                except QueueError as error:
+                    seen.append(type(error))
+                    continue
+                pages[at] = found.next_before  # its contents are private to the store
+                seen.append((found.leases, found.next_before is None))
+            assert seen[0] == seen[1]
+            if None in pages:
+                return
 
     @precondition(lambda self: self.store.unit == "transaction")
     @rule(queue=queues, tasks=some_tasks)

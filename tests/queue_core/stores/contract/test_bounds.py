@@ -2,6 +2,7 @@
 
 import pytest
 
+from queue_core.attempts import WORDS
 from queue_core.clock import START, Instant
 from queue_core.store import Deletion, Release, Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
@@ -39,7 +40,9 @@ def test_a_task_is_leased_as_often_as_its_bound_says(
     assert numbers == list(range(1, granted + 1))
     found = stats(store, now=now)
     assert (found.ready, found.dead, found.died_total) == (0, 1, 1)
-    assert [(task.reason, task.max_leases) for task in peek(store, now=now)] == [("max_leases", own)]
+    assert [(task.reason, task.max_leases) for task in peek(store, now=now)] == [
+        (WORDS["given_back" if how == "released" else "expired"], own)
+    ]
 
 
 def test_an_expiry_that_nobody_settled_counts_by_each_tasks_own_bound(store: Store) -> None:

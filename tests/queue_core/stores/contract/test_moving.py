@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from queue_core.attempts import WORDS
 from queue_core.clock import START
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Deletion, HeldName, Release, Renewal, Store
@@ -116,7 +117,7 @@ def test_the_leases_a_restored_task_was_charged_with_count_towards_its_last(stor
     (held,) = lease(store, seconds=10)
     assert held.lease_number == 3
     assert lease(store, now=at(10)) == []
-    assert [(task.state, task.reason) for task in peek(store, now=at(10))] == [(TaskState.DEAD, "max_leases")]
+    assert [(task.state, task.reason) for task in peek(store, now=at(10))] == [(TaskState.DEAD, WORDS["expired"])]
 
 
 def test_a_restored_dead_task_can_be_redriven_with_all_its_leases(store: Store) -> None:

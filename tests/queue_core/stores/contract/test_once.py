@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.service import QueueService
-from queue_core.store import Added, ClientCall, Deletion, Release, Store, Unit
+from queue_core.store import Added, ClientCall, Deletion, Release, Renewal, Store, Unit
 from queue_core.task import Lease, NewTask
 from queue_core.unit_of_work import UnitOfWork
 from tests.support.stores.restored_tasks import opened_again
@@ -204,19 +204,21 @@ def test_a_release_sent_again_is_told_as_done(store: Store) -> None:
 def test_a_renewal_sent_again_is_told_as_it_was(store: Store) -> None:
     add(store, ClientCall("p", 1), NewTask(b"x"))
     (held,) = lease(store)
-    first = run(store, lambda turn: turn.renew(QUEUE, [held.token, "99.1"], seconds=90, call=FIRST))
+    first = run(store, lambda turn: turn.renew(QUEUE, [Renewal(held.token, 90), Renewal("99.1", 90)], call=FIRST))
     assert first[0] is not None and first[1] is None
-    assert run(store, lambda turn: turn.renew(QUEUE, [held.token, "99.1"], seconds=90, call=AGAIN)) == first
+    assert (
+        run(store, lambda turn: turn.renew(QUEUE, [Renewal(held.token, 90), Renewal("99.1", 90)], call=AGAIN)) == first
+    )
 
 
 def test_a_renewal_that_was_late_on_its_way_does_not_shorten_a_later_one(store: Store) -> None:
     add(store, ClientCall("p", 1), NewTask(b"x"))
     (held,) = lease(store)
-    run(store, lambda turn: turn.renew(QUEUE, [held.token], seconds=5, call=AGAIN))
-    (longer,) = run(store, lambda turn: turn.renew(QUEUE, [held.token], seconds=3000, call=ClientCall("s", 2)))
+    run(store, lambda turn: turn.renew(QUEUE, [Renewal(held.token, 5)], call=AGAIN))
+    (longer,) = run(store, lambda turn: turn.renew(QUEUE, [Renewal(held.token, 3000)], call=ClientCall("s", 2)))
     assert longer is not None
     try:
-        run(store, lambda turn: turn.renew(QUEUE, [held.token], seconds=5, call=FIRST))
+        run(store, lambda turn: turn.renew(QUEUE, [Renewal(held.token, 5)], call=FIRST))
     except QueueError as error:
         assert isinstance(error, StoreUnavailableError)
     (live,) = run(store, lambda turn: turn.transaction.live_leases(QUEUE, limit=1, now=turn.now))

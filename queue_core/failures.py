@@ -1,0 +1,127 @@
+"""Failures from exceptions: what a task's attempt shows of an error, without payloads and secrets."""
+
+import os
+import re
+import socket
+import sysconfig
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from queue_core.attempts import (
+    MAX_ERROR_CHARACTERS,
+    MAX_HOST_CHARACTERS,
+    MAX_MESSAGE_CHARACTERS,
+    MAX_PLACE_CHARACTERS,
+    Failure,
+)
+
+SHORTEST_REDACTED_CHARACTERS: Final = 4
+"""Payloads shorter than this are not redacted: they would match unrelated text."""
+MAX_RAW_CHARACTERS: Final = 20_000
+"""Characters of an exception's own text that are read at most."""
+_SECRETS: Final = (
+    (re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)"), "***"),
+    (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 ***"),
+    (
+        re.compile(
+            r"(?i)\b([a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key))"
+            r"(['\"]?\s*[=:]\s*['\"]?)[^\s'\",;&]+"
+        ),
+        r"\1\2***",
+    ),
+)
+
+
+def failure_of(
+    error: BaseException | str,
+    *,
+    payloads: Sequence[bytes] = (),
+    outcome: Literal["raised", "timed_out", "given_back"] = "raised",
+) -> Failure:
+    """Return what an attempt shows of an exception, or of a text: cut to its limits, payloads and secrets replaced."""
+    if isinstance(error, str):
+        return Failure(outcome, "", _message(error, payloads), "", host_name())
+    return Failure(
+        outcome,
+        type(error).__name__[:MAX_ERROR_CHARACTERS],
+        _message(_text_of(error), payloads),
+        place_of(error),
+        host_name(),
+    )
+
+
+def as_failure(error: "Failure | BaseException | str") -> Failure:
+    """Return the `error` of a release as a failure."""
+    return error if isinstance(error, Failure) else failure_of(error)
+
+
+@cache
+def host_name() -> str:
+    """Return the name of this host, as attempts show it."""
+    return _clean(socket.gethostname())[:MAX_HOST_CHARACTERS]
+
+
+def redacted(text: str, payloads: Sequence[bytes] = ()) -> str:
+    """Return a text with quoted payloads replaced by `<payload>`, and what looks like a secret by `***`."""
+    for payload in payloads:
+        for quoted in (payload.decode(errors="replace"), repr(payload)[2:-1]):
+            if len(quoted) >= SHORTEST_REDACTED_CHARACTERS:
+                text = text.replace(quoted, "<payload>")
+    for pattern, shown in _SECRETS:
+        text = pattern.sub(shown, text)
+    return text
+
+
+def place_of(error: BaseException) -> str:
+    """Return the line that raised an error, as `tasks.py:14`: the innermost that is no library's, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__, limit=-50)
+    own = [frame for frame in frames if not _is_library(frame.filename)]
+    if not frames:
+        return ""
+    frame = (own or frames)[-1]
+    return f"{_shown_path(frame.filename)}:{frame.lineno}"[-MAX_PLACE_CHARACTERS:]
+
+
+def _is_library(filename: str) -> bool:
+    return filename.startswith((*_library_folders(), "<frozen"))
+
+
+@cache
+def _library_folders() -> tuple[str, ...]:
+    """Return the folders of the standard library, of installed packages and of this package."""
+    paths = sysconfig.get_paths()
+    named = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parent)))
+
+
+def _shown_path(filename: str) -> str:
+    path = Path(filename)
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path.name
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an exception's text. pydantic's own quotes the input, so it is told field by field instead."""
+    errors = getattr(error, "errors", None)
+    if callable(errors) and type(error).__module__.startswith("pydantic"):
+        told = errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in told)
+    try:
+        return str(error)
+    except Exception as failed:  # noqa: BLE001 - a user's `__str__`
+        return f"(its text can't be made: {type(failed).__name__})"
+
+
+def _message(text: str, payloads: Sequence[bytes]) -> str:
+    message = _clean(redacted(text[:MAX_RAW_CHARACTERS], payloads)).strip()
+    return message if len(message) <= MAX_MESSAGE_CHARACTERS else message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+
+
+def _clean(text: str) -> str:
+    """Return a text that a store can keep: without NUL and lone surrogates."""
+    return text.replace("\x00", "").encode("utf-8", "replace").decode()
