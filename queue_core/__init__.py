@@ -9,6 +9,7 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 if TYPE_CHECKING:
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
     from queue_core.appengine.connect import connect_appengine
+    from queue_core.attempts import Attempt, Failure
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
     from queue_core.connect import open_queue, open_queues
@@ -51,13 +52,23 @@ if TYPE_CHECKING:
     )
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
-    from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
-    from queue_core.store import Added, Deletion, Page, Renewed, Storage
-    from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+    from queue_core.stats import (
+        FinishedLease,
+        History,
+        LiveLease,
+        QueueStats,
+        Samples,
+        TagStats,
+        WaitingTask,
+        WorkerActivity,
+    )
+    from queue_core.store import Added, Deletion, Page, Renewal, Renewed, Storage
+    from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
     from queue_core.worker.app import App
-    from queue_core.worker.context import Dead, Retry, Task
+    from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
 else:
     _HOMES = {
+        "queue_core.attempts": "Attempt Failure",
         "queue_core.api": "ObservationQuery Observation Queue Queues",
         "queue_core.appengine.connect": "connect_appengine",
         "queue_core.client": "HttpQueue HttpQueues",
@@ -74,11 +85,11 @@ else:
         ),
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
-        "queue_core.stats": "FinishedLease WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
-        "queue_core.task": "ANY Lease NewTask QueueSpec StoredTask TagFilter TaskState UNTAGGED",
-        "queue_core.store": "Added Deletion Page Renewed Storage",
+        "queue_core.stats": "FinishedLease History WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
+        "queue_core.task": "ANY Lease NewTask Progress QueueSpec StoredTask TagFilter TaskState UNTAGGED",
+        "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
         "queue_core.worker.app": "App",
-        "queue_core.worker.context": "Dead Retry Task",
+        "queue_core.worker.context": "Backoff Dead Retry Task Timeout",
     }
     """The public names, by their module."""
 
@@ -102,11 +113,15 @@ __all__ = [
     "App",
     "AppError",
     "AppImportError",
+    "Attempt",
+    "Backoff",
     "BadFileError",
     "CutShortError",
     "Dead",
     "Deletion",
+    "Failure",
     "FinishedLease",
+    "History",
     "HttpQueue",
     "HttpQueues",
     "Instant",
@@ -132,6 +147,7 @@ __all__ = [
     "OutcomeUnknownError",
     "Page",
     "PermissionDeniedError",
+    "Progress",
     "Queue",
     "QueueError",
     "QueueModeError",
@@ -139,6 +155,7 @@ __all__ = [
     "QueueSpec",
     "QueueStats",
     "Queues",
+    "Renewal",
     "Renewed",
     "Retries",
     "Retry",
@@ -158,6 +175,7 @@ __all__ = [
     "Task",
     "TaskState",
     "TaskTooLargeError",
+    "Timeout",
     "TooManyTagsError",
     "TooManyTasksError",
     "UnauthenticatedError",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from queue_core.errors import AppError, AppImportError
-from queue_core.limits import MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
+from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.worker.context import Dead, Retry
+from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
 
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 
@@ -27,6 +27,8 @@ class Handler:
     batch: int | None
     is_async: bool
     on: Mapping[type[Exception], Retry | Dead] = field(default_factory=dict, hash=False)
+    timeout_seconds: float | None = None
+    retry: Backoff | None = None
 
     @property
     def display_name(self) -> str:
@@ -72,6 +74,8 @@ class App:
         tag: str | None = None,
         batch: int | None = None,
         on: Mapping[type[Exception], Retry | Dead] | None = None,
+        timeout: Seconds | None = None,
+        retry: Backoff | None = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
         """Register a function, plain or async, called with a `Task`.
 
@@ -83,6 +87,10 @@ class App:
                 when it returns None; it may return a list with one entry per task, each as above. When it raises, all
                 are released.
             on: maps exception classes to a `Retry` or `Dead`, by the first match: `on={TooManyRequests: Retry(30)}`.
+            timeout: how long one call may take, in seconds or as "30s"; None: as long as the queue's `max_lease`. An
+                async function is cancelled then; a plain one can't be ended, so its task is given up, with the stack as
+                its error, and the worker is replaced.
+            retry: how its failed tasks are retried; None: as the queue's settings say.
 
         Raises `AppError` for a second handler of the same queue and tag, and for a batch out of range.
         """
@@ -91,9 +99,12 @@ class App:
             check_tag(tag)
         if batch is not None and not 1 <= batch <= MAX_TASKS_PER_LEASE:
             raise AppError(f"batch must be in [1, {MAX_TASKS_PER_LEASE}] tasks: {batch}")
+        timeout_seconds = None if timeout is None else seconds_of(timeout)
+        if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_LEASE_SECONDS:
+            raise AppError(f"timeout must be in (0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {timeout_seconds:g} s")
 
         def register(function: HandlerFunction) -> HandlerFunction:
-            handler = Handler(function, queue, tag, batch, _is_async(function), dict(on or {}))
+            handler = Handler(function, queue, tag, batch, _is_async(function), dict(on or {}), timeout_seconds, retry)
             first = self._handlers.setdefault((queue, tag), handler)
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"

@@ -1,11 +1,23 @@
-"""Task, the argument of a handler, and the exceptions `Retry` and `Dead` that a handler raises."""
+"""Task, the argument of a handler; `Retry` and `Dead`, which a handler raises; `Timeout` and `Backoff`."""
 
 import json
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from queue_core.errors import LeaseLostError
-from queue_core.limits import check_delay_seconds
+from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
+from queue_core.limits import MAX_LEASES, check_delay_seconds
 from queue_core.task import Lease
+
+Seconds: TypeAlias = float | str
+"""Seconds as a number, or a duration as people write it: "30s", "5m", "1h30m"."""
+
+
+def seconds_of(duration: Seconds) -> float:
+    """Return a duration in seconds. Raises `ValueError` with a hint for a text or a number that is none."""
+    if isinstance(duration, str):
+        from queue_core.config.units import parse_seconds
+
+        return parse_seconds(duration)
+    return float(duration)
 
 
 class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise Retry(60)`
@@ -14,14 +26,15 @@ class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise 
     By default it spends no attempt: the task is not to blame, as when a service it calls is overloaded (429).
     """
 
-    def __init__(self, delay_seconds: float, *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
-        """Set the delay in seconds; with `charge` "counted" it spends an attempt, as any other failure does.
+    def __init__(self, delay_seconds: Seconds, *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
+        """Set the delay, in seconds or as "1m"; with `charge` "counted" it spends an attempt, as other failures do.
 
-        Raises `InvalidEtaError` unless 0 <= `delay_seconds` <= 30 days.
+        Raises `InvalidEtaError` unless the delay is in [0, 30 days].
         """
-        check_delay_seconds(delay_seconds)
-        super().__init__(f"retry in {delay_seconds} s")
-        self.delay_seconds = delay_seconds
+        seconds = seconds_of(delay_seconds)
+        check_delay_seconds(seconds)
+        super().__init__(f"retry in {seconds:g} s")
+        self.delay_seconds = seconds
         self.charge = charge
 
 
@@ -31,6 +44,43 @@ class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class Timeout(Exception):  # noqa: N818  a key of `on`, and the error of an attempt: `on={Timeout: Retry("1m")}`
+    """A handler ran for longer than its `timeout`. An async one is cancelled; a plain one is left, and its worker ends."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"it ran for more than {seconds:g} s")
+        self.seconds = seconds
+
+
+class Backoff:
+    """How the tasks of one handler are retried, in place of their queue's settings.
+
+    The n-th failure waits `min` times 2 to the power of n - 1, at most `max`, less up to a tenth by chance; after
+    `attempts` counted leases the task is dead.
+
+    Source: App Engine's `retry_parameters`; see `semantics.retry_delay_seconds`.
+    """
+
+    __slots__ = ("attempts", "max_seconds", "min_seconds")
+
+    def __init__(self, min: Seconds = 1.0, max: Seconds = 300.0, *, attempts: int | None = None) -> None:  # noqa: A002
+        """Set the bounds, in seconds or as "1s", "5m"; `attempts` None: as many as the queue's `max_leases`.
+
+        Raises `InvalidEtaError` unless 0 <= `min` <= `max` <= 30 days, `InvalidCountError` for no attempt at all.
+        """
+        self.min_seconds, self.max_seconds = seconds_of(min), seconds_of(max)
+        check_delay_seconds(self.min_seconds)
+        check_delay_seconds(self.max_seconds)
+        if self.min_seconds > self.max_seconds:
+            raise InvalidEtaError(f"retry must have min <= max: {self.min_seconds:g} s > {self.max_seconds:g} s")
+        if attempts is not None and not 1 <= attempts <= MAX_LEASES:
+            raise InvalidCountError(f"attempts must be in [1, {MAX_LEASES}]: {attempts}")
+        self.attempts = attempts
+
+    def __repr__(self) -> str:
+        return f"Backoff({self.min_seconds:g}, {self.max_seconds:g}, attempts={self.attempts})"
 
 
 class Task:
