@@ -103,6 +103,10 @@ class FailureIn(RequestBody):
         """Return it as a value; `outcome`: where it says none."""
         return Failure(self.outcome or outcome, self.error, self.message, self.place, self.host)
 
+    def colons(self) -> int:
+        """See `RequestBody.colons`."""
+        return sum([text.count(":") for text in (self.error, self.message, self.place, self.host)])
+
 
 class ReleaseRequest(RequestBody):
     """Leases to release."""
@@ -118,6 +122,12 @@ class ReleaseRequest(RequestBody):
     def keys(self) -> int:
         """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + (self.error.keys() if isinstance(self.error, FailureIn) else 0)
+
+    def colons(self) -> int:
+        """See `RequestBody.colons`."""
+        if self.error is None:
+            return 0
+        return self.error.count(":") if isinstance(self.error, str) else self.error.colons()
 
     def values(self) -> list[Release]:
         """Return them as values."""
@@ -142,6 +152,10 @@ class ReleaseWorkerRequest(RequestBody):
     def keys(self) -> int:
         """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + (0 if self.failure is None else self.failure.keys())
+
+    def colons(self) -> int:
+        """See `RequestBody.colons`."""
+        return 0 if self.failure is None else self.failure.colons()
 
     def value(self) -> Failure:
         """Return it as a value."""
