@@ -77,15 +77,17 @@ class RenewRequest(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + sum([renewal.keys() for renewal in self.renewals])
+        given = len(self.__pydantic_fields_set__)
+        return given + sum([renewal.keys() for renewal in self.renewals]) if self.renewals else given
 
     def values(self) -> list[Renewal]:
         """Return them as values. Raises `InvalidRequestError` where neither member is given."""
-        if not self.__pydantic_fields_set__ & {"tokens", "renewals"}:
+        renewals = [Renewal(token, self.seconds) for token in self.tokens]
+        if self.renewals:
+            renewals += [renewal.value(self.seconds) for renewal in self.renewals]
+        elif not renewals and self.__pydantic_fields_set__ <= {"seconds"}:
             raise InvalidRequestError('a renew has `tokens` or `renewals`: neither given; send {"tokens": [...]}')
-        return [Renewal(token, self.seconds) for token in self.tokens] + [
-            renewal.value(self.seconds) for renewal in self.renewals
-        ]
+        return renewals
 
 
 class FailureIn(RequestBody):
