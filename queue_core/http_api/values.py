@@ -36,6 +36,7 @@ V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Sto
 
 _ALWAYS: Final = tuple(field.name for field in fields(Lease) if field.default is MISSING)
 """The fields of a lease that its JSON always has; `headers` and `checkpoint` only where the lease has them."""
+_PLAIN_MEMBERS: Final = len(_ALWAYS)
 _lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
@@ -144,7 +145,7 @@ def leases_of(json: object) -> list[Lease]:
     leases = cast("list[Json]", json)
     for lease in leases:
         lease["payload"] = a2b_base64(cast("str", lease["payload"]))
-    return [Lease(*_lease_fields(lease)) if len(lease) == len(_ALWAYS) else _laden_lease(lease) for lease in leases]
+    return [Lease(*_lease_fields(lease)) if len(lease) == _PLAIN_MEMBERS else _laden_lease(lease) for lease in leases]
 
 
 def _laden_lease(json: Json) -> Lease:

@@ -147,7 +147,7 @@ class ReleaseRequest(RequestBody):
 
 
 class ReleaseWorkerRequest(RequestBody):
-    """What is known of the end of a worker."""
+    """The end of a worker, as far as it is known."""
 
     failure: FailureIn | None = Field(None, description="Kept among the attempts of the tasks that it held.")
 
