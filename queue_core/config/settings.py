@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
@@ -90,6 +99,11 @@ class HistorySettings(SettingsModel):
     for_: Seconds = Field(
         default=86_400.0, alias="for", ge=0, le=MAX_HISTORY_SECONDS, description="How long each is found."
     )
+
+    @model_serializer(mode="wrap")
+    def _shown(self, write: SerializerFunctionWrapHandler) -> object:
+        """Serialize as in the file: 0 for none."""
+        return write(self) if self.keep else 0
 
 
 def _history(value: object) -> object:

@@ -40,6 +40,10 @@ _PLAIN_MEMBERS: Final = len(_ALWAYS)
 _lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
+_HISTORY_DEFAULTS: Final = {
+    field.name: field.default for field in fields(QueueSpec) if field.name in ("history_keep", "history_seconds")
+}
+
 StateName = Literal["ready", "delayed", "in_flight", "dead"]
 STATE_NAMES: dict[TaskState, StateName] = {
     TaskState.READY: "ready",
@@ -267,5 +271,12 @@ def queue_of(json: Json) -> QueueSpec:
 
 
 def settings_json(spec: QueueSpec) -> Json:
-    """Return a queue's settings without its name and state: the body of a PUT."""
-    return {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused", "moved_to")}
+    """Return a queue's settings without its name and state: the body of a PUT.
+
+    Those of its history are left out at their defaults, as older servers refuse them.
+    """
+    settings = {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused", "moved_to")}
+    for name, default in _HISTORY_DEFAULTS.items():
+        if settings[name] == default:
+            del settings[name]
+    return settings

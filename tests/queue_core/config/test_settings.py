@@ -74,6 +74,14 @@ def test_a_queues_history_is_two_settings_or_0(history: object, keep: int, secon
     assert (spec.history_keep, spec.history_seconds) == (keep, seconds)
 
 
+@pytest.mark.parametrize(
+    ("history", "shown"), [(0, 0), ({"keep": 0, "for": "2h"}, 0), ({"for": 7200}, {"keep": 10_000, "for": "2h"})]
+)
+def test_a_history_is_shown_as_a_file_would_have_it(history: object, shown: object) -> None:
+    queue = parsed({"queues": {"q": {"history": history}}}).queues["q"]
+    assert queue.model_dump(mode="json", by_alias=True)["history"] == shown
+
+
 def test_a_queue_without_settings_has_the_defaults_of_the_queue_itself() -> None:
     assert parsed({"queues": {"thumbs": None}}).specs() == [QueueSpec("thumbs")]
 

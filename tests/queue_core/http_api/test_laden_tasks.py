@@ -229,6 +229,12 @@ def test_plain_renewals_are_sent_in_the_form_that_older_servers_know() -> None:
     assert values.renewals_json([Renewal("1.1", 5.0)], None) == {"renewals": [{"token": "1.1", "seconds": 5.0}]}
 
 
+def test_default_settings_are_sent_as_older_servers_know_them() -> None:
+    assert not {"history_keep", "history_seconds"} & set(values.settings_json(QueueSpec(QUEUE)))
+    sent = values.settings_json(QueueSpec(QUEUE, history_keep=0))
+    assert (sent["history_keep"], "history_seconds" in sent) == (0, False)
+
+
 def test_a_queue_in_process_and_one_over_http_have_the_same_verbs() -> None:
     verbs = {name for name in vars(LocalQueue) if not name.startswith("_")}
     assert {name for name in vars(HttpQueue) if not name.startswith("_")} == verbs

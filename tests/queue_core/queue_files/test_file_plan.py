@@ -27,7 +27,8 @@ def test_a_new_queue_is_made_as_the_file_says() -> None:
 
 
 def test_a_known_queue_keeps_what_a_file_cannot_say() -> None:
-    found = QueueSpec("thumbs", lease_seconds=5, retry_min_seconds=9, name_retention_seconds=1, max_leases=2)
+    kept = {"retry_min_seconds": 9, "name_retention_seconds": 1, "history_keep": 5, "history_seconds": 60}
+    found = QueueSpec("thumbs", lease_seconds=5, max_leases=2, **kept)  # type: ignore[arg-type]
     (change,) = plan_of(QueueFileEntries((THUMBS,)), [found]).changes
     assert change.spec == replace(found, max_leases=7, on_exhausted="delete")
     assert change.edits == (SettingEdit("max_leases", 2, 7), SettingEdit("on_exhausted", "dead", "delete"))

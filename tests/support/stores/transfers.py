@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from queue_core.attempts import Failure
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.service import QueueService
-from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Store, Transaction, Unit
+from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Renewal, Store, Transaction, Unit
 from queue_core.stores import open_store
-from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import ANY, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.transfer.exporter import ExportResult, export
 from queue_core.transfer.importer import Import, ImportResult, check_file
 from queue_core.transfer.migration import MigrationResult, QueueMigration
@@ -34,9 +35,10 @@ def quiet(_what: object, _done: int, _total: int = 0) -> None:
 def fill(
     store: Store, *, tasks: int = 40, queue: str = QUEUE, longest: int = MAX_PAYLOAD_BYTES, **settings: object
 ) -> None:
-    """Fill a queue with tasks in every state, odd payloads, names, tags, held names and leases cut short."""
+    """Fill a queue with tasks in every state, odd payloads, names, tags, headers, attempts and leases cut short."""
     now = store.clock.now()
     kept: dict[str, object] = {"lease_calls_per_second": 10, "user_emails": ("a@example.org", "ü@example.org")}
+    kept |= {"history_keep": 500, "history_seconds": 3600.0}
     spec = QueueSpec(queue, **{"max_leases": 5, "retry_min_seconds": 0.0, **kept, **settings})  # type: ignore[arg-type]
     with store.begin() as transaction:
         transaction.put_queue(spec, now=now)
@@ -46,13 +48,21 @@ def fill(
                 queue, [_new_task(number, now, longest) for number in range(start, min(start + 500, tasks))], now=now
             )
     special = TagFilter.of("special")
-    given = [NewTask(b"s%d" % number, name=f"special-{number}", tag="special") for number in range(12)]
+    given = [
+        NewTask(
+            b"s%d" % number, name=f"special-{number}", tag="special", headers={"n": f"ü {number}"} if number else None
+        )
+        for number in range(12)
+    ]
     with store.begin() as transaction:
         transaction.add(queue, given, now=now)
         leases = transaction.lease(queue, LeaseRequest(12, 3600, special, "old-1"), now=now).leases
     with store.begin() as transaction:
         transaction.delete(queue, [Deletion(lease.token) for lease in leases[:3]], now=now)
-        transaction.release(queue, [Release(lease.token, 0) for lease in leases[3:5]], now=now)
+        reports = [Renewal(lease.token, 3600, Progress(0.5, "größe ✓"), b"\x00\xff") for lease in leases[3:6]]
+        transaction.renew(queue, reports, now=now)
+        failed = Failure("raised", "ValueError", "größe: no", "tasks.py:14", "host-1")
+        transaction.release(queue, [Release(lease.token, 0, failure=failed) for lease in leases[3:5]], now=now)
         transaction.release(queue, [Release(lease.token, 3600) for lease in leases[5:7]], now=now)
         transaction.release(queue, [Release(lease.token, 0, "uncounted") for lease in leases[7:8]], now=now)
         transaction.release(queue, [Release(lease.token, dead_reason="no such cat") for lease in leases[8:10]], now=now)
