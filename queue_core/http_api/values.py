@@ -154,8 +154,7 @@ def leases_of(json: object) -> list[Lease]:
 
 def _laden_lease(json: Json) -> Lease:
     """Return a lease that has headers or a checkpoint."""
-    headers = cast("dict[str, str] | None", json.get("headers"))
-    return Lease(*_lease_fields(json), headers=headers, checkpoint=_bytes_or_none(json.get("checkpoint")))
+    return Lease(*(*_lease_fields(json), json.get("headers"), _bytes_or_none(json.get("checkpoint"))))
 
 
 def _bytes_or_none(text: object) -> bytes | None:

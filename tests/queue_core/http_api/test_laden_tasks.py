@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def both() -> Iterator[tuple[Queues, Queues]]:
         local.close()
 
 
-def _same(both: tuple[Queues, Queues], story: Callable[[Queues], object]) -> object:
+def _same(both: tuple[Queues, Queues], story: Callable[[Queues], object]) -> Any:
     outcomes = [story(queues) for queues in both]
     assert outcomes[0] == outcomes[1]
     return outcomes[0]
@@ -51,7 +52,7 @@ def test_headers_come_back_in_leases_and_pages(both: tuple[Queues, Queues]) -> N
         tasks = [replace(task, spent=()) for task in queue.peek().tasks]
         return [lease.headers for lease in (*leases, handed_over)], [task.headers for task in tasks], tasks
 
-    headers, shown, _ = _same(both, story)  # type: ignore[misc]
+    headers, shown, _ = _same(both, story)
     assert headers == [HEADERS, None, None, {"next": "1"}]
     assert shown == [HEADERS, {"next": "1"}]
 
@@ -74,7 +75,7 @@ def test_what_handlers_report_goes_to_the_page_and_to_the_next_lease(both: tuple
         tasks = [replace(task, spent=()) for task in queue.peek().tasks]
         return renewed, told, silent, tasks, [(lease.payload, lease.checkpoint) for lease in queue.lease(3)]
 
-    _, told, silent, tasks, leases = _same(both, story)  # type: ignore[misc]
+    _, told, silent, tasks, leases = _same(both, story)
     assert [one.reason for one in (*told, *silent)] == ["Timeout: took: 31 s (tasks.py:14)", "", ""]
     assert [(task.progress, task.checkpoint) for task in tasks] == [
         (None, None),
@@ -97,7 +98,7 @@ def test_an_error_is_an_exception_a_text_or_a_failure(both: tuple[Queues, Queues
         (task,) = queue.peek().tasks
         return [(one.outcome, one.worker, one.text) for one in task.attempts], task.attempts
 
-    attempts, _ = _same(both, story)  # type: ignore[misc]
+    attempts, _ = _same(both, story)
     assert attempts == [
         ("raised", "w", "ValueError: bad width"),
         ("raised", "w", "no such cat"),
@@ -117,7 +118,7 @@ def test_history_by_page_and_by_name(both: tuple[Queues, Queues]) -> None:
         second = queue.history(limit=2, before=first.next_before)
         return first, second, queue.history(names="task-4"), queue.history(names=["task-0", "nobody"])
 
-    first, second, by_name, gone = _same(both, story)  # type: ignore[misc]
+    first, second, by_name, gone = _same(both, story)
     assert [lease.name for lease in (*first.leases, *second.leases)] == ["task-4", "task-3", "task-2"]
     assert second.next_before is None
     assert [(lease.outcome, lease.reason) for lease in by_name.leases] == [("released", "no such cat")]
@@ -129,7 +130,7 @@ def test_settings_of_history_come_back_as_they_were_put(both: tuple[Queues, Queu
         queues.put_queue(replace(SPEC, history_keep=0, history_seconds=1.5))
         return queues.queues()
 
-    (spec,) = _same(both, story)  # type: ignore[misc]
+    (spec,) = _same(both, story)
     assert (spec.history_keep, spec.history_seconds) == (0, 1.5)
 
 
@@ -160,7 +161,7 @@ def test_mistakes_raise_the_same(both: tuple[Queues, Queues]) -> None:
         (task,) = queue.peek().tasks
         return outcomes, task.attempts, task.checkpoint
 
-    _, attempts, checkpoint = _same(both, story)  # type: ignore[misc]
+    _, attempts, checkpoint = _same(both, story)
     assert (attempts, checkpoint) == ((), None)
 
 

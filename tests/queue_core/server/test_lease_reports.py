@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from queue_core.clock import ManualClock
-from queue_core.http_api.values import Json
 from queue_core.server import lease_reports, schemas
 from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
@@ -26,20 +26,20 @@ def server(running: tuple[RunningServer, ManualClock]) -> RunningServer:
     return running[0]
 
 
-def post(server: RunningServer, path: str, body: object) -> Json:
+def post(server: RunningServer, path: str, body: object) -> dict[str, Any]:
     reply = server.ask("POST", path, json.dumps(body).encode())
     assert reply.status == 200, reply.body
     return reply.json()
 
 
-def lease_one(server: RunningServer, **members: object) -> Json:
-    (lease,) = post(server, f"{HERE}/lease", {"worker": "w", **members})["leases"]  # type: ignore[misc]
+def lease_one(server: RunningServer, **members: object) -> dict[str, Any]:
+    (lease,) = post(server, f"{HERE}/lease", {"worker": "w", **members})["leases"]
     assert isinstance(lease, dict)
     return lease
 
 
-def peek_one(server: RunningServer) -> Json:
-    (task,) = post(server, f"{HERE}/peek", {})["tasks"]  # type: ignore[misc]
+def peek_one(server: RunningServer) -> dict[str, Any]:
+    (task,) = post(server, f"{HERE}/peek", {})["tasks"]
     assert isinstance(task, dict)
     return task
 
@@ -57,10 +57,10 @@ def test_the_life_of_a_laden_task_in_json(server: RunningServer, running: tuple[
     assert (lease["headers"], "checkpoint" in lease) == ({"trace-id": "1"}, False)
     running[1].advance(2.0)
     renewal = {"token": lease["token"], "progress": {"fraction": 0.4, "text": "page 12"}, "checkpoint": "cGFnZSAxMg=="}
-    (renewed,) = post(server, f"{HERE}/renew", {"renewals": [renewal], "seconds": 90})["renewed"]  # type: ignore[misc]
+    (renewed,) = post(server, f"{HERE}/renew", {"renewals": [renewal], "seconds": 90})["renewed"]
     assert (renewed["token"], renewed["expires_at"]) == (lease["token"], running[1].now() + 90_000_000)
     error = {"error": "ValueError", "message": "bad width", "place": "tasks.py:14", "host": "h-1"}
-    (released,) = post(server, f"{HERE}/release", {"tokens": [lease["token"]], "error": error})["released"]  # type: ignore[misc]
+    (released,) = post(server, f"{HERE}/release", {"tokens": [lease["token"]], "error": error})["released"]
     assert (released["outcome"], released["reason"]) == ("released", "ValueError: bad width (tasks.py:14)")
     task = peek_one(server)
     began, ended = lease["leased_at"], running[1].now()
@@ -76,19 +76,19 @@ def test_the_life_of_a_laden_task_in_json(server: RunningServer, running: tuple[
     again = lease_one(server)
     assert (again["headers"], again["checkpoint"]) == ({"trace-id": "1"}, "cGFnZSAxMg==")
     died = post(server, f"/v1/workers/{again['worker']}/release", {"failure": {"error": "SIGKILL", "host": "h-1"}})
-    assert [(one["died"], one["reason"]) for one in died["released"]] == [(True, "SIGKILL")]  # type: ignore[attr-defined]
+    assert [(one["died"], one["reason"]) for one in died["released"]] == [(True, "SIGKILL")]
     assert peek_one(server)["reason"] == "SIGKILL"
     page = post(server, f"{HERE}/history", {"limit": 1})
-    assert [(one["name"], one["lease_number"], one["reason"]) for one in page["leases"]] == [("cat", 2, "SIGKILL")]  # type: ignore[attr-defined]
+    assert [(one["name"], one["lease_number"], one["reason"]) for one in page["leases"]] == [("cat", 2, "SIGKILL")]
     rest = post(server, f"{HERE}/history", {"names": ["cat"], "before": page["next_before"]})
-    assert ([one["lease_number"] for one in rest["leases"]], rest["next_before"]) == ([1], None)  # type: ignore[attr-defined]
+    assert ([one["lease_number"] for one in rest["leases"]], rest["next_before"]) == ([1], None)
 
 
 def test_an_error_as_a_text_is_redacted_and_has_no_host(server: RunningServer) -> None:
     post(server, f"{HERE}/add", {"tasks": [{"text": "x"}]})
     body = {"tokens": [lease_one(server)["token"]], "error": "no cat: password=hunter2"}
     post(server, f"{HERE}/release", body)
-    (attempt,) = peek_one(server)["attempts"]  # type: ignore[misc]
+    (attempt,) = peek_one(server)["attempts"]
     assert (attempt["message"], attempt["host"], attempt["outcome"]) == ("no cat: password=***", "", "raised")
 
 
