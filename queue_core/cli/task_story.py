@@ -151,9 +151,8 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
         last = story.finished[0]
         ended = "died and was deleted" if last.died else "done"
         waited, held = shown_seconds(last.waited_seconds), shown_seconds(last.held_seconds)
-        return (
-            f"{ended} {_ago(last.ended_at, now)} by {last.worker or 'an unnamed worker'}; waited {waited}, took {held}"
-        )
+        worker = last.worker or "an unnamed worker"
+        return f"{ended} {_ago(last.ended_at, now)} by {worker}; it waited {waited} and took {held}"
     if task.state is TaskState.LEASED:
         since = shown_seconds(max(0.0, seconds_between(task.leased_at, now)))
         left = shown_seconds(max(0.0, seconds_between(now, task.eta)))

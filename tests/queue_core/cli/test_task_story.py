@@ -1,4 +1,4 @@
-"""What people are told of a task: `towline why TASK`, `towline events --task`, `towline peek`, also after it is done."""
+"""What people are told of a task, also after it is done: `towline why TASK`, `towline events --task`, `towline peek`."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -7,6 +7,7 @@ import pytest
 
 from queue_core.api import Queue
 from queue_core.attempts import Failure
+from queue_core.cli.task_story import merged_events
 from queue_core.connect import open_queues
 from queue_core.store import Renewal
 from queue_core.task import NewTask, Progress, QueueSpec
@@ -141,8 +142,6 @@ def test_the_events_of_a_task_are_known_without_a_server(towline: Commands) -> N
 
 def test_the_events_of_a_task_are_each_told_once(towline: Commands) -> None:
     """A server remembers events that the store knows as well."""
-    from queue_core.cli.task_story import merged_events  # noqa: PLC0415
-
     stored = [
         {"event": "task.added", "at": 1, "queue": "q", "task": "t"},
         {"event": "task.leased", "at": 2, "queue": "q", "task": "t", "lease_number": 1},
