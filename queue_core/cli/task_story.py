@@ -253,14 +253,14 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
         of_lease = {**head, "worker": lease.worker, "lease_number": lease.number}
         events.append({"event": "task.leased", "at": lease.began_at, **of_lease})
         name = {"done": "task.deleted", "expired": "lease.expired"}.get(lease.outcome, "lease.released")
-        ended = {"event": name, "at": lease.ended_at, **of_lease, "held_seconds": lease.held_seconds}
+        ended: dict[str, object] = {"event": name, "at": lease.ended_at, **of_lease, "held_seconds": lease.held_seconds}
         events.append(ended | ({"reason": lease.error} if lease.error else {}))
     if task is not None and task.state is TaskState.LEASED:
         of_lease = {**head, "worker": task.worker, "lease_number": task.leases}
         events.append({"event": "task.leased", "at": task.leased_at, **of_lease})
     if task is not None and task.state is TaskState.DEAD:
         events.append({"event": "task.died", "at": task.eta, **head, "reason": task.reason})
-    events.sort(key=lambda event: (event["at"], _STEPS.get(str(event["event"]), 2)))  # type: ignore[arg-type, return-value]
+    events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
     return events
 
 
@@ -270,4 +270,9 @@ def merged_events(
     """Return the events of a server's memory, and those that only the store knows, oldest first."""
     known = {(event["queue"], event["event"], event.get("lease_number")) for event in remembered}
     more = [event for event in of_stores if (event["queue"], event["event"], event.get("lease_number")) not in known]
-    return sorted([*more, *remembered], key=lambda event: event["at"])  # type: ignore[arg-type, return-value]
+    return sorted([*more, *remembered], key=_at)
+
+
+def _at(event: Mapping[str, object]) -> int:
+    at = event["at"]
+    return at if isinstance(at, int) else 0

@@ -1,4 +1,4 @@
-"""What people are told of a task, also after it is done: `towline why TASK`, `towline events --task`, `towline peek`."""
+"""The story of a task, also after it is done: `towline why TASK`, `towline events --task`, `towline peek`."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
