@@ -150,7 +150,7 @@ def write_samples(
     base = queue_id << _SHIFT
     connection.execute("INSERT INTO samples VALUES (?, ?, ?)", (base + last, len(finished), pack(finished)))
     if last // TRIM_EVERY != before // TRIM_EVERY:
-        connection.execute(_TRIM, (base, base + last - max(KEPT_SAMPLES, keep), MAX_ROWS_TRIMMED))
+        connection.execute(_TRIM, (base, base + last - max(KEPT_SAMPLES, keep), MAX_ROWS_TRIMMED - 1))
     return last
 
 
