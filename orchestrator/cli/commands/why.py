@@ -1,5 +1,6 @@
 """`towline why POOL | TASK`: explain a decision, or what happened to a task."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Unpack
@@ -99,12 +100,15 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
 
 
 def _known_pools(where: TargetOptions) -> list[str]:
-    """Return the pools of the settings file; none without one."""
+    """Return the pools of the settings file and those of the last supervisor; none without a settings file."""
     path = where["file"] or Path(DEFAULT_FILE)
     if not path.is_file():
         return []
     project = load_project(path)
-    return [*shown_fleet(state_of(project)).pools, *project.pools]
+    known = list(project.pools)
+    with suppress(CommandError):  # no supervisor has run here
+        known += shown_fleet(state_of(project)).pools
+    return known
 
 
 def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json: bool, where: TargetOptions) -> bool:
