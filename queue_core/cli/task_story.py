@@ -1,7 +1,7 @@
 """A task's story: what the store knows of it, live, dead or finished, as lines for people and as events."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from queue_core.api import Queues
@@ -207,7 +207,7 @@ def lease_record(lease: LeaseStory) -> dict[str, object]:
 
 
 def story_record(story: TaskStory) -> dict[str, object]:
-    """Return a task's story as JSON."""
+    """Return a task's story as JSON, without its payload."""
     return {
         "queue": story.queue,
         "name": story.name,
@@ -215,13 +215,17 @@ def story_record(story: TaskStory) -> dict[str, object]:
         "state": story.state,
         "added_at": story.added_at or None,
         "reason": story.task.reason if story.task is not None else story.finished[0].reason,
-        "task": None if story.task is None else task_record(replace(story.task, payload=b"")),
+        "task": None if story.task is None else _record_without_payload(story.task),
         "leases": [lease_record(lease) for lease in story.leases],
     }
 
 
 def task_record(task: StoredTask) -> dict[str, object]:
-    """Return a task as JSON."""
+    """Return a task as JSON, with as much of its payload as was read."""
+    return _record_without_payload(task) | payload_fields(task.payload)
+
+
+def _record_without_payload(task: StoredTask) -> dict[str, object]:
     progress = task.progress
     return {
         "id": task.id,
@@ -238,7 +242,6 @@ def task_record(task: StoredTask) -> dict[str, object]:
         "attempts": [attempt_record(attempt) for attempt in task.attempts],
         "progress": None if progress is None else {"fraction": progress.fraction, "text": progress.text},
         "checkpoint_bytes": None if task.checkpoint is None else len(task.checkpoint),
-        **payload_fields(task.payload),
     }
 
 
