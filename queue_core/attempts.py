@@ -1,7 +1,7 @@
 """Attempts: the leases of a task that ended without its work being done, and why: values, and as text in a store. Pure.
 
 A store keeps the last `MAX_ATTEMPTS` of each task as lines of JSON, so that SQL and Lua append one without parsing the
-others.
+others (ADR 31).
 """
 
 import json

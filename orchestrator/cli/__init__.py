@@ -46,7 +46,7 @@ _FLEET: Final = {
     "workers": CommandEntry(
         "orchestrator.cli.commands.fleet", INSPECT, "list workers: state, leases, memory; and recent deaths"
     ),
-    "why": CommandEntry("orchestrator.cli.commands.why", INSPECT, "explain the size of a pool"),
+    "why": CommandEntry("orchestrator.cli.commands.why", INSPECT, "explain a pool's size, or what happened to a task"),
     "why-died": CommandEntry(
         "orchestrator.cli.commands.why_died",
         INSPECT,

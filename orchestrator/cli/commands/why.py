@@ -1,8 +1,9 @@
-"""`towline why POOL`: explain a decision: what was sampled, which rule decided, and which guards held it back."""
+"""`towline why POOL | TASK`: explain a decision, or what happened to a task."""
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 import click
 
@@ -17,8 +18,11 @@ from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import file_option, json_option
+from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_seconds
+from queue_core.cli.target import DEFAULT_FILE, TargetOptions, opened
+from queue_core.cli.task_story import find_stories, story_lines, story_record
+from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
 
 MAX_READ: Final = 50_000
@@ -36,27 +40,84 @@ _SEEN: Final = (
         "towline why resize --at 14:05",
         "towline why resize --last 20",
         "towline why resize --at 2h --full --json",
+        "towline why _17",
+        "towline why thumbs/cat-1 --task",
     ),
 )
-@click.argument("pool")
+@click.argument("subject", metavar="POOL|TASK")
+@click.option("--task", "is_task", is_flag=True, help="It is a task's name, even if a pool has the same name.")
 @click.option(
     "--at", "then", metavar="TIME", help="Show the decision in force at 14:05, 2026-03-29T14:05, or 2h (ago)."
 )
 @click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
 @click.option("--full", is_flag=True, help="Show every recorded input, and repeat the decision from them.")
-@file_option
-@json_option
-def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Explain the size of POOL: what was sampled, which rule decided, which task forced it, which guards held it back.
+@target_options
+def why(
+    subject: str,
+    is_task: bool,  # noqa: FBT001
+    then: str | None,
+    last: int,
+    full: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
+    """Explain the size of a POOL, or what happened to a TASK.
 
-    A decision is recorded when it changed the pool, or was held back in a new way; it holds until the next one.
+    Of a pool: what was sampled, which rule decided, which task forced it, and which guards held it back. A decision is
+    recorded when it changed the pool, or was held back in a new way; it holds until the next one.
+
+    Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
+    its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
     """
-    project = load_project(file)
+    is_known = not is_task and _explain_pool(subject, then=then, last=last, full=full, as_json=as_json, where=where)
+    if not is_known:
+        _explain_task(subject, as_json=as_json, where=where)
+    return exits.OK
+
+
+def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
+    now = QueueClock().now()
+    with opened(**where) as (queues, target):
+        stories = find_stories(queues, name)
+    if not stories:
+        pools = _known_pools(where)
+        raise CommandError(
+            f"there is no pool and no task '{name}'{did_you_mean(name, pools)}",
+            code=exits.NO_INPUT,
+            where=target.shown,
+            fix="`towline pools` lists the pools, `towline peek QUEUE` tasks; finished tasks are known for as long as "
+            "the queue's `history` says",
+        )
+    if as_json:
+        for story in stories:
+            print_json(story_record(story))
+        return
+    for number, story in enumerate(stories):
+        if number:
+            echo()
+        for line in story_lines(story, now=now):
+            echo(line)
+
+
+def _known_pools(where: TargetOptions) -> list[str]:
+    """Return the pools of the settings file and those of the last supervisor; none without a settings file."""
+    path = where["file"] or Path(DEFAULT_FILE)
+    if not path.is_file():
+        return []
+    project = load_project(path)
+    known = list(project.pools)
+    with suppress(CommandError):  # no supervisor has run here
+        known += shown_fleet(state_of(project)).pools
+    return known
+
+
+def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json: bool, where: TargetOptions) -> bool:
+    """Explain a pool's size; False when there is no such pool."""
+    if where["url"] or where["store"] or pool not in _known_pools(where):
+        return False
+    project = load_project(where["file"])
     files = state_of(project)
     shown = shown_fleet(files)
-    if pool not in shown.pools and pool not in project.pools:
-        message = f"there is no pool '{pool}'{did_you_mean(pool, [*shown.pools, *project.pools])}"
-        raise CommandError(message, code=exits.NO_INPUT, fix="`towline pools` lists them")
     now = SystemMonotonicClock().wall_seconds()
     at = now if then is None else _instant(then, now=now)
     kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
@@ -69,7 +130,7 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
             {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
             | ({"inputs": inputs} if full else {})
         )
-        return exits.OK
+        return True
     if then is None and (note := drained_note(files)):
         echo(note)
     if isinstance(current, dict):
@@ -88,7 +149,7 @@ def why(pool: str, then: str | None, last: int, full: bool, file: Path | None, a
         echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
     if not found and current is None:
         print_info("no decision yet" if then is None else f"no decision is on record before {_clock(at)}")
-    return exits.OK
+    return True
 
 
 def _print(pool: str, decision: Json) -> None:

@@ -10,7 +10,6 @@ from queue_core.cli.group import command
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import (
     columns,
-    payload_fields,
     print_info,
     print_json,
     print_table,
@@ -18,10 +17,10 @@ from queue_core.cli.output import (
     shown_payload,
 )
 from queue_core.cli.target import TargetOptions, opened_queue
+from queue_core.cli.task_story import SHOWN_STATES, task_record
 from queue_core.task import StoredTask, TaskState
 
 STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
-_SHOWN = {state: name for name, state in STATES.items()}
 REASON_CHARACTERS = 120
 """Characters shown of a reason in a table."""
 
@@ -76,11 +75,11 @@ def peek(
         (
             task.id,
             task.shown_name,
-            _SHOWN[task.state],
+            SHOWN_STATES[task.state],
             task.tag,
             task.leases,
             shown_instant(task.eta),
-            task.worker if task.state == TaskState.LEASED else " ".join(task.reason.split())[:REASON_CHARACTERS],
+            _worker_or_reason(task),
             shown_payload(task.payload, characters=40),
         )
         for task in page.tasks
@@ -174,21 +173,13 @@ def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     return exits.OK
 
 
-def task_record(task: StoredTask) -> dict[str, object]:
-    """Return a task as JSON."""
-    return {
-        "id": task.id,
-        "name": task.shown_name,
-        "queue": task.queue,
-        "tag": task.tag,
-        "state": _SHOWN[task.state],
-        "eta": task.eta,
-        "added_at": task.added_at,
-        "leases": task.leases,
-        "worker": task.worker,
-        "reason": task.reason,
-        **payload_fields(task.payload),
-    }
+def _worker_or_reason(task: StoredTask) -> str:
+    """Return the worker that holds a task, why it is dead, or how its last attempt ended."""
+    if task.state is TaskState.LEASED:
+        done = "" if task.progress is None else f" {task.progress.fraction:.0%}"
+        return f"{task.worker}{done}"
+    told = task.reason or (task.attempts[-1].text if task.attempts else "")
+    return " ".join(told.split())[:REASON_CHARACTERS]
 
 
 def _print_count(count: int, outcome: str, *, as_json: bool) -> None:

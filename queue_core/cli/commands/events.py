@@ -1,4 +1,7 @@
-"""`towline events`: print lifecycle events from the server's memory, and new ones as they happen."""
+"""`towline events`: print lifecycle events from the server's memory, and new ones as they happen.
+
+Those of one task are also read from the store, which knows them after any restart.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -12,12 +15,15 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
-from queue_core.cli.target import TargetOptions, find_target
+from queue_core.cli.target import Target, TargetOptions, find_target, opened
+from queue_core.cli.task_story import find_stories, merged_events, story_events
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
 
 FOLLOW_SECONDS: Final = 0.25
 PAGE: Final = 500
+REMEMBERED: Final = 1000
+"""Events that a server keeps in memory."""
 
 
 @command(
@@ -25,6 +31,7 @@ PAGE: Final = 500
     examples=(
         "towline events",
         "towline events --follow --queue thumbs",
+        "towline events --task cat-1",
         "towline events --json --limit 1000 | jq 'select(.event == \"task.died\")'",
     ),
 )
@@ -33,7 +40,7 @@ PAGE: Final = 500
     "--limit", default=20, show_default=True, type=click.IntRange(0, 1000), help="Past events printed at most."
 )
 @click.option("--queue", "only_queue", help="Only events of this queue.")
-@click.option("--task", "only_task", help="Only events of this task.")
+@click.option("--task", "only_task", help="Only events of this task; also from the store's history.")
 @target_options
 def events(
     follow: bool,  # noqa: FBT001
@@ -45,9 +52,13 @@ def events(
 ) -> int:
     """Print recent lifecycle events, oldest first: added, leased, renewed, released, expired, deleted, died.
 
-    The server keeps the last 1,000 in memory; `log: FILE` in the settings keeps them all.
+    The server keeps the last 1,000 in memory; `log: FILE` in the settings keeps them all. With `--task` there are also
+    those that the store knows: the task's attempts, and its queue's `history`.
     """
     target = find_target(**where)
+    if only_task is not None and not follow:
+        _print_task(target, only_task, only_queue, limit=limit, as_json=as_json, where=where)
+        return exits.OK
     if not target.is_server:
         raise CommandError(
             "events are in a server's memory, and no server answers",
@@ -55,7 +66,7 @@ def events(
             where=f"{target.shown} (from {target.origin})",
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
-    caller = HttpCaller(target.url, token=target.token, retries=Retries(timeouts=1), timeout_seconds=10.0)
+    caller = _caller(target)
     try:
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
@@ -63,6 +74,31 @@ def events(
     finally:
         caller.close()
     return exits.OK
+
+
+def _print_task(
+    target: Target, task: str, queue: str | None, *, limit: int, as_json: bool, where: TargetOptions
+) -> None:
+    """Print the last events of one task, of a server's memory and of the store."""
+    with opened(makes_queues=False, **where) as (queues, _):
+        stored = [event for story in find_stories(queues, task, only_queue=queue) for event in story_events(story)]
+    remembered: list[Json] = []
+    if target.is_server:
+        caller = _caller(target)
+        try:
+            remembered = [
+                event
+                for event in _events(caller, limit=REMEMBERED, follow=False)
+                if event.get("task") == task.rpartition("/")[2] and queue in (None, event["queue"])
+            ]
+        finally:
+            caller.close()
+    for event in merged_events(remembered, stored)[-limit:] if limit else ():
+        _print(event, as_json=as_json)
+
+
+def _caller(target: Target) -> HttpCaller:
+    return HttpCaller(target.url, token=target.token, retries=Retries(timeouts=1), timeout_seconds=10.0)
 
 
 def _events(caller: HttpCaller, *, limit: int, follow: bool) -> Iterator[Json]:

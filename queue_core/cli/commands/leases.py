@@ -104,6 +104,7 @@ def renew(
     examples=(
         "towline release thumbs 12.1700000000000000",
         "towline release thumbs 12.1700000000000000 --delay 5m",
+        "towline release thumbs 12.1700000000000000 --error 'the disk is full'",
         "towline release thumbs 12.1700000000000000 --dead 'no such image'",
     ),
 )
@@ -112,6 +113,7 @@ def renew(
 @click.option("--delay", type=DURATION, help="Time until the next lease  [default: the queue's back-off]")
 @click.option("--uncounted", is_flag=True, help="Do not count the lease against the task's maximum.")
 @click.option("--dead", "reason", default="", metavar="REASON", help="Make the tasks dead at once.")
+@click.option("--error", metavar="TEXT", help="What went wrong: kept among the tasks' attempts. No payloads.")
 @target_options
 def release(
     queue: str,
@@ -119,6 +121,7 @@ def release(
     delay: float | None,
     uncounted: bool,  # noqa: FBT001
     reason: str,
+    error: str | None,
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
 ) -> int:
@@ -126,7 +129,7 @@ def release(
     charge: Literal["counted", "uncounted"] = "uncounted" if uncounted else "counted"
     with opened_queue(queue, **where) as opened:
         for some in chunks(tokens):
-            for one in opened.release(some, delay_seconds=delay, charge=charge, dead_reason=reason):
+            for one in opened.release(some, delay_seconds=delay, charge=charge, dead_reason=reason, error=error):
                 if as_json:
                     print_json({"name": one.name, "died": one.died, "held_seconds": one.held_seconds})
                 else:
@@ -191,6 +194,7 @@ def lease_record(one: Lease) -> dict[str, object]:
         "leased_at": one.leased_at,
         "expires_at": one.expires_at,
         "waited_seconds": one.waited_seconds,
+        **({"headers": dict(one.headers)} if one.headers else {}),
         **payload_fields(one.payload),
     }
 

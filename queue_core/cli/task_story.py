@@ -1,0 +1,281 @@
+"""A task's story: what the store knows of it, live, dead or finished, as lines for people and as events."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from queue_core.api import Queues
+from queue_core.attempts import Attempt
+from queue_core.cli.output import payload_fields, shown_instant, shown_seconds
+from queue_core.clock import Instant, seconds_between
+from queue_core.errors import UnknownQueueError
+from queue_core.stats import FinishedLease
+from queue_core.task import StoredTask, TaskState
+
+MAX_LEASES_READ: Final = 100
+"""Ended leases of one task that its story has at most."""
+_ENDINGS: Final = {"deleted": "done", "released": "given back", "expired": "expired"}
+StateWord: TypeAlias = Literal["ready", "delayed", "in-flight", "dead"]
+SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
+    TaskState.READY: "ready",
+    TaskState.DELAYED: "delayed",
+    TaskState.LEASED: "in-flight",
+    TaskState.DEAD: "dead",
+}
+_STEPS: Final = {"task.added": 0, "task.leased": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStory:
+    """One ended lease: from the task's attempts, from the queue's history, or from both."""
+
+    number: int
+    worker: str
+    began_at: Instant
+    ended_at: Instant
+    outcome: str
+    error: str = ""
+    host: str = ""
+
+    @property
+    def held_seconds(self) -> float:
+        """Seconds from its begin to its end."""
+        return max(0.0, seconds_between(self.began_at, self.ended_at))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStory:
+    """A task and its ended leases, oldest first. `task` None: it is no longer in its queue."""
+
+    queue: str
+    name: str
+    task: StoredTask | None
+    leases: tuple[LeaseStory, ...]
+    finished: tuple[FinishedLease, ...]
+
+    @property
+    def state(self) -> StateWord | Literal["done", "died and was deleted"]:
+        """The state in a word; `done` for a task whose last lease ended with its deletion."""
+        if self.task is None:
+            return "died and was deleted" if self.finished[0].died else "done"
+        return SHOWN_STATES[self.task.state]
+
+    @property
+    def added_at(self) -> Instant:
+        """When the task was added; 0 when nobody knows."""
+        return self.task.added_at if self.task is not None else self.finished[-1].added_at
+
+    @property
+    def tag(self) -> str | None:
+        """The task's tag."""
+        return self.task.tag if self.task is not None else self.finished[0].tag
+
+
+def find_stories(queues: Queues, reference: str, *, only_queue: str | None = None) -> list[TaskStory]:
+    """Return the tasks that a name means, of all queues or of one; `QUEUE/NAME` names the queue too.
+
+    A finished task is found as long as its queue's history goes back.
+    """
+    queue, slash, name = reference.rpartition("/")
+    names = [queue] if slash else [only_queue] if only_queue else [spec.name for spec in queues.queues()]
+    found = [_story(queues, each, name) for each in names]
+    return [story for story in found if story is not None]
+
+
+def _story(queues: Queues, queue: str, name: str) -> TaskStory | None:
+    opened = queues.queue(queue)
+    try:
+        page = opened.peek(names=[name], limit=1)
+        finished = opened.history(names=[name], limit=MAX_LEASES_READ).leases
+    except UnknownQueueError:
+        return None
+    task = next(iter(page.tasks), None)
+    if task is not None:  # a name may be used again: what ended before the task was added is another's
+        finished = tuple(lease for lease in finished if lease.ended_at >= task.added_at)
+    if task is None and not finished:
+        return None
+    return TaskStory(queue, name, task, tuple(_leases(task.attempts if task else (), finished)), finished)
+
+
+def _leases(attempts: Sequence[Attempt], finished: Sequence[FinishedLease]) -> list[LeaseStory]:
+    """Return each ended lease once; an attempt says more than the history does."""
+    found: dict[tuple[str, Instant], LeaseStory] = {}
+    for lease in finished:
+        found[lease.worker, lease.ended_at] = LeaseStory(
+            lease.lease_number,
+            lease.worker,
+            lease.leased_at,
+            lease.ended_at,
+            "died" if lease.died and not lease.reason else _ENDINGS[lease.outcome],
+            lease.reason,
+        )
+    for one in attempts:
+        told = one.text if one.error or one.message else ""
+        found[one.worker, one.ended_at] = LeaseStory(
+            one.lease_number, one.worker, one.began_at, one.ended_at, one.outcome.replace("_", " "), told, one.host
+        )
+    return sorted(found.values(), key=lambda lease: (lease.began_at, lease.ended_at))
+
+
+def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
+    """Yield a task's story for people, line by line."""
+    tag = f", tag {story.tag}" if story.tag is not None else ""
+    yield f"{story.queue}/{story.name}{tag}: {_state_sentence(story, now)}"
+    if story.task is not None and story.task.state is TaskState.DEAD:
+        yield f"  reason: {' '.join(story.task.reason.split())}"
+    if story.added_at:
+        yield f"  added {shown_instant(story.added_at)}, {_ago(story.added_at, now)}"
+    if story.task is not None and story.task.progress is not None:
+        progress = story.task.progress
+        said = f": {progress.text}" if progress.text else ""
+        yield f"  progress: {progress.fraction:.0%}{said}"
+    if story.task is not None and story.task.checkpoint is not None:
+        yield f"  checkpoint: {len(story.task.checkpoint):,} bytes, for its next lease"
+    if story.task is not None and story.task.headers:
+        yield f"  headers: {', '.join(f'{name}={text}' for name, text in story.task.headers.items())}"
+    if story.leases:
+        yield "  leases that ended, oldest first:"
+    for lease in story.leases:
+        worker = f"{lease.worker or '-'}{f' on {lease.host}' if lease.host else ''}"
+        line = f"    {lease.number}. {shown_instant(lease.began_at)}  {worker}"
+        yield f"{line}  {lease.outcome} after {shown_seconds(lease.held_seconds)}"
+        if lease.error:
+            yield f"       {' '.join(lease.error.split())}"
+    if story.task is not None and story.task.state is TaskState.DEAD:
+        yield f"  what to do: mend what the reason names, then `towline redrive {story.queue} --named {story.name}`"
+
+
+def _state_sentence(story: TaskStory, now: Instant) -> str:
+    task = story.task
+    if task is None:
+        last = story.finished[0]
+        ended = "died and was deleted" if last.died else "done"
+        waited, held = shown_seconds(last.waited_seconds), shown_seconds(last.held_seconds)
+        worker = last.worker or "an unnamed worker"
+        return f"{ended} {_ago(last.ended_at, now)} by {worker}; it waited {waited} and took {held}"
+    if task.state is TaskState.LEASED:
+        since = shown_seconds(max(0.0, seconds_between(task.leased_at, now)))
+        left = shown_seconds(max(0.0, seconds_between(now, task.eta)))
+        return f"in flight for {since}, lease {task.leases}, held by {task.worker or 'an unnamed worker'}, {left} left"
+    if task.state is TaskState.DEAD:
+        return f"dead since {_ago(task.eta, now).removesuffix(' ago')}, after {_leases_word(task.leases)}"
+    if task.state is TaskState.DELAYED:
+        after = f", after {_leases_word(task.leases)}" if task.leases else ""
+        return f"waits for its time, in {shown_seconds(max(0.0, seconds_between(now, task.eta)))}{after}"
+    waits = shown_seconds(max(0.0, seconds_between(task.ready_at, now)))
+    return f"ready, waits for a worker since {waits}{f', after {_leases_word(task.leases)}' if task.leases else ''}"
+
+
+def _leases_word(count: int) -> str:
+    return f"{count} lease{'' if count == 1 else 's'}"
+
+
+def _ago(at: Instant, now: Instant) -> str:
+    return f"{shown_seconds(max(0.0, seconds_between(at, now)))} ago"
+
+
+# -- for programs -----------------------------------------------------------------------------------------------------
+
+
+def attempt_record(attempt: Attempt) -> dict[str, object]:
+    """Return an attempt as JSON."""
+    return {
+        "lease_number": attempt.lease_number,
+        "worker": attempt.worker,
+        "host": attempt.host,
+        "began_at": attempt.began_at,
+        "ended_at": attempt.ended_at,
+        "outcome": attempt.outcome,
+        "error": attempt.error,
+        "message": attempt.message,
+        "place": attempt.place,
+    }
+
+
+def lease_record(lease: LeaseStory) -> dict[str, object]:
+    """Return an ended lease as JSON."""
+    return {
+        "lease_number": lease.number,
+        "worker": lease.worker,
+        "host": lease.host,
+        "began_at": lease.began_at,
+        "ended_at": lease.ended_at,
+        "held_seconds": lease.held_seconds,
+        "outcome": lease.outcome,
+        "error": lease.error,
+    }
+
+
+def story_record(story: TaskStory) -> dict[str, object]:
+    """Return a task's story as JSON, without its payload."""
+    return {
+        "queue": story.queue,
+        "name": story.name,
+        "tag": story.tag,
+        "state": story.state,
+        "added_at": story.added_at or None,
+        "reason": story.task.reason if story.task is not None else story.finished[0].reason,
+        "task": None if story.task is None else _record_without_payload(story.task),
+        "leases": [lease_record(lease) for lease in story.leases],
+    }
+
+
+def task_record(task: StoredTask) -> dict[str, object]:
+    """Return a task as JSON, with as much of its payload as was read."""
+    return _record_without_payload(task) | payload_fields(task.payload)
+
+
+def _record_without_payload(task: StoredTask) -> dict[str, object]:
+    progress = task.progress
+    return {
+        "id": task.id,
+        "name": task.shown_name,
+        "queue": task.queue,
+        "tag": task.tag,
+        "state": SHOWN_STATES[task.state],
+        "eta": task.eta,
+        "added_at": task.added_at,
+        "leases": task.leases,
+        "worker": task.worker,
+        "reason": task.reason,
+        "headers": dict(task.headers or {}),
+        "attempts": [attempt_record(attempt) for attempt in task.attempts],
+        "progress": None if progress is None else {"fraction": progress.fraction, "text": progress.text},
+        "checkpoint_bytes": None if task.checkpoint is None else len(task.checkpoint),
+    }
+
+
+def story_events(story: TaskStory) -> list[dict[str, object]]:
+    """Return what the store knows of a task as lifecycle events, oldest first, in the form of a server's."""
+    task = story.task
+    head = {"queue": story.queue, "task": story.name, "tag": story.tag}
+    events: list[dict[str, object]] = []
+    if story.added_at:
+        events.append({"event": "task.added", "at": story.added_at, **head})
+    for lease in story.leases:
+        of_lease = {**head, "worker": lease.worker, "lease_number": lease.number}
+        events.append({"event": "task.leased", "at": lease.began_at, **of_lease})
+        name = {"done": "task.deleted", "expired": "lease.expired"}.get(lease.outcome, "lease.released")
+        ended: dict[str, object] = {"event": name, "at": lease.ended_at, **of_lease, "held_seconds": lease.held_seconds}
+        events.append(ended | ({"reason": lease.error} if lease.error else {}))
+    if task is not None and task.state is TaskState.LEASED:
+        of_lease = {**head, "worker": task.worker, "lease_number": task.leases}
+        events.append({"event": "task.leased", "at": task.leased_at, **of_lease})
+    if task is not None and task.state is TaskState.DEAD:
+        events.append({"event": "task.died", "at": task.eta, **head, "reason": task.reason})
+    events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
+    return events
+
+
+def merged_events(
+    remembered: Sequence[dict[str, object]], of_stores: Sequence[dict[str, object]]
+) -> list[dict[str, object]]:
+    """Return the events of a server's memory, and those that only the store knows, oldest first."""
+    known = {(event["queue"], event["event"], event.get("lease_number")) for event in remembered}
+    more = [event for event in of_stores if (event["queue"], event["event"], event.get("lease_number")) not in known]
+    return sorted([*more, *remembered], key=_at)
+
+
+def _at(event: Mapping[str, object]) -> int:
+    at = event["at"]
+    return at if isinstance(at, int) else 0

@@ -1,0 +1,201 @@
+"""Compare this tree with another commit on plain tasks, in alternating rounds of one run.
+
+    python -m tests.bench.alone.revisions v1.4.0 --rounds 7
+    python -m tests.bench.alone.revisions HEAD~20 --store postgresql://... --skip-served
+
+Each round runs the same program, with public names only, once with each tree; the ratio is that of the pair, and its
+median is printed with the spread. Both trees run in the same environment.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from tests.support.stores.engines import free_port
+
+ROOT: Final = Path(__file__).resolve().parents[3]
+ROUND_SECONDS: Final = 300.0
+PAYLOAD_BYTES: Final = 100
+
+PROGRAM: Final = """
+import json, sys, time
+from queue_core import Deletion, NewTask, QueueSpec, open_queues
+url, loads = sys.argv[1], json.loads(sys.argv[2])
+payload = b"x" * int(sys.argv[3])
+queues = open_queues(url)
+if "bench" in [spec.name for spec in queues.queues()]:
+    queues.delete_queue("bench")
+queues.put_queue(QueueSpec("bench"))
+queue = queues.queue("bench")
+took = {}
+
+def add(count, size):
+    for _ in range(count // size):
+        queue.add([NewTask(payload)] * size)
+
+def drain(size):
+    leases, _ = queue.exchange([], count=size, worker="w")
+    while leases:
+        leases, _ = queue.exchange([Deletion(lease.token) for lease in leases], count=size, worker="w")
+
+def timed(name, count, run):
+    began = time.perf_counter()
+    run()
+    took[name] = count / (time.perf_counter() - began)
+
+one, many = loads["one"], loads["many"]
+timed("add", one, lambda: add(one, 1))
+timed("drain", one, lambda: drain(1))
+timed("add x100", many, lambda: add(many, 100))
+timed("drain x100", many, lambda: drain(100))
+queues.close()
+print(json.dumps(took))
+"""
+"""Adds and drains tasks one by one and by the hundred; prints tasks a second."""
+
+SERVED: Final = """
+import json, sys, time
+from queue_core import NewTask, QueueSpec, open_queues
+url, count = sys.argv[1], int(sys.argv[2])
+queues = open_queues(url)
+queues.put_queue(QueueSpec("bench"))
+queue = queues.queue("bench")
+for _ in range(count // 100):
+    queue.add([NewTask(b"x" * 100)] * 100)
+print("added", flush=True)
+input()
+began, before = time.perf_counter(), queue.stats().deleted_total
+while (done := queue.stats().deleted_total) < count:
+    time.sleep(0.05)
+print(json.dumps({"served": (count - before) / (time.perf_counter() - began)}))
+"""
+"""Adds tasks, and measures how fast workers that are started meanwhile finish them."""
+
+APP: Final = """
+from queue_core import App
+app = App()
+
+@app.task(queue="bench")
+def nothing(task):
+    return None
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the ratios of this tree to another commit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("revision", help="the commit to compare with")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--tasks", type=int, default=4_000, help="tasks one by one; ten times as many by the hundred")
+    parser.add_argument(
+        "--store", default="", help="URL of a store that both may empty; by default an SQLite file each"
+    )
+    parser.add_argument("--skip-served", action="store_true", help="leave out `serve` with two workers")
+    chosen = parser.parse_args(arguments)
+    with (
+        tempfile.TemporaryDirectory(prefix="towline-revisions-") as folder,
+        checked_out(chosen.revision, Path(folder) / "other") as other,
+    ):
+        ratios: dict[str, list[float]] = {}
+        for number in range(chosen.rounds):
+            pair = [("this", ROOT), ("other", other)]
+            speeds = {
+                name: _round(tree, Path(folder), chosen) for name, tree in (pair if number % 2 else reversed(pair))
+            }
+            for what, speed in speeds["this"].items():
+                ratios.setdefault(what, []).append(speed / speeds["other"][what])
+            print(
+                f"round {number + 1}: " + ", ".join(f"{what} {speed:,.0f}/s" for what, speed in speeds["this"].items())
+            )
+        for what, found in ratios.items():
+            print(f"{what:<11} {median(found):.3f} of {chosen.revision} [{min(found):.3f} - {max(found):.3f}]")
+    return 0
+
+
+@contextmanager
+def checked_out(revision: str, folder: Path) -> Iterator[Path]:
+    """Check a commit out into a folder while the block runs."""
+    subprocess.run(["git", "worktree", "add", "--detach", "--quiet", str(folder), revision], cwd=ROOT, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(folder)], cwd=ROOT, check=True)
+
+
+def _round(tree: Path, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        url = chosen.store or f"sqlite:///{place}/queue.db"
+        loads = json.dumps({"one": chosen.tasks, "many": 10 * chosen.tasks})
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, url, loads, str(PAYLOAD_BYTES)],
+            env=_environment(tree),
+            cwd=place,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=ROUND_SECONDS,
+        )
+        speeds: dict[str, float] = json.loads(done.stdout)
+        return speeds if chosen.skip_served else speeds | _served(tree, Path(place), 5 * chosen.tasks)
+
+
+def _served(tree: Path, place: Path, count: int) -> dict[str, float]:
+    """Measure `towline serve` over an SQLite file with two `towline work`."""
+    (place / "plain.py").write_text(APP)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    environment = _environment(tree) | {"TOWLINE_URL": url}
+    towline = [sys.executable, "-m", "orchestrator"]
+    serve = [*towline, "serve", "--store", f"sqlite:///{place}/served.db", "--listen", f"127.0.0.1:{port}"]
+    with (place / "log").open("wb") as log:
+        started = [subprocess.Popen(serve, cwd=place, env=environment, stdout=log, stderr=log)]
+        try:
+            _await(url, started[0])
+            measuring = subprocess.Popen(
+                [sys.executable, "-c", SERVED, url, str(count)],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            started.append(measuring)
+            assert measuring.stdout is not None
+            measuring.stdout.readline()
+            for _ in range(2):
+                command = [*towline, "work", "plain:app"]
+                started.append(subprocess.Popen(command, cwd=place, env=environment, stdout=log, stderr=log))
+            answer, _ = measuring.communicate("\n", timeout=ROUND_SECONDS)
+            speeds: dict[str, float] = json.loads(answer)
+            return speeds
+        finally:
+            for process in reversed(started):
+                if process.poll() is None:
+                    process.terminate()
+                process.wait(ROUND_SECONDS)
+
+
+def _await(url: str, process: subprocess.Popen[bytes]) -> None:
+    while process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"{url}/readyz", timeout=1):
+                return
+        except OSError:
+            continue
+    raise RuntimeError(f"the server ended with {process.returncode}")
+
+
+def _environment(tree: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
+    return kept | {"PYTHONPATH": str(tree)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
