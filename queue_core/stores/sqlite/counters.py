@@ -281,5 +281,8 @@ def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
 
 
 def _samples_of(packed: str, size: int) -> list[Sample]:
-    columns = (column if isinstance(column, list) else [column] * size for column in from_json(packed))
+    found = from_json(packed)
+    if size == 1:
+        return [tuple(found)]
+    columns = (column if isinstance(column, list) else [column] * size for column in found)
     return list(zip(*columns, strict=True))
