@@ -112,8 +112,8 @@ KEPT_SAMPLES = 10_000
 """Samples kept of each queue, about; more where its history is longer."""
 TRIM_EVERY = 512
 """Samples between two deletions of those beyond the number kept."""
-MAX_ROWS_TRIMMED = 2 * TRIM_EVERY
-"""Rows of samples that one deletion removes, about: a history that is cut from a million is dropped in many."""
+MAX_TRIMMED = 2 * TRIM_EVERY
+"""Samples that one deletion removes, about: a history that is cut from a million is dropped in many."""
 MAX_NAMES_SOUGHT = 8
 """Names of a search in history whose text is sought in a row before the row is parsed."""
 _SHIFT = 40
@@ -128,8 +128,8 @@ _NAME: Final = 0
 _ENDED_AT: Final = 7
 
 _TRIM = (
-    "DELETE FROM samples WHERE id > ?1 AND id <= coalesce(min(?2,"
-    " (SELECT id FROM samples WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?3)), ?2)"
+    "DELETE FROM samples WHERE id > ?1"
+    " AND id <= min(?2, (SELECT id FROM samples WHERE id > ?1 ORDER BY id LIMIT 1) + ?3)"
 )
 
 
@@ -150,7 +150,8 @@ def write_samples(
     base = queue_id << _SHIFT
     connection.execute("INSERT INTO samples VALUES (?, ?, ?)", (base + last, len(finished), pack(finished)))
     if last // TRIM_EVERY != before // TRIM_EVERY:
-        connection.execute(_TRIM, (base, base + last - max(KEPT_SAMPLES, keep), MAX_ROWS_TRIMMED - 1))
+        most = max(MAX_TRIMMED, 2 * len(finished))  # more than were added, or the table would grow
+        connection.execute(_TRIM, (base, base + last - max(KEPT_SAMPLES, keep), most - 1))
     return last
 
 
@@ -281,5 +282,8 @@ def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
 
 
 def _samples_of(packed: str, size: int) -> list[Sample]:
-    columns = (column if isinstance(column, list) else [column] * size for column in from_json(packed))
+    found = from_json(packed)
+    if size == 1:
+        return [tuple(found)]
+    columns = (column if isinstance(column, list) else [column] * size for column in found)
     return list(zip(*columns, strict=True))

@@ -12,7 +12,7 @@ from queue_core.store import Deletion
 from queue_core.stores.sqlite.counters import (
     KEPT_SAMPLES,
     MAX_NAMES_SOUGHT,
-    MAX_ROWS_TRIMMED,
+    MAX_TRIMMED,
     TRIM_EVERY,
     sample_of,
     write_samples,
@@ -120,8 +120,20 @@ def test_a_longer_history_is_kept_and_one_that_is_cut_is_dropped_in_parts(store:
     longer = KEPT_SAMPLES + 4 * TRIM_EVERY
     store._writer.execute("BEGIN")
     assert write(longer, keep=1_000_000) == longer
-    assert write(TRIM_EVERY, keep=0) == longer + TRIM_EVERY - MAX_ROWS_TRIMMED
+    assert write(TRIM_EVERY, keep=0) == longer + TRIM_EVERY - MAX_TRIMMED
     assert KEPT_SAMPLES <= write(8 * TRIM_EVERY, keep=0) < KEPT_SAMPLES + TRIM_EVERY
+    store._writer.execute("ROLLBACK")
+
+
+def test_rows_of_many_finished_leases_are_dropped_as_fast_as_they_come(store: SqliteStore) -> None:
+    samples = [sample_of(FINISHED)] * 4000
+    last = 0
+    store._writer.execute("BEGIN")
+    for _ in range(20):
+        last = write_samples(store._writer, 1, samples, before=last, keep=0)
+        ((rows, kept),) = store._writer.execute("SELECT count(*), sum(size) FROM samples").fetchall()
+        assert min(last, KEPT_SAMPLES) <= kept <= KEPT_SAMPLES + len(samples)
+        assert rows * len(samples) == kept
     store._writer.execute("ROLLBACK")
 
 
