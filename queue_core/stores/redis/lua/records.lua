@@ -1,32 +1,54 @@
 -- The packing of a task, a lease and a finished lease; binary.py packs and parses the same.
 
 local HELD = '>I4I8I8BHHHHH'
+local HELD_FLAGS = 21             -- the index of the flags in it
 local FINISHED = '>BI4I8I8I8I8HHHH'
 local LEASE = '>I8I8I8I8I4I4'
 local BODY_BYTES = 13             -- flags, added_at in 8 bytes, lengths of tag and name in 2 bytes each
 local IS_LONG = 1                 -- flag of a body and of `held`: the payload is in a hash of its own
+local HAS_HEADERS = 2             -- flag of a body: headers and, in 2 bytes, their length come before the payload
+local WITH_CHECKPOINT = 4         -- flag of a body in an answer: a checkpoint and, in 4 bytes, its length come last
+local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 2, 4, 8  -- flags of `held`: the rare parts that the task has
 local LONGEST_PAYLOAD = 2 ^ 31
 
 local DELETED, RELEASED, EXPIRED = 1, 2, 3
 local DIED = 8
+local HAS_ADDED = 16              -- flag of a finished lease: the instant at which its task was added comes last
 
 -- Return tag and name ("": none) of a body, and whether its payload is a long one.
 local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
   local tag_end = BODY_BYTES + t1 * 256 + t2
-  return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2), flags == IS_LONG
+  return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2),
+    flags == IS_LONG or flags == IS_LONG + HAS_HEADERS
+end
+
+-- Return the length of the part of a body that is before the payload.
+local function head_bytes(body)
+  local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
+  local size = BODY_BYTES + (t1 + n1) * 256 + t2 + n2
+  if flags >= HAS_HEADERS then return size + 2 + parse('>I2', body, size + 1) end
+  return size
 end
 
 -- Return the bytes of a payload; `long` is one that is not in the body.
 local function payload_bytes(body, long)
-  if long then return #long end
-  local tag, name = heads_of(body)
-  return #body - BODY_BYTES - #tag - #name
+  return long and #long or #body - head_bytes(body)
+end
+
+-- Return the prefixes of the fields of the rare parts that the flags of a lease record tell of.
+local function parts_of(flags)
+  local parts = {}
+  if floor(flags / HAS_ATTEMPTS) % 2 == 1 then parts[1] = ATTEMPTS end
+  if floor(flags / HAS_PROGRESS) % 2 == 1 then parts[#parts + 1] = PROGRESS end
+  if floor(flags / HAS_CHECKPOINT) % 2 == 1 then parts[#parts + 1] = CHECKPOINT end
+  return parts
 end
 
 -- The lease record (`held`) of a task: how many leases were charged, when it was leased last, its eta before that, the
 -- ends of leases that were cut short; and its tag and name again, so that the end of a lease need not read the body.
--- Its own bound of leases comes last, in 4 bytes, if it has one, where an older program ignores it.
+-- The instant at which it was added follows, in 8 bytes as they are in the body; records of layout 3 lack it. Its own
+-- bound of leases comes last, in 4 bytes, if it has one.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -41,6 +63,11 @@ local function parse_held(packed)
   local worker_at = name_at + name_bytes
   local reason_at = worker_at + worker_bytes
   local bound_at = reason_at + reason_bytes
+  local added = ''
+  if #packed - bound_at >= 7 then
+    added = sub(packed, bound_at, bound_at + 7)
+    bound_at = bound_at + 8
+  end
   return {
     leases = leases,
     leased_at = leased_at,
@@ -50,7 +77,8 @@ local function parse_held(packed)
     tag = sub(packed, at, name_at - 1),
     name = sub(packed, name_at, worker_at - 1),
     worker = sub(packed, worker_at, reason_at - 1),
-    reason = sub(packed, reason_at, bound_at - 1),
+    reason = sub(packed, reason_at, reason_at + reason_bytes - 1),
+    added = added,
     bound = bound_at < #packed and parse('>I4', packed, bound_at) or nil,
   }
 end
@@ -59,20 +87,20 @@ local function pack_held(held)
   local spent = held.spent
   local fixed = pack(HELD, held.leases, held.leased_at, held.ready_at, held.flags, spent and #spent or 0,
     #held.tag, #held.name, #held.worker, #held.reason)
-  local bound = held.bound and pack('>I4', held.bound) or ''
-  if not spent or #spent == 0 then return fixed .. held.tag .. held.name .. held.worker .. held.reason .. bound end
+  local last = held.bound and held.added .. pack('>I4', held.bound) or held.added
+  if not spent or #spent == 0 then return fixed .. held.tag .. held.name .. held.worker .. held.reason .. last end
   local parts = { fixed }
   for index, instant in ipairs(spent) do
     parts[index + 1] = pack('>I8', instant)
   end
-  parts[#parts + 1] = held.tag .. held.name .. held.worker .. held.reason .. bound
+  parts[#parts + 1] = held.tag .. held.name .. held.worker .. held.reason .. last
   return concat(parts)
 end
 
--- Return the lease record of a task before its first lease.
-local function never_held(tag, name, is_long)
+-- Return the lease record of a task before its first lease; a bound of leases behind it needs the body's `added`.
+local function never_held(tag, name, is_long, body)
   return { leases = 0, leased_at = 0, ready_at = 0, flags = is_long and IS_LONG or 0, tag = tag, name = name,
-    worker = '', reason = '' }
+    worker = '', reason = '', added = sub(body, 2, 9) }
 end
 
 local function ahead_of(spent, now, another)
@@ -94,13 +122,20 @@ end
 
 -- Pack a finished lease; `outcome` is one of the above, plus DIED.
 local function pack_finished(member, held, outcome, ended_at, reason)
+  if held.added ~= '' then outcome = outcome + HAS_ADDED end
   return pack(FINISHED, outcome, held.leases, max(0, held.leased_at - held.ready_at), max(0, ended_at - held.leased_at),
     ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
-    .. held.tag .. held.name .. held.worker .. reason
+    .. held.tag .. held.name .. held.worker .. reason .. held.added
 end
 
--- Pack a lease as its holder gets it; the payload is the end of `body`, or `payload`.
+-- Return body and long payload ("": none) of a task as the next holder gets them, with the checkpoint of an earlier one.
+local function with_checkpoint(key, member, body, payload)
+  local checkpoint = call('HGET', key, CHECKPOINT .. member) or ''
+  return char(byte(body) + WITH_CHECKPOINT) .. sub(body, 2), payload .. checkpoint .. pack('>I4', #checkpoint)
+end
+
+-- Pack a lease as its holder gets it; the payload is the end of `body`, or else `payload`, which is "" otherwise.
 local function pack_lease(member, held, expires_at, body, payload)
   return pack(LEASE, id_of(member), held.leased_at, expires_at, held.ready_at, held.leases,
-    #body + (payload and #payload or 0)) .. body .. (payload or '')
+    #body + #payload) .. body .. payload
 end
