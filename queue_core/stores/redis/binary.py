@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from struct import Struct, pack
 
 from queue_core.attempts import Attempt, attempts_of, attempts_text
-from queue_core.clock import MICROSECONDS, NEVER, Instant
+from queue_core.clock import MICROSECONDS, Instant
 from queue_core.headers import Headers, headers_of, headers_text
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
@@ -20,7 +20,7 @@ LONG_PAYLOAD_BYTES = 2048
 
 _BODY = Struct(">BQHH")
 _LEASE_RECORD = Struct(">IQQBHHHHH")
-_FINISHED = Struct(">BIQQQQHHHH")
+_FINISHED = Struct(">BIQQQQHHHHQ")
 _LEASE = Struct(">QQQQIIBQHH")
 _LEASE_FIXED_BYTES = 40  # of _LEASE before the body
 _TASK = Struct(">BQQII")
@@ -28,8 +28,8 @@ _SETTINGS = Struct(">BBQdIddQdd")
 _LAYOUT = 1
 _PAUSED, _DELETES_EXHAUSTED = 1, 2
 _LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
-_HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8  # flags of a lease record, beside _LONG
-_DIED, _ADDED = 8, 16
+_HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
+_OUTCOME, _DIED = 7, 8
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
@@ -82,19 +82,20 @@ def pack_lease_record(task: StoredTask) -> bytes:
     Empty before the first lease of a task without a bound. `ready_at` of a task that is not LEASED is its eta.
     """
     flags = (
-        _LONG * (len(task.payload) > LONG_PAYLOAD_BYTES)
+        _HAS_ADDED
+        + _LONG * (len(task.payload) > LONG_PAYLOAD_BYTES)
         + _HAS_ATTEMPTS * bool(task.attempts)
         + _HAS_PROGRESS * (task.progress is not None)
         + _HAS_CHECKPOINT * (task.checkpoint is not None)
     )
-    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~_LONG)
+    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~(_HAS_ADDED | _LONG))
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
     lengths = map(len, texts)
     fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
-    last = pack_instants([task.added_at]) + (pack_bounds([task]) if task.max_leases else b"")
-    return b"".join((fixed, pack_instants(task.spent), *texts, last))
+    instants = pack_instants([*task.spent, task.added_at])
+    return b"".join((fixed, instants, *texts, pack_bounds([task]) if task.max_leases else b""))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
@@ -166,8 +167,8 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
         name_at = tag_at + tag_bytes
         payload_at = name_at + name_bytes
         at += _LEASE_FIXED_BYTES + size
-        payload_end, headers, checkpoint = at, None, None
-        name_end = payload_at
+        headers = checkpoint = None
+        name_end, payload_end = payload_at, at
         if flags > _LONG:
             headers, payload_at = _headers(flags, answer, payload_at)
             checkpoint, payload_end = _checkpoint(flags, answer, at)
@@ -209,7 +210,7 @@ def _checkpoint(flags: int, answer: bytes, end: int) -> tuple[bytes | None, int]
 
 def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, int]:
     """Parse a finished lease; also return the index behind it."""
-    outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes = (
+    outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes, added_at = (
         _FINISHED.unpack_from(answer, at)
     )
     tag_at = at + _FINISHED.size
@@ -217,22 +218,18 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
     worker_at = name_at + name_bytes
     reason_at = worker_at + worker_bytes
     end = reason_at + reason_bytes
-    reason_end, added_at = end, NEVER
-    if outcome & _ADDED:
-        end += 8
-        added_at = Instant(int.from_bytes(answer[reason_end:end], "big"))
     finished = FinishedLease(
         queue,
         answer[name_at:worker_at].decode() if name_bytes else f"_{task_id}",
         answer[tag_at:name_at].decode() if tag_bytes else None,
         answer[worker_at:reason_at].decode(),
         number,
-        _OUTCOMES[outcome & 7],
+        _OUTCOMES[outcome & _OUTCOME],
         waited / MICROSECONDS,
         held / MICROSECONDS,
         ended_at,
         outcome & _DIED != 0,
-        answer[reason_at:reason_end].decode() if reason_bytes else "",
+        answer[reason_at:end].decode() if reason_bytes else "",
         added_at,
     )
     return finished, end
@@ -267,12 +264,13 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
 def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
     """Parse a lease record: its numbers (leases, leased_at, ready_at, flags), spent ends and texts.
 
-    The texts are tag, name, worker and reason. The fourth value is the index behind them, where `added_at` is, and the task's own bound if it has one.
+    The texts are tag, name, worker and reason. The fourth value is the index behind them, where the task's own
+    bound is, if it has one.
     """
     leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
     spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
-    at += 8 * spents
+    at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
         texts.append(answer[at : at + length].decode())
@@ -298,8 +296,6 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     bound = 0
     if record_bytes:
         numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
-        if body_at - bound_at >= 8:
-            bound_at += 8
         bound = int.from_bytes(answer[bound_at:body_at], "big")
     attempts, progress, checkpoint, next_at = _rare(numbers[3], answer, end)
     return (

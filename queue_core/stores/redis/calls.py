@@ -48,6 +48,7 @@ _BLOCKS = (
     "lease_ends",
     "admin",
     "reads",
+    "history",
     "peek",
     "workers",
     "queues",

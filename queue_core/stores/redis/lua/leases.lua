@@ -178,8 +178,8 @@ local function take(queue, rows, popped, worker, lease_us, room)
       held.added = sub(body, 2, 9)
       packed = pack_held(held)
     else
-      packed = pack(HELD, 1, now, ready_at, is_long and IS_LONG or 0, 0, #tag, #name, #worker, 0)
-        .. tag .. name .. worker .. sub(body, 2, 9)
+      packed = pack(HELD, 1, now, ready_at, is_long and HAS_ADDED + IS_LONG or HAS_ADDED, 0, #tag, #name, #worker, 0)
+        .. sub(body, 2, 9) .. tag .. name .. worker
     end
     leased[at], leased[at + 1] = expires_text, member
     set(queue, fields[at + 1], packed)
