@@ -172,7 +172,7 @@ local function add_plain(queue, args, at, number, block)
   for index = at, at + number - 1 do
     local flags = byte(args[index])
     local n1, n2 = byte(args[index], 12, 13)
-    if flags % 2 == IS_LONG or n1 ~= 0 or n2 ~= 0 then return nil end
+    if flags == 1 or flags == 3 or n1 ~= 0 or n2 ~= 0 then return nil end
   end
   local keys, now_text = queue.keys, queue.at
   local untagged, tagged, of_tag = {}, nil, nil

@@ -158,6 +158,8 @@ function delete_one(queue, lease)
   return finished
 end
 
+local DELETED_KNOWN = DELETED + KNOWS_ADDED
+
 -- Delete the tasks of current leases, in order. Returns a 1 or 0 for each, and the finished leases.
 local function delete_all(queue, found)
   local keys, now = queue.keys, queue.now
@@ -170,8 +172,8 @@ local function delete_all(queue, found)
       local cells, size = found.packed[index], #gone + 1
       local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, _, at = parse(HELD, cells)
       at = at + 8 * spents
-      local added, from = '', at
-      if flags % 4 >= HAS_ADDED then at = at + 8 else added = NEVER_ADDED end
+      local texts_at, added = at, nil
+      if flags == HAS_ADDED or is_set(flags, HAS_ADDED) then at = at + 8 else added = NEVER_ADDED end
       local tag, texts_bytes = sub(cells, at, at + tag_bytes - 1), tag_bytes + name_bytes + worker_bytes
       gone[size], is_gone[member] = member, true
       gone_fields[2 * size - 1], gone_fields[2 * size] = member, found.fields[index]
@@ -181,10 +183,11 @@ local function delete_all(queue, found)
         of_tag = of_tag or {}
         of_tag[tag] = (of_tag[tag] or 0) + 1
       end
-      finished[size] = pack(FINISHED, DELETED + KNOWS_ADDED, leases, max(0, leased_at - ready_at),
-        max(0, now - leased_at), now, id_of(member), tag_bytes, name_bytes, worker_bytes, 0)
-        .. added .. sub(cells, from, at + texts_bytes - 1)
-      local is_long = flags % 2 == IS_LONG
+      local texts = sub(cells, texts_at, at + texts_bytes - 1)
+      if added then texts = added .. texts end
+      finished[size] = pack(FINISHED, DELETED_KNOWN, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
+        id_of(member), tag_bytes, name_bytes, worker_bytes, 0) .. texts
+      local is_long = flags ~= HAS_ADDED and flags % 2 == IS_LONG
       discount(queue, member, is_long)
       if is_long then later(queue, 'HDEL', keys.payloads, member) end
       if flags >= HAS_ATTEMPTS then

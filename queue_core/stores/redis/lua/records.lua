@@ -21,7 +21,7 @@ local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
   local tag_end = BODY_BYTES + t1 * 256 + t2
   return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2),
-    flags % 2 == IS_LONG
+    flags == 1 or flags == 3  -- IS_LONG, with or without HAS_HEADERS
 end
 
 -- Return the length of the part of a body that is before the payload.
