@@ -15,7 +15,7 @@ from queue_core.stores.redis.sharding.shards import ShardedQueue
 from queue_core.stores.redis.transaction import RedisTransaction
 
 MAX_CURSORS = 1000
-"""The most cursors over histories of sharded queues that a process keeps; the oldest is forgotten first."""
+"""The most cursors over histories, or samples, of sharded queues that a process keeps; the oldest go first."""
 _NO_MORE = 1  # nothing was recorded before the first
 
 Positions = Mapping[int, int | None]

@@ -35,7 +35,7 @@ from queue_core.store import (
 )
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.sharding.histories import Histories
+from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
 from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order, sum_of
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
@@ -595,7 +595,3 @@ def _outer_added(added: Added, sharded: ShardedQueue | None, index: int) -> Adde
 
 def _size_of(lease: Lease) -> int:
     return size_of(len(lease.payload), lease.tag, lease.name)
-
-
-MAX_CURSORS = 1000
-"""The most cursors over samples of sharded queues that a process keeps; the oldest is forgotten first."""
