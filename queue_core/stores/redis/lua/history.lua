@@ -24,10 +24,10 @@ local function samples(keys, args)
   return 'o\0' .. pack('>I8I8I4', dropped, first, #finished) .. concat(finished)
 end
 
--- Arguments: now, how many of the last finished leases count (`history_keep`), the earliest end, the number before which
--- they are to be (0: any), how many are wanted, 1 when names follow; names. Finished leases are numbered from 1. Answers
--- the number of the first that was examined, if there may be more before it, else 0; and number, size and finished lease
--- of each that was found, newest first.
+-- Arguments: now, how many of the last finished leases count (`history_keep`), the earliest end, the number before
+-- which they are to be (0: any), how many are wanted, 1 when names follow; names. Finished leases are numbered from 1.
+-- Answers the number of the first that was examined, if there may be more before it, else 0; and number, size and
+-- finished lease of each that was found, newest first.
 local function history(keys, args)
   local now, keep, oldest_at, before, limit, by_name = parse('>I8I8I8I8I4B', args[1])
   local queue, refusal = read_queue(keys[1], now)

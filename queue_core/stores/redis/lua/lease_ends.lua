@@ -122,8 +122,8 @@ end
 
 local COUNTS_LEASE, DIES, IS_TOLD = 1, 2, 4
 
--- Arguments: now and the number of tokens; the tokens; for each delay, jitter, the flags above, a reason, and the end of
--- the line of the attempt.
+-- Arguments: now and the number of tokens; the tokens; for each delay, jitter, the flags above, a reason, and the end
+-- of the line of the attempt.
 local function release(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, found = open_for(keys[1], now, args, nil, args[4], number)

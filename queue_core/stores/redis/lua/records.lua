@@ -7,8 +7,8 @@ local LEASE = '>I8I8I8I8I4I4'
 local BODY_BYTES = 13             -- flags, added_at in 8 bytes, lengths of tag and name in 2 bytes each
 local IS_LONG = 1                 -- flag of a body and of `held`: the payload is in a hash of its own
 local HAS_HEADERS = 2             -- flag of a body: headers and, in 2 bytes, their length come before the payload
-local HAS_ADDED = 2               -- flag of `held`: it has `added`, which records of layout 3 lack; the next: its rare parts
-local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16
+local HAS_ADDED = 2               -- flag of `held`: it has `added`, which records of layout 3 lack
+local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16  -- the highest flags of `held`: its rare parts
 local NEVER_ADDED = '\0\0\0\0\0\0\0\0'
 local LONGEST_PAYLOAD = 2 ^ 31
 
@@ -48,8 +48,8 @@ end
 
 -- The lease record (`held`) of a task: how many leases were charged, when it was leased last, its eta before that, the
 -- ends of leases that were cut short; and its tag and name again, so that the end of a lease need not read the body.
--- Before these is `added`, when it was added, in 8 bytes as they are in the body. Its own bound of leases comes last, in
--- 4 bytes, if it has one.
+-- Before these is `added`, when it was added, in 8 bytes as they are in the body. Its own bound of leases comes last,
+-- in 4 bytes, if it has one.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -104,8 +104,8 @@ end
 
 -- Return the lease record of a task before its first lease.
 local function never_held(tag, name, is_long, body)
-  return { leases = 0, leased_at = 0, ready_at = 0, flags = HAS_ADDED + (is_long and IS_LONG or 0), tag = tag, name = name,
-    worker = '', reason = '', added = sub(body, 2, 9) }
+  return { leases = 0, leased_at = 0, ready_at = 0, flags = HAS_ADDED + (is_long and IS_LONG or 0), tag = tag,
+    name = name, worker = '', reason = '', added = sub(body, 2, 9) }
 end
 
 local function ahead_of(spent, now, another)
@@ -127,8 +127,8 @@ end
 
 -- Pack a finished lease; `outcome` is one of the above, plus DIED.
 local function pack_finished(member, held, outcome, ended_at, reason)
-  return pack(FINISHED, outcome + KNOWS_ADDED, held.leases, max(0, held.leased_at - held.ready_at), max(0, ended_at - held.leased_at),
-    ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
+  return pack(FINISHED, outcome + KNOWS_ADDED, held.leases, max(0, held.leased_at - held.ready_at),
+    max(0, ended_at - held.leased_at), ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
     .. held.added .. held.tag .. held.name .. held.worker .. reason
 end
 

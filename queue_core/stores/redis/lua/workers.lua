@@ -83,13 +83,15 @@ local function fence_workers(keys, args)
   return 'o\0'
 end
 
--- Arguments: now; a worker; the end of the lines of the attempts; a reason, and whether it is told of a lease whose task
--- lives on. Fences it, and releases its leases: counted, to the old places. Answers, for each queue, how many leases
+-- Arguments: now; a worker; the end of the lines of the attempts; a reason, and whether it is told of a lease whose
+-- task lives on. Fences it, and releases its leases: counted, to the old places. Answers, for each queue, how many leases
 -- ended, and these. A queue that was moved away is skipped.
 local function release_worker(keys, args)
   local now, worker = parse('>I8', args[3]), args[4]
   local parts, waiters = {}, 0
-  local options = { counts = true, takes_old_place = true, failure = args[5], reason = args[6], is_told = args[7] == '1' }
+  local options = {
+    counts = true, takes_old_place = true, failure = args[5], reason = args[6], is_told = args[7] == '1'
+  }
   for index, key in ipairs(keys) do
     local queue = read_queue(key, now)
     local finished = {}
