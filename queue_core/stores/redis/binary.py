@@ -3,37 +3,45 @@
 `lua/records.lua` packs and parses the same. A length precedes its value; text is UTF-8.
 """
 
+import json
 from collections.abc import Sequence
 from struct import Struct, pack
 
+from queue_core.attempts import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.headers import Headers, headers_of, headers_text
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.store import Added
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 """The longest payload in a task's body; longer ones are in a hash of their own, which only a lease reads."""
 
 _BODY = Struct(">BQHH")
 _LEASE_RECORD = Struct(">IQQBHHHHH")
-_FINISHED = Struct(">BIQQQQHHHH")
+_FINISHED = Struct(">BIQQQQHHHHQ")
 _LEASE = Struct(">QQQQIIBQHH")
 _LEASE_FIXED_BYTES = 40  # of _LEASE before the body
 _TASK = Struct(">BQQII")
 _SETTINGS = Struct(">BBQdIddQdd")
 _LAYOUT = 1
 _PAUSED, _DELETES_EXHAUSTED = 1, 2
-_LONG = 1
-_DIED = 8
+_LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
+_HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
+_OUTCOME, _DIED = 7, 8
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
 
 
-def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: bytes) -> tuple[bytes, ...]:
+def pack_body(
+    added_at: Instant, tag: str | None, name: str | None, payload: bytes, headers: Headers | None = None
+) -> tuple[bytes, ...]:
     """Pack the body, the part of a task that never changes; a long payload follows as a second value."""
+    if headers:
+        return _with_headers(pack_body(added_at, tag, name, b""), payload, headers)
     tag_bytes = b"" if tag is None else tag.encode()
     name_bytes = b"" if name is None else name.encode()
     if len(payload) > LONG_PAYLOAD_BYTES:
@@ -41,19 +49,53 @@ def pack_body(added_at: Instant, tag: str | None, name: str | None, payload: byt
     return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
 
 
+def _with_headers(plain: tuple[bytes, ...], payload: bytes, headers: Headers) -> tuple[bytes, ...]:
+    """Return the body of a task that has headers, from that of the same task without them and without a payload."""
+    text = (headers_text(headers) or "").encode()
+    is_long = len(payload) > LONG_PAYLOAD_BYTES
+    head = bytes([_HEADERS | (_LONG if is_long else 0)]) + plain[0][1:] + pack(">H", len(text)) + text
+    return (head, payload) if is_long else (head + payload,)
+
+
+def rare_parts(task: StoredTask) -> list[bytes]:
+    """Return the parts of a task that few have, those which the flags of its lease record tell of."""
+    attempts = attempts_text(task.attempts)
+    return [
+        part
+        for part in (
+            None if attempts is None else attempts.encode(),
+            None if task.progress is None else progress_text(task.progress),
+            task.checkpoint,
+        )
+        if part is not None
+    ]
+
+
+def progress_text(progress: Progress) -> bytes:
+    """Return progress as it is stored, as JSON."""
+    return json.dumps([progress.fraction, progress.text], ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def pack_lease_record(task: StoredTask) -> bytes:
     """Pack the lease record (`held` in Lua), the part of a task that leases change, and the task's own bound of leases.
 
     Empty before the first lease of a task without a bound. `ready_at` of a task that is not LEASED is its eta.
     """
-    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases)
+    flags = (
+        _HAS_ADDED
+        + _LONG * (len(task.payload) > LONG_PAYLOAD_BYTES)
+        + _HAS_ATTEMPTS * bool(task.attempts)
+        + _HAS_PROGRESS * (task.progress is not None)
+        + _HAS_CHECKPOINT * (task.checkpoint is not None)
+    )
+    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~(_HAS_ADDED | _LONG))
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
-    flags = _LONG if len(task.payload) > LONG_PAYLOAD_BYTES else 0
     lengths = map(len, texts)
     fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
-    return b"".join((fixed, pack_instants(task.spent), *texts, pack_bounds([task]) if task.max_leases else b""))
+    instants = pack_instants([*task.spent, task.added_at])
+    return b"".join((fixed, instants, *texts, pack_bounds([task]) if task.max_leases else b""))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
@@ -118,19 +160,24 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
     leases: list[Lease] = []
     end = len(answer)
     while at < end:
-        task_id, leased_at, expires_at, ready_at, number, size, _, added_at, tag_bytes, name_bytes = _LEASE.unpack_from(
-            answer, at
+        task_id, leased_at, expires_at, ready_at, number, size, flags, added_at, tag_bytes, name_bytes = (
+            _LEASE.unpack_from(answer, at)
         )
         tag_at = at + _LEASE.size
         name_at = tag_at + tag_bytes
         payload_at = name_at + name_bytes
         at += _LEASE_FIXED_BYTES + size
+        headers = checkpoint = None
+        name_end, payload_end = payload_at, at
+        if flags > _LONG:
+            headers, payload_at = _headers(flags, answer, payload_at)
+            checkpoint, payload_end = _checkpoint(flags, answer, at)
         leases.append(
             Lease(
                 queue,
-                answer[name_at:payload_at].decode() if name_bytes else f"_{task_id}",
+                answer[name_at:name_end].decode() if name_bytes else f"_{task_id}",
                 answer[tag_at:name_at].decode() if tag_bytes else None,
-                answer[payload_at:at],
+                answer[payload_at:payload_end],
                 f"{task_id}.{leased_at}",
                 worker,
                 number,
@@ -138,14 +185,32 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
                 expires_at,
                 ready_at,
                 added_at,
+                headers,
+                checkpoint,
             )
         )
     return tuple(leases)
 
 
+def _headers(flags: int, answer: bytes, at: int) -> tuple[Headers | None, int]:
+    """Parse the headers of a body, if it has any, and return the index of its payload."""
+    if not flags & _HEADERS:
+        return None, at
+    end = at + 2 + int.from_bytes(answer[at : at + 2], "big")
+    return headers_of(answer[at + 2 : end].decode()), end
+
+
+def _checkpoint(flags: int, answer: bytes, end: int) -> tuple[bytes | None, int]:
+    """Return the checkpoint at the end of a lease, if it has one, and the index behind its payload."""
+    if not flags & _CHECKPOINT:
+        return None, end
+    begin = end - 4 - int.from_bytes(answer[end - 4 : end], "big")
+    return answer[begin : end - 4], begin
+
+
 def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, int]:
     """Parse a finished lease; also return the index behind it."""
-    outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes = (
+    outcome, number, waited, held, ended_at, task_id, tag_bytes, name_bytes, worker_bytes, reason_bytes, added_at = (
         _FINISHED.unpack_from(answer, at)
     )
     tag_at = at + _FINISHED.size
@@ -159,12 +224,13 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
         answer[tag_at:name_at].decode() if tag_bytes else None,
         answer[worker_at:reason_at].decode(),
         number,
-        _OUTCOMES[outcome & ~_DIED],
+        _OUTCOMES[outcome & _OUTCOME],
         waited / MICROSECONDS,
         held / MICROSECONDS,
         ended_at,
-        outcome >= _DIED,
-        answer[reason_at:end].decode(),
+        outcome & _DIED != 0,
+        answer[reason_at:end].decode() if reason_bytes else "",
+        added_at,
     )
     return finished, end
 
@@ -196,19 +262,20 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
 
 
 def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
-    """Parse a lease record: numbers (leases, leased_at, ready_at), spent ends, texts (tag, name, worker, reason).
+    """Parse a lease record: its numbers (leases, leased_at, ready_at, flags), spent ends and texts.
 
-    The fourth value is the index behind them, where the task's own bound is, if it has one.
+    The texts are tag, name, worker and reason. The fourth value is the index behind them, where the task's own
+    bound is, if it has one.
     """
-    leases, leased_at, ready_at, _, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
+    leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
     spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
-    at += 8 * spents
+    at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
         texts.append(answer[at : at + length].decode())
         at += length
-    return (leases, leased_at, ready_at), spent, texts, at
+    return (leases, leased_at, ready_at, flags), spent, texts, at
 
 
 def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
@@ -217,18 +284,20 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     record_at = at + _TASK.size
     body_at = record_at + record_bytes
     end = body_at + body_bytes
-    _, added_at, tag_bytes, name_bytes = _BODY.unpack_from(answer, body_at)
+    body_flags, added_at, tag_bytes, name_bytes = _BODY.unpack_from(answer, body_at)
     tag_at = body_at + _BODY.size
     name_at = tag_at + tag_bytes
-    payload_at = name_at + name_bytes
+    name_end = name_at + name_bytes
+    headers, payload_at = _headers(body_flags, answer, name_end)
     state = _STATES[state_number - 1]
-    numbers: tuple[int, ...] = (0, 0, 0)
+    numbers: tuple[int, ...] = (0, 0, 0, 0)
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
     bound = 0
     if record_bytes:
         numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
+    attempts, progress, checkpoint, next_at = _rare(numbers[3], answer, end)
     return (
         StoredTask(
             task_id,
@@ -236,7 +305,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
             answer[payload_at:end],
             eta,
             added_at,
-            answer[name_at:payload_at].decode() if name_bytes else None,
+            answer[name_at:name_end].decode() if name_bytes else None,
             answer[tag_at:name_at].decode() if tag_bytes else None,
             state,
             numbers[0],
@@ -246,6 +315,29 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
             reason,
             spent,
             bound or None,
+            headers,
+            attempts,
+            progress,
+            checkpoint,
         ),
-        end,
+        next_at,
+    )
+
+
+def _rare(flags: int, answer: bytes, at: int) -> tuple[tuple[Attempt, ...], Progress | None, bytes | None, int]:
+    """Parse the parts that few tasks have, as the flags of a lease record tell; also return the index behind them."""
+    parts: list[bytes | None] = []
+    for flag in (_HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT):
+        part = None
+        if flags & flag:
+            begin = at + 4
+            at = begin + int.from_bytes(answer[at:begin], "big")
+            part = answer[begin:at]
+        parts.append(part)
+    attempts, progress, checkpoint = parts
+    return (
+        attempts_of(attempts.decode()) if attempts else (),
+        None if progress is None else Progress(*json.loads(progress)),
+        checkpoint,
+        at,
     )

@@ -21,11 +21,12 @@ from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 
-VERSION = 3
+VERSION = 4
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
 
 Since 2 a task may have its own bound of leases, which a program of version 1 drops with the next lease. Since 3 the
-bytes of payloads may be counted, which a program of version 2 does not do.
+bytes of payloads may be counted, which a program of version 2 does not do. Since 4 a task may have headers, attempts,
+progress and a checkpoint, which a program of version 3 would take for a part of its payload, or leave behind.
 """
 HAS_WAITERS = 1
 """The flag of an answer for a queue that has waiters."""
@@ -47,6 +48,7 @@ _BLOCKS = (
     "lease_ends",
     "admin",
     "reads",
+    "history",
     "peek",
     "workers",
     "queues",

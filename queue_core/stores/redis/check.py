@@ -41,7 +41,7 @@ def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
     for found, packed in _pieces(calls, queue):
         problems += found
         for task in packed:
-            task_id, state, has_record, is_named, is_long, payload_bytes = _TASK.unpack_from(task)
+            task_id, state, fields, is_named, is_long, payload_bytes = _TASK.unpack_from(task)
             if task_id in seen:
                 continue
             seen.add(task_id)
@@ -49,7 +49,7 @@ def _check_queue(calls: Calls, queue: str) -> tuple[list[str], int]:
             tag = task[_TASK.size :]
             for field in (_TAGGED, _TAGGED + tag) if tag else (_UNTAGGED,):
                 counts[field, state] += 1
-            beside.update({"held": has_record, "names": is_named, "payloads": is_long})
+            beside.update({"fields": fields, "names": is_named, "payloads": is_long})
     beside["bodies"] = len(seen)
     problems += _check_sizes(calls, queue, counts, beside)
     problems += _check_counters(calls, queue, counts)
@@ -88,8 +88,8 @@ def _check_sizes(calls: Calls, queue: str, counts: TaskCounts, beside: Counter[s
     }
     *sizes, fields, others = sizes
     assert isinstance(others, int), "the functions that check count"
-    if fields != others + beside["bodies"] + beside["held"]:
-        yield f"its hash has {fields!r} fields, but should have {others + beside['bodies'] + beside['held']}"
+    if fields != others + beside["bodies"] + beside["fields"]:
+        yield f"its hash has {fields!r} fields, but should have {others + beside['bodies'] + beside['fields']}"
     for (what, number), size in zip(expected.items(), sizes, strict=True):
         if number != size:
             yield f"{size!r} {what} are kept, but there are {number}"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
+from queue_core.attempts import GIVEN_BACK, failure_text
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
@@ -15,6 +16,7 @@ from queue_core.stores.redis.binary import (
     parse_all_finished,
     parse_finished,
     parse_leases,
+    progress_text,
 )
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
@@ -42,7 +44,9 @@ _UNSETTLED, _REFUSED = 2, 4
 REQUEST = Struct(">QqdHBIIB")
 _DELAYED = Struct(">QQQqd")
 _HEAD = Struct(">QH")
-_RELEASE = Struct(">qdBH")
+_RELEASE = Struct(">qdBHH")
+_COUNTS_LEASE, _DIES, _IS_TOLD = 1, 2, 4
+_HAS_PROGRESS, _HAS_CHECKPOINT = 1, 2
 _RENEWED = Struct(">QIHHH")
 _COUNTS = Struct(">HH")
 _OWN = -1  # a length or delay that comes from the queue's settings
@@ -114,7 +118,8 @@ def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant
     """See `Transaction.renew`."""
     numbers = numbers_of([renewal.token for renewal in renewals])
     seconds = pack(f">{len(renewals)}q", *[_microseconds(renewal.seconds) for renewal in renewals])
-    data = calls.change("renew", queue, _HEAD.pack(now, len(renewals)), pack_instants(numbers), seconds)
+    cells = [_HEAD.pack(now, len(renewals)), pack_instants(numbers), seconds, *_reports(renewals)]
+    data = calls.change("renew", queue, *cells)
     at = DATA + len(renewals)
     outcomes: list[Renewed | None] = []
     for letter, renewal, task_id in zip(data[DATA:at], renewals, numbers[::2], strict=True):
@@ -132,14 +137,36 @@ def renew(calls: Calls, queue: str, renewals: Sequence[Renewal], *, now: Instant
     return outcomes
 
 
+def _reports(renewals: Sequence[Renewal]) -> list[bytes]:
+    """Return what handlers report: a byte for each renewal that tells what comes with it, then these; or nothing."""
+    if all(renewal.progress is None and renewal.checkpoint is None for renewal in renewals):
+        return []
+    told, parts = bytearray(), list[bytes]()
+    for renewal in renewals:
+        flags = 0
+        if renewal.progress is not None:
+            flags |= _HAS_PROGRESS
+            parts.append(progress_text(renewal.progress))
+        if renewal.checkpoint is not None:
+            flags |= _HAS_CHECKPOINT
+            parts.append(renewal.checkpoint)
+        told.append(flags)
+    return [bytes(told), *parts]
+
+
 def release(calls: Calls, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
     """See `Transaction.release`."""
     tokens = pack_tokens([wanted.token for wanted in releases])
     packed: list[bytes] = []
     for wanted in releases:
-        reason = wanted.dead_reason.encode()
+        failure, reason = failure_text(wanted.failure).encode(), wanted.reason.encode()
+        flags = (
+            _COUNTS_LEASE * (wanted.charge == "counted")
+            + _DIES * bool(wanted.dead_reason)
+            + _IS_TOLD * (wanted.failure != GIVEN_BACK)
+        )
         delay = _microseconds(wanted.delay_seconds)
-        packed += (_RELEASE.pack(delay, wanted.jitter, wanted.charge == "counted", len(reason)), reason)
+        packed += (_RELEASE.pack(delay, wanted.jitter, flags, len(reason), len(failure)), reason, failure)
     data = calls.change("release", queue, _HEAD.pack(now, len(releases)), tokens, b"".join(packed))
     at = DATA + len(releases)
     outcomes: list[FinishedLease | None] = []

@@ -1,19 +1,31 @@
 """The verbs that only read, each one atomic call: peek, statistics, waiting times, live leases, samples."""
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from struct import Struct, pack, unpack_from
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.clock import after as later
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
+from queue_core.stats import (
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Samples,
+    TagStats,
+    WaitingTask,
+    sample_waiting,
+)
 from queue_core.store import Page, PeekQuery
 from queue_core.stores.redis.admin import queue as settings_of
 from queue_core.stores.redis.binary import (
     pack_filter,
     pack_instants,
     parse_all_finished,
+    parse_finished,
     parse_lease_record,
     parse_task,
 )
@@ -93,7 +105,7 @@ def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[L
     while at < len(data):
         task_id, expires_at, size = _LIVE.unpack_from(data, at)
         at += _LIVE.size
-        (number, leased_at, ready_at), _, (tag, name, worker, _), _ = parse_lease_record(data, at)
+        (number, leased_at, ready_at, _), _, (tag, name, worker, _), _ = parse_lease_record(data, at)
         at += size
         leases.append(
             LiveLease(
@@ -117,6 +129,47 @@ def samples(calls: Calls, queue: str, *, after: int, limit: int) -> Samples:
     return Samples(finished, first + number, missed=after < dropped)
 
 
+@dataclass(frozen=True, slots=True)
+class NumberedHistory:
+    """A page of the history of a queue, and the number under which each ended lease was recorded."""
+
+    page: History
+    numbers: tuple[int, ...]
+
+    def position_after(self, taken: int) -> int:
+        """Return the cursor behind the first `taken` ended leases; 1, which is before all: there are no more."""
+        if taken == len(self.numbers):
+            return self.page.next_before or 1
+        return self.numbers[taken] + 1
+
+
+def history(
+    calls: Calls, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant
+) -> NumberedHistory:
+    """See `Transaction.history`. Takes several calls where much is to be examined, so that none takes long."""
+    spec = settings_of(calls, queue)
+    oldest_at = max(0, later(now, -spec.history_seconds))
+    found: list[tuple[int, FinishedLease]] = []
+    cursor = before or 0
+    while before is None or before > 1:
+        wanted = limit + 1 - len(found)
+        head = _HISTORY.pack(now, spec.history_keep, oldest_at, cursor, wanted, names is not None)
+        data = calls.read("history", queue, head, *(names or ()))
+        (cursor,) = unpack_from(">Q", data, DATA)
+        at = DATA + 8
+        while at < len(data):
+            number, size = _NUMBERED.unpack_from(data, at)
+            at += _NUMBERED.size + size
+            found.append((number, parse_finished(queue, data, at - size)[0]))
+        if not cursor or len(found) > limit:
+            break
+    numbers, leases = zip(*found[:limit], strict=True) if found[:limit] else ((), ())
+    next_before = found[limit][0] + 1 if len(found) > limit else None
+    return NumberedHistory(History(tuple(leases), next_before), tuple(numbers))
+
+
+_HISTORY = Struct(">QQQQIB")
+_NUMBERED = Struct(">QI")
 _PEEK = Struct(">QBBQIIH")
 _SPARSE = b"s"
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
     Busy,
@@ -144,6 +145,23 @@ class RedisTransaction:
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return reads.samples(self._calls, queue, after=after, limit=limit)
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        return self.numbered_history(queue, names=names, before=before, limit=limit, now=now).page
+
+    def numbered_history(
+        self, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant
+    ) -> reads.NumberedHistory:
+        """Return the same with the number of each ended lease: it is the cursor of what was recorded before it."""
+        return reads.history(self._calls, queue, names=names, before=before, limit=limit, now=now)
+
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._calls, queue, limit=limit, now=now)
 
@@ -158,8 +176,8 @@ class RedisTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return worker_verbs.retire(self._calls, worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return worker_verbs.release(self._calls, worker, now=now)
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        return worker_verbs.release(self._calls, worker, failure=failure, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._calls, name, holder, seconds=seconds, now=now)

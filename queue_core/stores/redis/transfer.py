@@ -8,7 +8,7 @@ from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.store import Added, HeldName
 from queue_core.stores.redis.adds import change_with_ids
-from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added
+from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import session_key
@@ -26,7 +26,9 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
     places = b"".join(_PLACE.pack(int(task.state) + 1, task.eta) for task in restored)
     cells: list[Cell] = [places]
     for task in restored:
-        cells += (pack_lease_record(task), *pack_body(task.added_at, task.tag, task.name, task.payload))
+        cells.append(pack_lease_record(task))
+        cells += pack_body(task.added_at, task.tag, task.name, task.payload, task.headers)
+        cells += rare_parts(task)
     head = pack(">QH", now, len(tasks))
     data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))
     return parse_added(tasks, data, DATA)[0]

@@ -7,11 +7,13 @@ atomic call retires a worker from all queues; in a cluster it is one call for ea
 from collections.abc import Sequence
 from struct import pack, unpack_from
 
+from queue_core.attempts import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.stats import FinishedLease
 from queue_core.store import Busy
 from queue_core.stores.redis.binary import parse_all_finished
 from queue_core.stores.redis.calls import DATA, Calls
+from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
 
 _ONE = ord("1")
@@ -58,12 +60,13 @@ def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
     return is_free
 
 
-def release(calls: Calls, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release(calls: Calls, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
     _remember(calls, worker, now=now)
     released: list[FinishedLease] = []
+    cells: list[Cell] = [pack(">Q", now), worker, failure_text(failure), failure.text, int(failure != GIVEN_BACK)]
     for group in _groups(calls):
-        data = calls.change_several("release_worker", group, [pack(">Q", now), worker])
+        data = calls.change_several("release_worker", group, cells)
         at = DATA
         for name in group:
             (number,) = unpack_from(">I", data, at)

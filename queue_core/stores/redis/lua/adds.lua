@@ -36,7 +36,7 @@ function parse_tasks(queues, args, at, number)
     local body = args[at]
     tasks.bodies[index] = body
     at = at + 1
-    if byte(body) == IS_LONG then
+    if byte(body) % 2 == IS_LONG then
       tasks.payloads[index] = args[at]
       at = at + 1
     end
@@ -97,7 +97,7 @@ function add_tasks(owner, tasks, first, last, block)
       end
       if name ~= '' then later(queue, 'HSET', keys.names, name, member) end
       if tasks.bounds and tasks.bounds[index] > 0 then
-        local held = never_held(tag, name, tasks.payloads[index])
+        local held = never_held(tag, name, tasks.payloads[index], tasks.bodies[index])
         held.bound = tasks.bounds[index]
         set(queue, AS_HELD .. member, pack_held(held))
         set(queue, HAS_BOUNDS, '1')
@@ -108,7 +108,9 @@ function add_tasks(owner, tasks, first, last, block)
         state = tasks.states[index]
         if tasks.held[index] ~= '' then
           set(queue, AS_HELD .. member, tasks.held[index])
-          if parse_held(tasks.held[index]).bound then set(queue, HAS_BOUNDS, '1') end
+          local held = parse_held(tasks.held[index])
+          if held.bound then set(queue, HAS_BOUNDS, '1') end
+          for number, part in ipairs(parts_of(held.flags)) do set(queue, part .. member, tasks.parts[index][number]) end
         end
       end
       PLACE[state](queue, tag, member, at)
@@ -170,7 +172,7 @@ local function add_plain(queue, args, at, number, block)
   for index = at, at + number - 1 do
     local flags = byte(args[index])
     local n1, n2 = byte(args[index], 12, 13)
-    if flags ~= 0 or n1 ~= 0 or n2 ~= 0 then return nil end
+    if flags == 1 or flags == 3 or n1 ~= 0 or n2 ~= 0 then return nil end
   end
   local keys, now_text = queue.keys, queue.at
   local untagged, tagged, of_tag = {}, nil, nil

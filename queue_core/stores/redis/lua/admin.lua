@@ -142,7 +142,7 @@ local function postpone(keys, args)
   local state, known_eta = place_of(queue, tag, member)
   if state ~= DELAYED or known_eta ~= expected then return finish(queue, 'o\0' .. '0') end
   local held = call('HGET', queue.key, AS_HELD .. member)
-  held = held and parse_held(held) or never_held(tag, given, is_long)
+  held = held and parse_held(held) or never_held(tag, given, is_long, body)
   held.spent = ahead_of(held.spent, now, expected)
   set(queue, AS_HELD .. member, pack_held(held))
   take_delayed(queue, tag, member)

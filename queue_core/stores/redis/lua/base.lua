@@ -3,13 +3,13 @@
 -- Instants are microseconds since the epoch. Lua's doubles hold them exactly below 2^53, the year 2255.
 
 -- While a library is loaded it can use nothing but `redis.register_function`; the first call of a function binds these.
-local call, byte, char, sub, rep, fmt, concat, floor, min, max, pack, parse
+local call, byte, char, sub, rep, fmt, concat, floor, min, max, pack, parse, json_of
 
 local function bind()
   call = redis.call
   byte, char, sub, rep, fmt, concat = string.byte, string.char, string.sub, string.rep, string.format, table.concat
   floor, min, max = math.floor, math.min, math.max
-  pack, parse = struct.pack, struct.unpack
+  pack, parse, json_of = struct.pack, struct.unpack, cjson.encode
 end
 
 -- Register a function under the library's prefix; `flags` as Redis names them, none by default.
@@ -35,11 +35,15 @@ local IDS = 'towline:{:ids}'
 --   #          exists once a task has had its own bound of leases
 --   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's
 --   +member    the lease record (`held`) of a task, from its first lease on, with its own bound of leases, if any
+--   &member    the last attempts of a task, a line of JSON each, from its first unsuccessful lease on
+--   %member    the progress that a handler reported last, as JSON, and
+--   $member    its checkpoint, if it ever did; flags of `held` tell which of these three there are
 --   @worker    when a worker was first seen and retired
 --   !session   the last call of a session, and its answer
 -- All other keys of the queue begin with that key, so that they share its hash slot.
 local OWN, ONLY_KEPT, HAS_BOUNDS = '.', '*', '#'
 local UNTAGGED, TAGGED, AS_HELD, AS_WORKER, AS_SESSION = '-', '=', '+', '@', '!'
+local ATTEMPTS, PROGRESS, CHECKPOINT = '&', '%', '$'
 
 local keysets, keyset_count = {}, 0
 
@@ -190,7 +194,7 @@ local is_set, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, cou
   flush, finish
 local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
 local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
-  place_of, discount, drop, is_exhausted, die, expire
+  place_of, discount, drop, is_exhausted, keep_attempt, die, expire
 local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
 local has_ids, parse_tasks, add_tasks, open_rest, finish_all, waiters_of_any

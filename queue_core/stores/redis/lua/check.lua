@@ -40,8 +40,14 @@ local function problems_of(queue, member, body, problems)
   if (found == LEASED or found == DEAD) and not held then
     problems[#problems + 1] = 'task ' .. id .. ' was never granted, but is leased or dead'
   end
-  if held and (held.tag ~= tag or held.name ~= name or (held.flags == IS_LONG) ~= is_long) then
+  if held and (held.tag ~= tag or held.name ~= name or (held.flags % 2 == IS_LONG) ~= is_long) then
     problems[#problems + 1] = 'the lease of task ' .. id .. ' has another tag, name or payload'
+  end
+  local parts = set_of(held and parts_of(held.flags) or {})
+  for _, part in ipairs({ ATTEMPTS, PROGRESS, CHECKPOINT }) do
+    if (parts[part] or false) ~= (call('HEXISTS', queue.key, part .. member) == 1) then
+      problems[#problems + 1] = 'field ' .. part .. member .. ' of task ' .. id .. ' is missing, or there for nothing'
+    end
   end
   if found == LEASED and held and (held.leased_at == 0 or held.leases == 0) then
     problems[#problems + 1] = 'task ' .. id .. ' is leased but was never granted'
@@ -49,8 +55,8 @@ local function problems_of(queue, member, body, problems)
   return found
 end
 
--- Arguments: a cursor. Answers the next one, and lists: problems; for each task its id, state, whether it was leased,
--- has a name, has a long payload, the bytes of its payload, and its tag.
+-- Arguments: a cursor. Answers the next one, and lists: problems; for each task its id, state, how many fields it has
+-- beside its body, whether it has a name, has a long payload, the bytes of its payload, and its tag.
 local function check_piece(keys, args)
   local queue = read_queue(keys[1], 0)
   if not queue then return { '0', {}, {} } end
@@ -61,9 +67,10 @@ local function check_piece(keys, args)
     if is_member(member) then
       local tag, name, is_long = heads_of(body)
       local state = problems_of(queue, member, body, problems)
-      local is_held = call('HEXISTS', queue.key, AS_HELD .. member)
+      local held = call('HGET', queue.key, AS_HELD .. member)
+      local fields = held and 1 + #parts_of(byte(held, HELD_FLAGS)) or 0
       local bytes = is_long and call('HSTRLEN', queue.keys.payloads, member) or payload_bytes(body)
-      tasks[#tasks + 1] = pack('>I8BBBBI4', id_of(member), state or 0, is_held, name ~= '' and 1 or 0,
+      tasks[#tasks + 1] = pack('>I8BBBBI4', id_of(member), state or 0, fields, name ~= '' and 1 or 0,
         is_long and 1 or 0, bytes) .. tag
     end
   end

@@ -54,12 +54,19 @@ end
 local TASK = '>BI8I8I4I4'
 
 -- Pack a task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease),
--- body.
+-- body, and the rare parts that `held` tells of, each behind its length.
 function pack_task(queue, member, state, eta, body, payload_bytes)
-  local tag, name, is_long = heads_of(body)
+  local _, _, is_long = heads_of(body)
   local held = call('HGET', queue.key, AS_HELD .. member) or ''
-  local heads_end = BODY_BYTES + #tag + #name
+  local heads_end = head_bytes(body)
   local payload = is_long and call('HGET', queue.keys.payloads, member) or sub(body, heads_end + 1)
   body = sub(body, 1, heads_end) .. sub(payload, 1, payload_bytes)
-  return pack(TASK, state, id_of(member), eta, #held, #body) .. held .. body
+  local task = pack(TASK, state, id_of(member), eta, #held, #body) .. held .. body
+  local flags = held ~= '' and byte(held, HELD_FLAGS) or 0
+  if flags < HAS_ATTEMPTS then return task end
+  for _, part in ipairs(parts_of(flags)) do
+    local cell = call('HGET', queue.key, part .. member)
+    task = task .. pack('>I4', #cell) .. cell
+  end
+  return task
 end

@@ -16,8 +16,10 @@ local function leases_again(key, kept, now)
     local expires_at = call('ZSCORE', keys.leased, member)
     local held = expires_at and parse_held(call('HGET', key, AS_HELD .. member))
     if held and held.leased_at == leased_at and tonumber(expires_at) > now then
-      local payload = held.flags == IS_LONG and call('HGET', keys.payloads, member)
-      leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), call('HGET', key, member), payload)
+      local payload = held.flags % 2 == IS_LONG and call('HGET', keys.payloads, member) or ''
+      local body = call('HGET', key, member)
+      if held.flags >= HAS_CHECKPOINT then body, payload = with_checkpoint(key, member, body, payload) end
+      leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), body, payload)
     end
   end
   return concat(leases)

@@ -32,8 +32,24 @@ local function leases_of(found)
   return leases
 end
 
--- Arguments: now and the number of tokens; the tokens; for each its new length (-1: the queue's own). Answers a 1 or 0
--- for each, then the renewed leases.
+-- Keep what a handler reported with the renewal of its lease, the next of the arguments from `at` on: progress (1),
+-- a checkpoint (2), or both. Returns the index of the next.
+local function keep_report(queue, lease, reported, args, at)
+  for _, part in ipairs({ { 1, HAS_PROGRESS, PROGRESS }, { 2, HAS_CHECKPOINT, CHECKPOINT } }) do
+    if is_set(reported, part[1]) then
+      if lease then
+        if not is_set(lease.held.flags, part[2]) then lease.held.flags = lease.held.flags + part[2] end
+        set(queue, part[3] .. lease.member, args[at])
+      end
+      at = at + 1
+    end
+  end
+  return at
+end
+
+-- Arguments: now and the number of tokens; the tokens; for each its new length (-1: the queue's own); and, if one of
+-- them comes with news of its task, for each a byte that tells what, then these. Answers a 1 or 0 for each, then the
+-- renewed leases.
 local function renew(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, found = open_for(keys[1], now, args, nil, args[4], number)
@@ -58,6 +74,10 @@ local function renew(keys, args)
         .. held.tag .. held.name .. held.worker
     end
   end
+  local at = 7
+  for index, lease in ipairs(leases) do
+    if args[6] then at = keep_report(queue, lease, byte(args[6], index), args, at) end
+  end
   for _, lease in ipairs(leases) do
     if lease then
       later(queue, 'ZADD', queue.keys.leased, text_of(lease.eta), lease.member)
@@ -74,17 +94,19 @@ local function back_off(queue, leases, jitter)
   return round(longest * (1.0 - 0.1 * jitter) * 1e6)
 end
 
--- Release one lease. `options` has the delay (-1: the queue's back-off), jitter, whether the lease counts, and a
--- reason; or says that the task takes its old place at once.
+-- Release one lease. `options` has the delay (-1: the queue's back-off), jitter, whether the lease counts; or says that
+-- the task takes its old place at once. And whether the task dies at once; the reason if it dies, and whether that is
+-- told of the lease if not; and the end of the line of the attempt.
 function release_one(queue, lease, options)
   local held, now, member = lease.held, queue.now, lease.member
   take_leased(queue, held.tag, member)
   change(queue, held.tag, RELEASED_TOTAL, 1)
   held.spent = ahead_of(held.spent, now, lease.eta)
-  if options.reason ~= '' or (options.counts and is_exhausted(queue, held)) then
-    return die(queue, member, held, RELEASED, now, options.reason ~= '' and options.reason or 'max_leases')
+  if options.dies or (options.counts and is_exhausted(queue, held)) then
+    return die(queue, member, held, RELEASED, now, options.reason, options.failure)
   end
-  local finished = pack_finished(member, held, RELEASED, now, '')
+  local finished = pack_finished(member, held, RELEASED, now, options.is_told and options.reason or '')
+  keep_attempt(queue, member, held, now, options.failure)
   local eta
   if options.takes_old_place or (options.delay < 0 and not options.counts) then
     eta = min(held.ready_at, now)
@@ -98,21 +120,27 @@ function release_one(queue, lease, options)
   return finished
 end
 
--- Arguments: now and the number of tokens; the tokens; for each delay, jitter, whether it counts, and a reason.
+local COUNTS_LEASE, DIES, IS_TOLD = 1, 2, 4
+
+-- Arguments: now and the number of tokens; the tokens; for each delay, jitter, the flags above, a reason, and the end
+-- of the line of the attempt.
 local function release(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, found = open_for(keys[1], now, args, nil, args[4], number)
   if not queue then return found end
   local letters, finished, at = {}, {}, 1
   for index, lease in ipairs(leases_of(found)) do
-    local delay, jitter, counts, reason_bytes, reason_at = parse('>i8dBH', args[5], at)
-    at = reason_at + reason_bytes
+    local delay, jitter, flags, reason_bytes, failure_bytes, reason_at = parse('>i8dBHH', args[5], at)
+    local failure_at = reason_at + reason_bytes
+    at = failure_at + failure_bytes
     local is_current = lease and not lease.is_over
     letters[index] = is_current and '1' or '0'
     if is_current then
       lease.is_over = true
       finished[#finished + 1] = release_one(queue, lease, {
-        delay = delay, jitter = jitter, counts = counts == 1, reason = sub(args[5], reason_at, at - 1)
+        delay = delay, jitter = jitter, counts = is_set(flags, COUNTS_LEASE), dies = is_set(flags, DIES),
+        is_told = is_set(flags, IS_TOLD), reason = sub(args[5], reason_at, failure_at - 1),
+        failure = sub(args[5], failure_at, at - 1)
       })
     end
   end
@@ -125,10 +153,12 @@ function delete_one(queue, lease)
   local finished = pack_finished(lease.member, held, DELETED, queue.now, '')
   take_leased(queue, held.tag, lease.member)
   change(queue, held.tag, DELETED_TOTAL, 1)
-  drop(queue, lease.member, held.name, held.flags == IS_LONG, queue.now)
+  drop(queue, lease.member, held.name, held.flags % 2 == IS_LONG, queue.now, held.flags)
   note(queue, finished)
   return finished
 end
+
+local DELETED_KNOWN = DELETED + KNOWS_ADDED
 
 -- Delete the tasks of current leases, in order. Returns a 1 or 0 for each, and the finished leases.
 local function delete_all(queue, found)
@@ -142,6 +172,8 @@ local function delete_all(queue, found)
       local cells, size = found.packed[index], #gone + 1
       local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, _, at = parse(HELD, cells)
       at = at + 8 * spents
+      local texts_at, added = at, nil
+      if flags == HAS_ADDED or is_set(flags, HAS_ADDED) then at = at + 8 else added = NEVER_ADDED end
       local tag, texts_bytes = sub(cells, at, at + tag_bytes - 1), tag_bytes + name_bytes + worker_bytes
       gone[size], is_gone[member] = member, true
       gone_fields[2 * size - 1], gone_fields[2 * size] = member, found.fields[index]
@@ -151,10 +183,16 @@ local function delete_all(queue, found)
         of_tag = of_tag or {}
         of_tag[tag] = (of_tag[tag] or 0) + 1
       end
-      finished[size] = pack(FINISHED, DELETED, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
-        id_of(member), tag_bytes, name_bytes, worker_bytes, 0) .. sub(cells, at, at + texts_bytes - 1)
-      discount(queue, member, flags == IS_LONG)
-      if flags == IS_LONG then later(queue, 'HDEL', keys.payloads, member) end
+      local texts = sub(cells, texts_at, at + texts_bytes - 1)
+      if added then texts = added .. texts end
+      finished[size] = pack(FINISHED, DELETED_KNOWN, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
+        id_of(member), tag_bytes, name_bytes, worker_bytes, 0) .. texts
+      local is_long = flags ~= HAS_ADDED and flags % 2 == IS_LONG
+      discount(queue, member, is_long)
+      if is_long then later(queue, 'HDEL', keys.payloads, member) end
+      if flags >= HAS_ATTEMPTS then
+        for _, part in ipairs(parts_of(flags)) do later(queue, 'HDEL', queue.key, part .. member) end
+      end
       if name_bytes > 0 then
         bury_name(queue, sub(cells, at + tag_bytes, at + tag_bytes + name_bytes - 1), now + queue.spec.retention)
       end

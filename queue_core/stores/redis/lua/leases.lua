@@ -156,7 +156,7 @@ local function take(queue, rows, popped, worker, lease_us, room)
     local payload = ''
     if room then
       -- A long payload is measured before it is read: one that does not fit stays where it is.
-      total = total + #body - BODY_BYTES + room.each
+      total = total + #body + #tag + #name - head_bytes(body) + room.each
         + (is_long and call('HSTRLEN', keys.payloads, member) or 0)
       if total > room.total and at > 2 * room.least then
         if popped then put_back(popped, rows, at) end
@@ -175,10 +175,11 @@ local function take(queue, rows, popped, worker, lease_us, room)
         if expires_at ~= end_at then expires_text = text_of(expires_at) end
       end
       held.leases, held.leased_at, held.ready_at, held.worker = number, leased_at, ready_at, worker
+      held.added = sub(body, 2, 9)
       packed = pack_held(held)
     else
-      packed = pack(HELD, 1, now, ready_at, is_long and IS_LONG or 0, 0, #tag, #name, #worker, 0)
-        .. tag .. name .. worker
+      packed = pack(HELD, 1, now, ready_at, is_long and HAS_ADDED + IS_LONG or HAS_ADDED, 0, #tag, #name, #worker, 0)
+        .. sub(body, 2, 9) .. tag .. name .. worker
     end
     leased[at], leased[at + 1] = expires_text, member
     set(queue, fields[at + 1], packed)
@@ -195,6 +196,7 @@ local function take(queue, rows, popped, worker, lease_us, room)
       members[#members + 1] = member
     end
     if is_long then payload = call('HGET', keys.payloads, member) end
+    if held and held.flags >= HAS_CHECKPOINT then body, payload = with_checkpoint(queue.key, member, body, payload) end
     local lease = pack(LEASE, id, leased_at, expires_at, ready_at, number, #body + #payload)
     leases[#leases + 1] = lease .. body .. payload
     kept[#kept + 1] = sub(lease, 1, 16)
@@ -287,7 +289,7 @@ local function lease_delayed(keys, args)
   local state, eta = place_of(queue, tag, member)
   if state ~= DELAYED or eta ~= expected then return finish(queue, before) end
   local held = call('HGET', queue.key, AS_HELD .. member)
-  held = held and parse_held(held) or never_held(tag, given, is_long)
+  held = held and parse_held(held) or never_held(tag, given, is_long, body)
   held.spent = ahead_of(held.spent, now, expected)
   set(queue, AS_HELD .. member, pack_held(held))
   take_delayed(queue, tag, member)

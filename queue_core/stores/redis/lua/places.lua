@@ -91,11 +91,16 @@ function discount(queue, member, is_long)
   queue.stored = queue.stored - bytes
 end
 
--- Delete a task that was removed from its place; a given name stays taken for its retention.
-function drop(queue, member, name, is_long, at)
+-- Delete a task that was removed from its place; a given name stays taken for its retention. `flags` are those of its
+-- lease record; nil: not known.
+function drop(queue, member, name, is_long, at, flags)
   local keys = queue.keys
   discount(queue, member, is_long)
   later(queue, 'HDEL', queue.key, member, AS_HELD .. member)
+  if not flags or flags >= HAS_ATTEMPTS then
+    later(queue, 'HDEL', queue.key, ATTEMPTS .. member, PROGRESS .. member)
+    later(queue, 'HDEL', queue.key, CHECKPOINT .. member)
+  end
   if is_long then later(queue, 'HDEL', keys.payloads, member) end
   if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end
 end
@@ -106,12 +111,34 @@ function is_exhausted(queue, held)
   return bound ~= nil and held.leases >= bound
 end
 
+local MOST_ATTEMPTS = 10
+local EXPIRED_FAILURE = '"expired","","","",""'                     -- as attempts.py has it, and its words
+local EXPIRED_REASON = 'its lease expired: nobody renewed it'
+
+-- Keep a lease that ends now among the attempts of its task, without the oldest where there are too many. `failure` is
+-- the end of its line. The caller writes `held` afterwards.
+function keep_attempt(queue, member, held, ended_at, failure)
+  local field = ATTEMPTS .. member
+  local line = '[' .. text_of(held.leases) .. ',' .. json_of(held.worker) .. ',' .. text_of(held.leased_at) .. ','
+    .. text_of(ended_at) .. ',' .. failure .. ']'
+  if is_set(held.flags, HAS_ATTEMPTS) then
+    local kept = call('HGET', queue.key, field)
+    local _, more = string.gsub(kept, '\n', '')
+    if more + 1 >= MOST_ATTEMPTS then kept = sub(kept, string.find(kept, '\n', 1, true) + 1) end
+    line = kept .. '\n' .. line
+  else
+    held.flags = held.flags + HAS_ATTEMPTS
+  end
+  set(queue, field, line)
+end
+
 -- End a lease with the task's death: keep the dead task, or delete it if the queue says so. Returns the finished lease.
-function die(queue, member, held, outcome, ended_at, reason)
+function die(queue, member, held, outcome, ended_at, reason, failure)
   local finished = pack_finished(member, held, outcome + DIED, ended_at, reason)
   if queue.spec.deletes_exhausted then
-    drop(queue, member, held.name, held.flags == IS_LONG, ended_at)
+    drop(queue, member, held.name, held.flags % 2 == IS_LONG, ended_at, held.flags)
   else
+    keep_attempt(queue, member, held, ended_at, failure)
     held.reason = reason
     held.ready_at = ended_at
     set(queue, AS_HELD .. member, pack_held(held))
@@ -128,9 +155,12 @@ function expire(queue, member, held, eta)
   take_leased(queue, held.tag, member)
   change(queue, held.tag, EXPIRED_TOTAL, 1)
   if is_exhausted(queue, held) then
-    return die(queue, member, held, EXPIRED, ended_at, 'max_leases')
+    return die(queue, member, held, EXPIRED, ended_at, EXPIRED_REASON, EXPIRED_FAILURE)
   end
   local finished = pack_finished(member, held, EXPIRED, ended_at, '')
+  local flags = held.flags
+  keep_attempt(queue, member, held, ended_at, EXPIRED_FAILURE)
+  if held.flags ~= flags then set(queue, AS_HELD .. member, pack_held(held)) end
   put(queue, READY, held.tag, member, eta)
   note(queue, finished)
   return finished

@@ -6,7 +6,7 @@ local MOST_SPECS = 1000
 
 local TAG_IDLE = 86400e6
 local TAGS_EXAMINED = 8                   -- per new tag
-local KEPT_SAMPLES = 10000
+local KEPT_SAMPLES = 10000                -- at least; more where the history is longer
 local TRIMMED_SAMPLES = 512               -- at a time
 
 
@@ -192,6 +192,12 @@ local function set_counts(queue)
   return new_tags
 end
 
+-- Return how many finished leases are kept. The length of the history is one of the settings that are kept as JSON.
+local function most_samples(queue)
+  local kept = call('HGET', queue.key, ONLY_KEPT)
+  return max(KEPT_SAMPLES, kept and cjson.decode(kept).history_keep or 0)
+end
+
 -- Write the finished leases that were noted; now and then forget those beyond the number kept.
 local function write_samples(queue)
   local samples = queue.samples
@@ -200,7 +206,7 @@ local function write_samples(queue)
   local untagged, tagged = counts_for(queue, UNTAGGED), counts_for(queue, TAGGED)
   local before = untagged[LAST] + tagged[LAST]
   if floor((before + #samples) / TRIMMED_SAMPLES) ~= floor(before / TRIMMED_SAMPLES) then
-    call('LTRIM', queue.keys.samples, -KEPT_SAMPLES, -1)
+    call('LTRIM', queue.keys.samples, text_of(-most_samples(queue)), '-1')
   end
   local counts = untagged[IS_CHANGED] and untagged or tagged  -- one of them was changed too
   counts[LAST] = counts[LAST] + #samples

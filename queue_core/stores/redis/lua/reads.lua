@@ -265,23 +265,9 @@ local function next_eta(keys)
   return 'o\0' .. pack('>I8', earliest((first_of(queue.keys.delayed_all)), (first_of(queue.keys.leased))))
 end
 
--- Arguments: cursor, limit. Answers how many samples were ever noted, the number of the first that follows, and
--- samples.
-local function samples(keys, args)
-  local after, limit = parse('>I8I4', args[1])
-  local queue, refusal = read_queue(keys[1], 0)
-  if not queue then return refusal end
-  local total = counts_for(queue, UNTAGGED)[LAST] + counts_for(queue, TAGGED)[LAST]
-  local dropped = total - call('LLEN', queue.keys.samples)
-  local first = max(after, dropped)
-  local finished = limit > 0 and call('LRANGE', queue.keys.samples, first - dropped, first - dropped + limit - 1) or {}
-  return 'o\0' .. pack('>I8I8I4', dropped, first, #finished) .. concat(finished)
-end
-
 reads('stats', stats)
 reads('tag_stats', tag_stats)
 reads('waiting', waiting)
 reads('upcoming', upcoming)
 reads('live_leases', live_leases)
 reads('next_eta', next_eta)
-reads('samples', samples)

@@ -1,32 +1,55 @@
 -- The packing of a task, a lease and a finished lease; binary.py packs and parses the same.
 
 local HELD = '>I4I8I8BHHHHH'
-local FINISHED = '>BI4I8I8I8I8HHHH'
+local HELD_FLAGS = 21             -- the index of the flags in it
+local FINISHED = '>BI4I8I8I8I8HHHH'  -- behind it, `added` and four texts
 local LEASE = '>I8I8I8I8I4I4'
 local BODY_BYTES = 13             -- flags, added_at in 8 bytes, lengths of tag and name in 2 bytes each
 local IS_LONG = 1                 -- flag of a body and of `held`: the payload is in a hash of its own
+local HAS_HEADERS = 2             -- flag of a body: headers and, in 2 bytes, their length come before the payload
+local HAS_ADDED = 2               -- flag of `held`: it has `added`, which records of layout 3 lack
+local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16  -- the highest flags of `held`: its rare parts
+local NEVER_ADDED = '\0\0\0\0\0\0\0\0'
 local LONGEST_PAYLOAD = 2 ^ 31
 
 local DELETED, RELEASED, EXPIRED = 1, 2, 3
 local DIED = 8
+local KNOWS_ADDED = 16            -- flag of a finished lease, which those of layout 3 lack: it has `added`
 
 -- Return tag and name ("": none) of a body, and whether its payload is a long one.
 local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
   local tag_end = BODY_BYTES + t1 * 256 + t2
-  return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2), flags == IS_LONG
+  return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2),
+    flags == 1 or flags == 3  -- IS_LONG, with or without HAS_HEADERS
+end
+
+-- Return the length of the part of a body that is before the payload.
+local function head_bytes(body)
+  local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
+  local size = BODY_BYTES + (t1 + n1) * 256 + t2 + n2
+  if flags >= HAS_HEADERS then return size + 2 + parse('>I2', body, size + 1) end
+  return size
 end
 
 -- Return the bytes of a payload; `long` is one that is not in the body.
 local function payload_bytes(body, long)
-  if long then return #long end
-  local tag, name = heads_of(body)
-  return #body - BODY_BYTES - #tag - #name
+  return long and #long or #body - head_bytes(body)
+end
+
+-- Return the prefixes of the fields of the rare parts that the flags of a lease record tell of.
+local function parts_of(flags)
+  local parts = {}
+  if floor(flags / HAS_ATTEMPTS) % 2 == 1 then parts[1] = ATTEMPTS end
+  if floor(flags / HAS_PROGRESS) % 2 == 1 then parts[#parts + 1] = PROGRESS end
+  if floor(flags / HAS_CHECKPOINT) % 2 == 1 then parts[#parts + 1] = CHECKPOINT end
+  return parts
 end
 
 -- The lease record (`held`) of a task: how many leases were charged, when it was leased last, its eta before that, the
 -- ends of leases that were cut short; and its tag and name again, so that the end of a lease need not read the body.
--- Its own bound of leases comes last, in 4 bytes, if it has one, where an older program ignores it.
+-- Before these is `added`, when it was added, in 8 bytes as they are in the body. Its own bound of leases comes last,
+-- in 4 bytes, if it has one.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -36,6 +59,13 @@ local function parse_held(packed)
     for index = 1, spents do
       spent[index], at = parse('>I8', packed, at)
     end
+  end
+  local added = NEVER_ADDED
+  if floor(flags / HAS_ADDED) % 2 == 1 then
+    added = sub(packed, at, at + 7)
+    at = at + 8
+  else
+    flags = flags + HAS_ADDED
   end
   local name_at = at + tag_bytes
   local worker_at = name_at + name_bytes
@@ -50,7 +80,8 @@ local function parse_held(packed)
     tag = sub(packed, at, name_at - 1),
     name = sub(packed, name_at, worker_at - 1),
     worker = sub(packed, worker_at, reason_at - 1),
-    reason = sub(packed, reason_at, bound_at - 1),
+    reason = sub(packed, reason_at, reason_at + reason_bytes - 1),
+    added = added,
     bound = bound_at < #packed and parse('>I4', packed, bound_at) or nil,
   }
 end
@@ -60,19 +91,21 @@ local function pack_held(held)
   local fixed = pack(HELD, held.leases, held.leased_at, held.ready_at, held.flags, spent and #spent or 0,
     #held.tag, #held.name, #held.worker, #held.reason)
   local bound = held.bound and pack('>I4', held.bound) or ''
-  if not spent or #spent == 0 then return fixed .. held.tag .. held.name .. held.worker .. held.reason .. bound end
+  if not spent or #spent == 0 then
+    return fixed .. held.added .. held.tag .. held.name .. held.worker .. held.reason .. bound
+  end
   local parts = { fixed }
   for index, instant in ipairs(spent) do
     parts[index + 1] = pack('>I8', instant)
   end
-  parts[#parts + 1] = held.tag .. held.name .. held.worker .. held.reason .. bound
+  parts[#parts + 1] = held.added .. held.tag .. held.name .. held.worker .. held.reason .. bound
   return concat(parts)
 end
 
 -- Return the lease record of a task before its first lease.
-local function never_held(tag, name, is_long)
-  return { leases = 0, leased_at = 0, ready_at = 0, flags = is_long and IS_LONG or 0, tag = tag, name = name,
-    worker = '', reason = '' }
+local function never_held(tag, name, is_long, body)
+  return { leases = 0, leased_at = 0, ready_at = 0, flags = HAS_ADDED + (is_long and IS_LONG or 0), tag = tag,
+    name = name, worker = '', reason = '', added = sub(body, 2, 9) }
 end
 
 local function ahead_of(spent, now, another)
@@ -94,13 +127,20 @@ end
 
 -- Pack a finished lease; `outcome` is one of the above, plus DIED.
 local function pack_finished(member, held, outcome, ended_at, reason)
-  return pack(FINISHED, outcome, held.leases, max(0, held.leased_at - held.ready_at), max(0, ended_at - held.leased_at),
-    ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
-    .. held.tag .. held.name .. held.worker .. reason
+  return pack(FINISHED, outcome + KNOWS_ADDED, held.leases, max(0, held.leased_at - held.ready_at),
+    max(0, ended_at - held.leased_at), ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
+    .. held.added .. held.tag .. held.name .. held.worker .. reason
 end
 
--- Pack a lease as its holder gets it; the payload is the end of `body`, or `payload`.
+-- Return body and long payload ("": none) of a task as the next holder gets them: with a flag in the body and,
+-- behind the payload, the checkpoint of an earlier holder and its length in 4 bytes.
+local function with_checkpoint(key, member, body, payload)
+  local checkpoint = call('HGET', key, CHECKPOINT .. member) or ''
+  return char(byte(body) + 4) .. sub(body, 2), payload .. checkpoint .. pack('>I4', #checkpoint)
+end
+
+-- Pack a lease as its holder gets it; the payload is the end of `body`, or else `payload`, which is "" otherwise.
 local function pack_lease(member, held, expires_at, body, payload)
   return pack(LEASE, id_of(member), held.leased_at, expires_at, held.ready_at, held.leases,
-    #body + (payload and #payload or 0)) .. body .. (payload or '')
+    #body + #payload) .. body .. payload
 end

@@ -1,21 +1,28 @@
 -- The transfer of a queue to or from another store: tasks as they were, and names of deleted tasks. Also the answers
 -- that are kept for clients' sessions.
 
--- Arguments: now and the number of tasks; a block of ids; then for each a state, an eta and a letter for each `held`,
--- `held`, the body and its long payload.
+-- Arguments: now and the number of tasks; a block of ids; states and etas of all; then for each `held`, the body, its
+-- long payload, and the rare parts that `held` tells of.
 local function restore(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, refusal = open_fenced(keys[1], now, args)
   if not queue then return refusal end
   if not has_ids(queue, number, args[4]) then return NO_IDS end
-  local tasks, at = { queue = queue, bodies = {}, payloads = {}, etas = {}, states = {}, held = {} }, 6
+  local tasks, at = { queue = queue, bodies = {}, payloads = {}, etas = {}, states = {}, held = {},
+    parts = {} }, 6
   for index = 1, number do
     tasks.states[index], tasks.etas[index] = parse('>BI8', args[5], index * 9 - 8)
     tasks.held[index], tasks.bodies[index] = args[at], args[at + 1]
     at = at + 2
-    if byte(tasks.bodies[index]) == IS_LONG then
+    if byte(tasks.bodies[index]) % 2 == IS_LONG then
       tasks.payloads[index] = args[at]
       at = at + 1
+    end
+    local flags = tasks.held[index] ~= '' and byte(tasks.held[index], HELD_FLAGS) or 0
+    if flags >= HAS_ATTEMPTS then
+      local last = at + #parts_of(flags) - 1
+      tasks.parts[index] = { unpack(args, at, last) }
+      at = last + 1
     end
   end
   local added = add_tasks(queue, tasks, 1, number, args[4])

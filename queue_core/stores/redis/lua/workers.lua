@@ -1,8 +1,6 @@
 -- The records of workers in each queue: first seen, retired. A worker is fenced in every queue before it counts as
 -- retired.
 
-local GIVEN_BACK = { counts = true, reason = '', takes_old_place = true }
-
 -- Return the ids of a worker's leased tasks, in order, expired ones too.
 local function members_of_worker(queue, worker)
   local found = {}
@@ -85,11 +83,15 @@ local function fence_workers(keys, args)
   return 'o\0'
 end
 
--- Arguments: now; a worker. Fences it, and releases its leases: counted, to the old places. Answers, for each queue,
--- how many leases ended, and these. A queue that was moved away is skipped.
+-- Arguments: now; a worker; the end of the lines of the attempts; a reason, and whether it is told of a lease whose
+-- task lives on. Fences it, and releases its leases: counted, to the old places. Answers, for each queue, how many leases
+-- ended, and these. A queue that was moved away is skipped.
 local function release_worker(keys, args)
   local now, worker = parse('>I8', args[3]), args[4]
   local parts, waiters = {}, 0
+  local options = {
+    counts = true, takes_old_place = true, failure = args[5], reason = args[6], is_told = args[7] == '1'
+  }
   for index, key in ipairs(keys) do
     local queue = read_queue(key, now)
     local finished = {}
@@ -97,7 +99,7 @@ local function release_worker(keys, args)
     if queue and queue.spec.moved_to == '' then
       settle(queue, SETTLED_PER_CALL)
       for _, lease in ipairs(members_of_worker(queue, worker)) do
-        if lease.eta > now then finished[#finished + 1] = release_one(queue, lease, GIVEN_BACK) end
+        if lease.eta > now then finished[#finished + 1] = release_one(queue, lease, options) end
       end
       finish(queue)
       if #finished > 0 then waiters = max(waiters, waiters_flag(queue)) end

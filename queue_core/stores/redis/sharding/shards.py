@@ -5,12 +5,13 @@ tokens and chosen names, carry the shard. The number of shards is fixed when the
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from typing import TypeVar
 from zlib import crc32
 
 from queue_core.errors import InvalidSettingError
+from queue_core.stats import QueueStats
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.keys import SHARDS, key_of
 from queue_core.task import chosen_name, parse_token
@@ -152,3 +153,17 @@ def _not_sharded(queue: str) -> InvalidSettingError:
         f"queue {queue!r} exists without shards, which can't change: leave it out of ?spread, or move it to a store "
         "that does not have it yet (towline migrate)"
     )
+
+
+_COUNTS = tuple(
+    field.name
+    for field in fields(QueueStats)
+    if field.name in ("ready", "delayed", "in_flight", "dead") or field.name.endswith("_total")
+)
+
+
+def sum_of(queue: str, counted: Sequence[QueueStats]) -> QueueStats:
+    """Return the counts of a sharded queue, from those of its shards."""
+    oldest = [each.oldest_ready_at for each in counted if each.oldest_ready_at is not None]
+    sums = {name: sum(getattr(each, name) for each in counted) for name in _COUNTS}
+    return replace(counted[0], queue=queue, oldest_ready_at=min(oldest, default=None), **sums)

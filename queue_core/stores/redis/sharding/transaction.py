@@ -5,17 +5,18 @@ A verb is atomic within a shard, and not over several. Tasks are leased by eta w
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from heapq import merge
 from itertools import islice
 from secrets import randbits
 from typing import Literal
 from zlib import crc32
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.semantics import size_of
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
 from queue_core.store import (
     Added,
     Busy,
@@ -34,7 +35,8 @@ from queue_core.store import (
 )
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order
+from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
+from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order, sum_of
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
@@ -54,6 +56,7 @@ class ShardedTransaction:
         self._plain = RedisTransaction(calls)
         self._shard_map = shard_map or ShardMap(calls, wanted)
         self._cursors: OrderedDict[int, tuple[int, ...]] = OrderedDict()
+        self._histories = Histories(self._plain)
         self._next_cursor = 1 + randbits(48)
         self._wanted = wanted
 
@@ -263,8 +266,9 @@ class ShardedTransaction:
 
     # -- supervisors and transfer ---------------------------------------------------------------------------------
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return [self._outer_of_shard(each) for each in self._plain.release_worker(worker, now=now)]
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        released = self._plain.release_worker(worker, failure=failure, now=now)
+        return [self._outer_of_shard(each) for each in released]
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return self._plain.retire_worker(worker, busy=busy, now=now)
@@ -414,7 +418,7 @@ class ShardedTransaction:
     # -- counts ---------------------------------------------------------------------------------------------------
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return _sum(queue, [self._plain.stats(name, tags, now=now) for name in self._names(queue)])
+        return sum_of(queue, [self._plain.stats(name, tags, now=now) for name in self._names(queue)])
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
         """See `Transaction.tag_stats`. A tag among the first of all is among the first of each shard that has it."""
@@ -423,7 +427,7 @@ class ShardedTransaction:
             for each in self._plain.tag_stats(name, after=after, limit=limit, now=now):
                 by_tag.setdefault(each.tag, []).append(each.stats)
         first = sorted(by_tag, key=lambda tag: (tag is not None, tag or ""))[:limit]
-        return [TagStats(tag, _sum(queue, by_tag[tag])) for tag in first]
+        return [TagStats(tag, sum_of(queue, by_tag[tag])) for tag in first]
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         """See `Transaction.waiting`. Tasks between two positions of a shard count as ready with the last of them."""
@@ -536,6 +540,23 @@ class ShardedTransaction:
         found.sort(key=lambda lease: lease.ended_at)
         return Samples(tuple(found), self._next_cursor, missed)
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        """See `Transaction.history` and, for sharded queues, `Histories`."""
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
+            return self._plain.history(queue, names=names, before=before, limit=limit, now=now)
+        page = self._histories.page(sharded, names=names, before=before, limit=limit, now=now)
+        found = [self._outer_finished(lease, sharded, index) for index, lease in page.leases]
+        return History(tuple(found), page.next_before)
+
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
         of_shards = [self._plain.held_names(name, after=after, limit=limit, now=now) for name in self._names(queue)]
         return list(islice(merge(*of_shards, key=lambda held: held.name), limit))
@@ -574,19 +595,3 @@ def _outer_added(added: Added, sharded: ShardedQueue | None, index: int) -> Adde
 
 def _size_of(lease: Lease) -> int:
     return size_of(len(lease.payload), lease.tag, lease.name)
-
-
-MAX_CURSORS = 1000
-"""The most cursors over samples of sharded queues that a process keeps; the oldest is forgotten first."""
-
-_COUNTS = tuple(
-    field.name
-    for field in fields(QueueStats)
-    if field.name in ("ready", "delayed", "in_flight", "dead") or field.name.endswith("_total")
-)
-
-
-def _sum(queue: str, counted: Sequence[QueueStats]) -> QueueStats:
-    oldest = [each.oldest_ready_at for each in counted if each.oldest_ready_at is not None]
-    sums = {name: sum(getattr(each, name) for each in counted) for name in _COUNTS}
-    return replace(counted[0], queue=queue, oldest_ready_at=min(oldest, default=None), **sums)
