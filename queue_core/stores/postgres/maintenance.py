@@ -25,7 +25,9 @@ TRIM_FAILED = "trim.failed"
 VACUUM_FAILED = "vacuum.failed"
 
 KEPT_SAMPLES = 10_000
-"""The samples (finished leases) that are kept of each queue, at least; more where its history is longer."""
+"""The samples (finished leases) that are kept of each queue, at least; more where its history is longer.
+
+A queue whose history has its default length says nothing of it: that length is not more than this."""
 SAMPLES_BETWEEN = 2000
 """Finished leases between two trims of a queue's samples, each with a check for dead rows."""
 TAGGED_BETWEEN = 1000
