@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from queue_core.attempts import attempts_of
 from queue_core.clock import MICROSECONDS, Instant
@@ -35,7 +36,7 @@ def call(session: PostgresSession, statement: Statement, *values: object) -> tup
 
 def finished_of(
     queue: str,
-    numbers: Sequence[int],
+    numbers: Sequence[Any],
     texts: Sequence[str | None],
     outcome: LeaseOutcome,
     ended_at: Instant,
@@ -65,7 +66,7 @@ def finished_of(
         ended_at,
         reason is not None and not lived,
         reason or "",
-        Instant(added_at),
+        added_at,
     )
 
 
