@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.headers import headers_text
 from queue_core.store import Added
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
@@ -13,19 +14,20 @@ from queue_core.task import NewTask
 
 _ADD_ONE = Statement(
     "towline_add_one",
-    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7)",
-    (pack.text, pack.int8, pack.raw, pack.text, pack.int8, *MARKER_PACKS),
+    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7, $8)",
+    (pack.text, pack.int8, pack.raw, pack.text, pack.int8, pack.text, *MARKER_PACKS),
 )
 _ADD = Statement(
     "towline_add",
     "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8)",
     (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARKER_PACKS),
 )
-_ADD_BOUNDED = Statement(
-    "towline_add_bounded",
-    "SELECT * FROM towline.add_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9)",
-    (*_ADD.packs[:-2], pack.int4s, *MARKER_PACKS),
+_ADD_MORE = Statement(
+    "towline_add_more",
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $9, $10, $7, $8)",
+    (*_ADD.packs[:-2], pack.int4s, pack.texts, *MARKER_PACKS),
 )
+"""For tasks some of which have headers or their own bound of leases, so that others send nothing of them."""
 EXISTS, TOMBSTONED = 1, 2
 
 
@@ -55,17 +57,17 @@ def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: 
     queues = [new.queue or queue for new in tasks]
     if not tasks or queues.count(queues[0]) == len(queues):
         queues = queues[:1] or [queue]
-    bounds = given([new.max_leases for new in tasks])
+    more = more_of(tasks)
     try:
         ((refusal, detail, xid, ids, refusals),) = session.verb(
-            _ADD_BOUNDED if bounds else _ADD,
+            _ADD_MORE if more else _ADD,
             queues,
             now,
             [new.payload for new in tasks],
             given([new.tag for new in tasks]),
             given(etas),
             given([new.name for new in tasks]),
-            *([bounds] if bounds else []),
+            *more,
         )
     except VerbAnswerLostError as lost:
         refusal, detail, xid = 0, "", None if lost.is_repeat else lost.xid
@@ -91,7 +93,9 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
     if new.name is not None or new.max_leases is not None:
         return None
     try:
-        ((xid, task_id),) = session.verb(_ADD_ONE, queue, now, new.payload, new.tag, eta)
+        ((xid, task_id),) = session.verb(
+            _ADD_ONE, queue, now, new.payload, new.tag, eta, headers_text(new.headers) if new.headers else None
+        )
     except VerbAnswerLostError as lost:
         xid, (task_id,) = None if lost.is_repeat else lost.xid, lost.ids
     if task_id is None:
@@ -100,6 +104,13 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
     if new.tag is not None:
         session.note_tagged(queue, 1, now=now)
     return outcome_of(new, task_id, 0, eta, now=now)
+
+
+def more_of(tasks: Sequence[NewTask]) -> tuple[Sequence[object], ...]:
+    """Return what few tasks have, as their bounds of leases and their headers; empty when none of these has any."""
+    bounds = given([new.max_leases for new in tasks])
+    headers = given([headers_text(new.headers) if new.headers else None for new in tasks])
+    return (bounds, headers) if bounds or headers else ()
 
 
 def given(values: Sequence[object]) -> Sequence[object]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from queue_core.attempts import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta
@@ -47,8 +48,8 @@ _RETIRE = Statement("towline_retire", "SELECT towline.retire_worker($1, $2)", (p
 _FENCE = Statement("towline_fence", "SELECT towline.fence_worker($1, $2)", (pack.text, pack.int8))
 _RELEASE_WORKER = Statement(
     "towline_release_worker",
-    f"SELECT {results.COLUMNS} FROM towline.release_worker($1, $2)",  # noqa: S608
-    (pack.text, pack.int8),
+    f"SELECT {results.COLUMNS} FROM towline.release_worker($1, $2, $3, $4, $5)",  # noqa: S608
+    (pack.text, pack.int8, pack.text, pack.text, pack.text),
 )
 _LEAD = Statement(
     "towline_lead",
@@ -117,9 +118,10 @@ def retire_worker(session: PostgresSession, worker: str, *, busy: Busy, now: Ins
     return is_free
 
 
-def release_worker(session: PostgresSession, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release_worker(session: PostgresSession, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
-    _, rows = results.call(session, _RELEASE_WORKER, worker, now)
+    told = None if failure == GIVEN_BACK else failure.text
+    _, rows = results.call(session, _RELEASE_WORKER, worker, now, failure.text, told, failure_text(failure))
     return [results.finished_from(row[results.PAYLOAD].decode(), row, "released", now) for row in rows]
 
 

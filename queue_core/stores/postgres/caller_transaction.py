@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import NEVER, Instant
 from queue_core.stats import FinishedLease
 from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Release
@@ -76,8 +77,8 @@ class CallerTransaction(PostgresTransaction):
             self._notify(Counter({(queue, page.tag): page.stats.ready for page in pages if page.stats.ready}))
         return has_changed
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        finished = super().release_worker(worker, now=now)
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        finished = super().release_worker(worker, failure=failure, now=now)
         self._notify(_finished(finished))
         return finished
 

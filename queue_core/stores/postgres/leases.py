@@ -5,9 +5,11 @@ import re
 from collections.abc import Sequence
 from operator import itemgetter, lt
 
+from queue_core.attempts import failure_text
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
+from queue_core.headers import headers_of
 from queue_core.stats import FinishedLease
 from queue_core.store import (
     Deleted,
@@ -21,7 +23,7 @@ from queue_core.store import (
     handed_over,
 )
 from queue_core.stores.postgres import queues, results
-from queue_core.stores.postgres.adds import etas_of, given, outcome_of
+from queue_core.stores.postgres.adds import etas_of, given, more_of, outcome_of
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
@@ -63,9 +65,14 @@ _RENEW = Statement(
     f"SELECT {results.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5)",  # noqa: S608
     (pack.text, pack.int8, pack.int8s, pack.int8s, pack.float8s),
 )
+_RENEW_WITH_NEWS = Statement(
+    "towline_renew_with_news",
+    f"SELECT {results.COLUMNS} FROM towline.renew($1, $2, $3, $4, $5, $6, $7)",  # noqa: S608
+    (*_RENEW.packs, pack.texts, pack.byteas),
+)
 _RELEASE = Statement(
     "towline_release",
-    f"SELECT {results.COLUMNS} FROM towline.release($1, $2, $3, $4, $5, $6, $7, $8)",  # noqa: S608
+    f"SELECT {results.COLUMNS} FROM towline.release($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",  # noqa: S608
     (
         pack.text,
         pack.int8,
@@ -73,8 +80,11 @@ _RELEASE = Statement(
         pack.int8s,
         pack.float8s,
         pack.booleans,
-        pack.texts,
         pack.float8s,
+        pack.booleans,
+        pack.texts,
+        pack.texts,
+        pack.texts,
     ),
 )
 _HAND_OVER = Statement(
@@ -93,10 +103,10 @@ _HAND_OVER = Statement(
         pack.texts,
     ),
 )
-_HAND_OVER_BOUNDED = Statement(
-    "towline_hand_over_bounded",
-    "SELECT * FROM towline.hand_over_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-    (*_HAND_OVER.packs, pack.int4s),
+_HAND_OVER_MORE = Statement(
+    "towline_hand_over_more",
+    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
+    (*_HAND_OVER.packs, pack.int4s, pack.texts),
 )
 _LEASE_DELAYED = Statement(
     "towline_lease_delayed",
@@ -109,6 +119,9 @@ _NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
 _UNSETTLED, _REFUSED = 1, 2
+
+_OUTCOME = 11
+"""The first column of a `lease_row` that only the last one has."""
 
 _order = itemgetter(2, 0)
 _task_id, _grant = itemgetter(0), itemgetter(3)
@@ -162,7 +175,7 @@ def lease_delayed(
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
     rows = session.rows(_LEASE_DELAYED, queue, now, task_id, expected, worker, seconds)
-    refusal, detail, _, xid = rows.pop()[9:13]
+    refusal, detail, _, xid = rows.pop()[_OUTCOME : _OUTCOME + 4]
     session.note_xid(xid)
     if refusal:
         refuse(refusal, detail)
@@ -208,7 +221,7 @@ def _exchange(
         )
     except VerbAnswerLostError as lost:
         rows = _rows_of_lost_call(session, lost, queue, now=now)
-    refusal, detail, flags, xid, numbers, texts, settled = rows.pop()[9:]
+    refusal, detail, flags, xid, numbers, texts, settled = rows.pop()[_OUTCOME:]
     session.note_xid(xid)
     if refusal:
         refuse(refusal, detail)
@@ -249,7 +262,7 @@ def _exchange_one(
     Raises `VerbAnswerLostError`.
     """
     done_id, done_grant = fence
-    ((xid, task_id, *granted, done_leases, ready_at, name, tag, worker),) = session.verb(
+    ((xid, task_id, *granted, done_leases, ready_at, added_at, name, tag, worker),) = session.verb(
         _EXCHANGE_ONE,
         queue,
         now,
@@ -267,11 +280,11 @@ def _exchange_one(
     if done_leases is not None:
         assert done_id is not None and done_grant is not None, "a lease was finished"
         session.note_finished(queue, 1)
-        sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant)
+        sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant, added_at)
         deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
-    eta, since, added_at, leased_at, leases, name, tag, payload = granted
+    eta, since, added_at, leased_at, leases, name, tag, payload, headers, checkpoint = granted
     new = Lease(
         queue,
         f"_{task_id}" if name is None else name,
@@ -284,6 +297,8 @@ def _exchange_one(
         eta,
         since,
         added_at,
+        None if headers is None else headers_of(headers),
+        checkpoint,
     )
     return deleted, Granted((new,))
 
@@ -322,6 +337,8 @@ def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
                 row[1],
                 row[2],
                 row[3],
+                None if row[9] is None else headers_of(row[9]),
+                row[10],
             )
             for row in rows
         ]
@@ -370,7 +387,7 @@ def _expired(session: PostgresSession, queue: str, settled: str) -> tuple[Finish
         session.note_ready(queue, tag, number)
     if expired:
         session.note_finished(queue, len(expired))
-    return tuple([results.finished_of(queue, one[:4], one[4:7], "expired", one[7], one[8]) for one in expired])
+    return tuple([results.finished_of(queue, one[:5], one[5:8], "expired", one[8], one[9]) for one in expired])
 
 
 def _hand_over(
@@ -378,9 +395,9 @@ def _hand_over(
 ) -> list[Deleted | None]:
     tasks = [new for deletion in deletions for new in deletion.then]
     etas = etas_of(tasks, now=now)
-    bounds = given([new.max_leases for new in tasks])
+    more = more_of(tasks)
     rows = session.rows(
-        _HAND_OVER_BOUNDED if bounds else _HAND_OVER,
+        _HAND_OVER_MORE if more else _HAND_OVER,
         queue,
         now,
         *fences,
@@ -390,7 +407,7 @@ def _hand_over(
         [new.tag for new in tasks],
         etas,
         [new.name for new in tasks],
-        *([bounds] if bounds else []),
+        *more,
     )
     refusal, detail, xid, *_ = rows[-1]
     session.note_xid(xid)
@@ -418,7 +435,18 @@ def _hand_over(
 def renew(session: PostgresSession, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
     """See `Transaction.renew`."""
     fences = fences_of([renewal.token for renewal in renewals])
-    _, rows = results.call(session, _RENEW, queue, now, *fences, [renewal.seconds for renewal in renewals])
+    progresses = given([results.progress_text(renewal.progress) for renewal in renewals])
+    checkpoints = given([renewal.checkpoint for renewal in renewals])
+    news = (progresses, checkpoints) if progresses or checkpoints else ()
+    _, rows = results.call(
+        session,
+        _RENEW_WITH_NEWS if news else _RENEW,
+        queue,
+        now,
+        *fences,
+        [renewal.seconds for renewal in renewals],
+        *news,
+    )
     outcomes: list[Renewed | None] = [None] * len(renewals)
     for row in rows:
         place = row[results.ID] - 1
@@ -446,8 +474,11 @@ def release(
         *fences,
         [release.delay_seconds for release in releases],
         [release.charge == "uncounted" for release in releases],
-        [release.dead_reason for release in releases],
         [release.jitter for release in releases],
+        [bool(release.dead_reason) for release in releases],
+        [release.reason for release in releases],
+        [release.told_reason or None for release in releases],
+        [failure_text(release.failure) for release in releases],
     )
     outcomes: list[FinishedLease | None] = [None] * len(releases)
     for row in rows:

@@ -25,7 +25,9 @@ TRIM_FAILED = "trim.failed"
 VACUUM_FAILED = "vacuum.failed"
 
 KEPT_SAMPLES = 10_000
-"""The samples (finished leases) that are kept of each queue."""
+"""The samples (finished leases) that are kept of each queue, at least; more where its history is longer.
+
+A queue whose history has its default length says nothing of it: that length is not more than this."""
 SAMPLES_BETWEEN = 2000
 """Finished leases between two trims of a queue's samples, each with a check for dead rows."""
 TAGGED_BETWEEN = 1000
@@ -40,7 +42,8 @@ DEAD_SHARE = 0.05
 
 _TRIM = Statement(
     "towline_trim",
-    "SELECT towline.trim_samples(id, $2) FROM towline.queues WHERE name = $1",
+    "SELECT towline.trim_samples(id, greatest($2, (kept::json->>'history_keep')::int8))"
+    " FROM towline.queues WHERE name = $1",
     (pack.text, pack.int8),
 )
 _FORGET = Statement(

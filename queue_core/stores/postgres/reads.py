@@ -3,14 +3,25 @@
 They are exact as of `now`, although they write no expiry.
 """
 
+import re
+from collections.abc import Sequence
 from heapq import merge
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from queue_core import semantics
-from queue_core.clock import Instant
+from queue_core.clock import Instant, after
 from queue_core.semantics import LeaseEnd
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, sample_waiting
+from queue_core.stats import (
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Samples,
+    TagStats,
+    WaitingTask,
+    sample_waiting,
+)
 from queue_core.store import Page, PeekQuery
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -23,7 +34,9 @@ from queue_core.task import QueueSpec, StoredTask, TagFilter
 HEAD = 1000
 """Etas of ready tasks that are read for `waiting`."""
 POSITION_BITS = 16
-"""Bits of a samples cursor that count the samples read of a transaction; the bits above are its number."""
+"""Bits of a cursor that count the samples read of a transaction; the bits above are its number."""
+_NEWEST: Final = (1 << 62) - 1
+"""A cursor beyond all samples."""
 
 _PEEK = Statement(
     "towline_peek",
@@ -49,6 +62,12 @@ _UPCOMING = Statement(
 _SAMPLES = Statement(
     "towline_samples", "SELECT * FROM towline.read_samples($1, $2, $3)", (pack.text, pack.int8, pack.int4)
 )
+_HISTORY = Statement(
+    "towline_history",
+    "SELECT * FROM towline.history($1, $2, $3, $4, $5, $6, $7, $8)",
+    (pack.text, pack.texts, pack.int8s, pack.int8, pack.int8, pack.int8, pack.int8, pack.int4),
+)
+_CHOSEN_NAME = re.compile(r"_[0-9]{1,18}")
 _LIVE = Statement("towline_live", "SELECT * FROM towline.live_leases($1, $2, $3)", (pack.text, pack.int8, pack.int4))
 _NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.text,))
 
@@ -158,14 +177,40 @@ def samples(session: PostgresSession, queue: str, *, after: int, limit: int) -> 
 
 
 def _unpacked(queue: str, columns: list[Any]) -> list[FinishedLease]:
-    outcome, numbers, texts, ended_at, reasons = columns
+    outcome, numbers, texts, ended_at, reasons, lived = columns
     size = len(numbers)
     return [
-        results.finished_of(queue, sample, words, outcome, ended, reason)
+        results.finished_of(queue, sample, words, outcome, ended, reason, lived=lived)
         for sample, words, ended, reason in zip(
             numbers, texts, ended_at * size if len(ended_at) == 1 else ended_at, reasons or [None] * size, strict=True
         )
     ]
+
+
+def history(
+    session: PostgresSession, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant
+) -> History:
+    """See `Transaction.history`. A cursor is one of `samples`: it counts those before a sample."""
+    spec = find(session, queue)
+    cursor = _NEWEST if before is None else before
+    rows = session.rows(
+        _HISTORY,
+        queue,
+        names,
+        None if names is None else [int(name[1:]) for name in names if _CHOSEN_NAME.fullmatch(name)],
+        cursor >> POSITION_BITS,
+        cursor & ((1 << POSITION_BITS) - 1),
+        spec.history_keep,
+        after(now, -spec.history_seconds),
+        limit + 1,
+    )
+    leases = tuple(
+        [
+            results.finished_of(queue, numbers[0], texts[0], outcome, ended_at, reason, lived=lived)
+            for _, _, outcome, numbers, texts, ended_at, reason, lived in rows[:limit]
+        ]
+    )
+    return History(leases, (rows[limit - 1][0] << POSITION_BITS) + rows[limit - 1][1] if len(rows) > limit else None)
 
 
 def live_leases(session: PostgresSession, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:

@@ -1,20 +1,26 @@
 """Make values of the `Transaction` protocol from the rows of the schema's functions."""
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
+from queue_core.attempts import attempts_of
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.headers import headers_of
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import StoredTask, TaskState
+from queue_core.task import Progress, StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
+DIED = 7
+"""The kind of the row of a release by which its task died."""
 
 COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload"
 
 TASK_COLUMNS = (
     "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
-    " t.max_leases"
+    " t.max_leases, t.headers, t.attempts, t.progress, t.checkpoint"
 )
 
 
@@ -30,20 +36,23 @@ def call(session: PostgresSession, statement: Statement, *values: object) -> tup
 
 def finished_of(
     queue: str,
-    numbers: Sequence[int],
+    numbers: Sequence[Any],
     texts: Sequence[str | None],
     outcome: LeaseOutcome,
     ended_at: Instant,
     reason: str | None = None,
+    *,
+    lived: bool | None = None,
 ) -> FinishedLease:
     """Return a finished lease from its sample.
 
     Args:
-        numbers: the task's id, the lease's number, microseconds waited, the instant of the grant.
+        numbers: the task's id, the lease's number, microseconds waited, the instants of the grant and of the add.
         texts: the task's given name and tag, and the worker.
-        reason: why the task died with the lease; None: it did not.
+        reason: why the task died with the lease, or, if it lived, what was said of the lease; None: nothing.
+        lived: True where a task with a reason did not die.
     """
-    task_id, lease_number, waited, leased_at = numbers
+    task_id, lease_number, waited, leased_at, added_at = numbers
     name, tag, worker = texts
     return FinishedLease(
         queue,
@@ -55,21 +64,24 @@ def finished_of(
         waited / MICROSECONDS,
         (ended_at - leased_at) / MICROSECONDS if ended_at > leased_at else 0.0,
         ended_at,
-        reason is not None,
+        reason is not None and not lived,
         reason or "",
+        added_at,
     )
 
 
 def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant) -> FinishedLease:
     """Return a finished lease from a `result_row`, which has its task as it was before."""
     waited = max(0, row[LEASED_AT] - row[READY_AT])
-    numbers = (row[ID], row[LEASES], waited, row[LEASED_AT])
-    return finished_of(queue, numbers, (row[NAME], row[TAG], row[WORKER]), outcome, ended_at, row[REASON])
+    numbers = (row[ID], row[LEASES], waited, row[LEASED_AT], row[ADDED_AT])
+    texts = (row[NAME], row[TAG], row[WORKER])
+    return finished_of(queue, numbers, texts, outcome, ended_at, row[REASON], lived=row[KIND] != DIED)
 
 
 def task_of(queue: str, row: Row) -> StoredTask:
     """Return the task of a row that was selected as `TASK_COLUMNS` and its payload."""
-    task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, bound, payload = row
+    task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, *rest = row
+    bound, headers, attempts, progress, checkpoint, payload = rest
     return StoredTask(
         task_id,
         queue,
@@ -86,4 +98,17 @@ def task_of(queue: str, row: Row) -> StoredTask:
         reason or "",
         tuple(spent or ()),
         bound,
+        headers_of(headers),
+        attempts_of(attempts),
+        _progress_of(progress),
+        checkpoint,
     )
+
+
+def progress_text(progress: Progress | None) -> str | None:
+    """Return a task's progress as stored, a JSON array; None for none."""
+    return None if progress is None else json.dumps([progress.fraction, progress.text], ensure_ascii=False)
+
+
+def _progress_of(text: str | None) -> Progress | None:
+    return None if text is None else Progress(*json.loads(text))

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
     Busy,
@@ -146,6 +147,17 @@ class PostgresTransaction:
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         return reads.samples(self._session, queue, after=after, limit=limit)
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        return reads.history(self._session, queue, names=names, before=before, limit=limit, now=now)
+
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._session, queue, limit=limit, now=now)
 
@@ -160,8 +172,8 @@ class PostgresTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return admin.retire_worker(self._session, worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return admin.release_worker(self._session, worker, now=now)
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        return admin.release_worker(self._session, worker, failure=failure, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return admin.lead(self._session, name, holder, seconds=seconds, now=now)

@@ -3,18 +3,22 @@
 from collections.abc import Sequence
 
 from queue_core import semantics
+from queue_core.attempts import attempts_text
 from queue_core.clock import Instant
+from queue_core.headers import headers_text
 from queue_core.store import Added, HeldName
 from queue_core.stores.postgres.adds import EXISTS, given
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.queues import find
+from queue_core.stores.postgres.results import progress_text
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import StoredTask, TaskState
 
 _RESTORE = Statement(
     "towline_restore",
-    "SELECT * FROM towline.restore($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+    "SELECT * FROM towline.restore("
+    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
     (
         pack.text,
         pack.int8,
@@ -30,12 +34,12 @@ _RESTORE = Statement(
         pack.texts,
         pack.texts,
         pack.byteas,
+        pack.int4s,
+        pack.texts,
+        pack.texts,
+        pack.texts,
+        pack.byteas,
     ),
-)
-_RESTORE_BOUNDED = Statement(
-    "towline_restore_bounded",
-    "SELECT * FROM towline.restore_bounded($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)",
-    (*_RESTORE.packs, pack.int4s),
 )
 _HELD = Statement(
     "towline_held_names",
@@ -55,9 +59,8 @@ def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *
     if not tasks:
         return []
     kept = [semantics.restore(moved, task_id=moved.id, queue=queue, now=now) for moved in tasks]
-    bounds = given([task.max_leases for task in kept])
     ((xid, ids, outcomes),) = session.rows(
-        _RESTORE_BOUNDED if bounds else _RESTORE,
+        _RESTORE,
         queue,
         now,
         [int(task.state) for task in kept],
@@ -72,7 +75,11 @@ def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *
         [task.reason for task in kept],
         [f"{{{','.join(map(str, task.spent))}}}" if task.spent else None for task in kept],
         [task.payload for task in kept],
-        *([bounds] if bounds else []),
+        given([task.max_leases for task in kept]),
+        given([headers_text(task.headers) for task in kept]),
+        given([attempts_text(task.attempts) for task in kept]),
+        given([progress_text(task.progress) for task in kept]),
+        given([task.checkpoint for task in kept]),
     )
     session.note_xid(xid)
     return [_outcome(task, task_id, refusal) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]

@@ -1,10 +1,11 @@
 -- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
 -- connection, call: see commit_markers.sql; NULL: the call leaves no marker.
 
--- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them.
+-- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them; so do NULL bounds
+-- of leases and NULL headers.
 CREATE FUNCTION add_run(
     queue_id int4, has_tags bool, slot int2, now int8, payloads bytea[], tags text[], etas int8[], names text[],
-    OUT ids int8[], OUT outcomes int2[]
+    bounds int4[], headers text[], OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     one text := tags[1];
@@ -25,27 +26,28 @@ BEGIN
         PERFORM towline.forget_names(now, total);
         is_plain := false;
         WITH new AS (
-            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, name, payload)
+            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, max_leases, tag, name, headers, payload)
             SELECT n.id, coalesce(n.eta, now), coalesce(n.eta, now), now, queue_id,
-                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.tag, n.name, n.payload
-            FROM unnest(ids, payloads, tags, etas, names) AS n (id, payload, tag, eta, name)
+                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.bound, n.tag, n.name, n.headers, n.payload
+            FROM unnest(ids, payloads, tags, etas, names, bounds, headers)
+                AS n (id, payload, tag, eta, name, bound, headers)
             WHERE n.id IS NOT NULL
             RETURNING t.tag, t.eta
         )
         SELECT coalesce(array_agg(new.tag), '{}'), array_agg(new.eta) INTO tags, etas FROM new;
     ELSIF total = 1 THEN
-        INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, payload)
+        INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, max_leases, tag, headers, payload)
         VALUES (
             nextval('towline.task_ids'), coalesce(etas[1], now), coalesce(etas[1], now), now, queue_id,
-            CASE WHEN etas[1] > now THEN 1 ELSE 0 END, one, payloads[1]
+            CASE WHEN etas[1] > now THEN 1 ELSE 0 END, bounds[1], one, headers[1], payloads[1]
         )
         RETURNING ARRAY[t.id] INTO ids;
     ELSE
         WITH new AS (
-            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, tag, payload)
+            INSERT INTO towline.tasks AS t (id, eta, ready_at, added_at, queue, state, max_leases, tag, headers, payload)
             SELECT nextval('towline.task_ids'), coalesce(n.eta, now), coalesce(n.eta, now), now, queue_id,
-                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.tag, n.payload
-            FROM unnest(payloads, tags, etas) AS n (payload, tag, eta)
+                CASE WHEN n.eta > now THEN 1 ELSE 0 END, n.bound, n.tag, n.headers, n.payload
+            FROM unnest(payloads, tags, etas, bounds, headers) AS n (payload, tag, eta, bound, headers)
             RETURNING t.id
         )
         SELECT array_agg(new.id) INTO ids FROM new;
@@ -69,10 +71,10 @@ BEGIN
     END IF;
 END $$;
 
--- Add tasks. `queues` has one name for all of them, or one for each.
+-- Add tasks. `queues` has one name for all of them, or one for each. NULL `bounds`, `headers`: none has its own.
 CREATE FUNCTION add(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
-    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL, bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -112,7 +114,7 @@ BEGIN
     END LOOP;
     IF cardinality(queues) = 1 THEN
         IF total > 0 THEN
-            run := towline.add_run(queue_id, has_tags, free_slot, now, payloads, tags, etas, names);
+            run := towline.add_run(queue_id, has_tags, free_slot, now, payloads, tags, etas, names, bounds, headers);
             ids := run.ids;
             outcomes := run.outcomes;
         END IF;
@@ -125,7 +127,7 @@ BEGIN
             SELECT e.id, e.has_tags INTO queue_id, has_tags FROM towline.queues AS e WHERE e.name = queues[first];
             run := towline.add_run(
                 queue_id, has_tags, free_slot, now, payloads[first:last], tags[first:last], etas[first:last],
-                names[first:last]
+                names[first:last], bounds[first:last], headers[first:last]
             );
             ids := ids || run.ids;
             outcomes := outcomes || coalesce(run.outcomes, array_fill(0::int2, ARRAY[last - first + 1]));
@@ -143,7 +145,8 @@ END $$;
 -- Add one task without a name or a bound of its own, on the fast path of `add` (ADR 11): no arrays, nothing that only
 -- other cases need. Return its id; NULL: nothing was done, so `add` must be called. eta NULL: at once.
 CREATE FUNCTION add_one(
-    queue_name text, now int8, payload bytea, tag text, eta int8, connection int8, call int8, OUT xid int8, OUT id int8
+    queue_name text, now int8, payload bytea, tag text, eta int8, headers text, connection int8, call int8,
+    OUT xid int8, OUT id int8
 ) LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -170,8 +173,8 @@ BEGIN
     END IF;
 
     id := nextval('towline.task_ids');
-    INSERT INTO towline.tasks (id, eta, ready_at, added_at, queue, state, tag, payload)
-    VALUES (add_one.id, coalesce(eta, now), coalesce(eta, now), now, queue_id, is_delayed, tag, payload);
+    INSERT INTO towline.tasks (id, eta, ready_at, added_at, queue, state, tag, headers, payload)
+    VALUES (add_one.id, coalesce(eta, now), coalesce(eta, now), now, queue_id, is_delayed, tag, headers, payload);
 
     -- The tag comes first: if its row is missing, the row of all tagged tasks is counted with it.
     UPDATE towline.counts AS c SET
@@ -189,23 +192,4 @@ BEGIN
     IF call IS NOT NULL THEN
         is_marked := towline.set_commit_marker(connection, call, ARRAY[id]);
     END IF;
-END $$;
-
--- Give tasks that this transaction has just added their own bounds of leases. This is apart from `add`, so that tasks
--- without a bound pay nothing.
-CREATE FUNCTION bound_tasks(ids int8[], bounds int4[]) RETURNS void LANGUAGE sql AS $$
-    UPDATE towline.tasks AS t SET max_leases = b.bound FROM unnest(ids, bounds) AS b (id, bound)
-    WHERE t.id = b.id AND b.bound IS NOT NULL
-$$;
-
--- Add tasks some of which have their own bound of leases.
-CREATE FUNCTION add_bounded(
-    queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[], bounds int4[],
-    connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
-    OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
-) LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT a.* INTO refusal, note, xid, ids, outcomes
-    FROM towline.add(queues, now, payloads, tags, etas, names, connection, call) AS a;
-    PERFORM towline.bound_tasks(ids, bounds);
 END $$;

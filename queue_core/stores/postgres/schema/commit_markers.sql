@@ -68,20 +68,21 @@ BEGIN
     END IF;
     -- A row that was changed since is no longer leased by this call.
     RETURN QUERY SELECT t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-            NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text
+            t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[],
+            NULL::text
         FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.state = 2 AND t.leased_at >= exchange_result.now AND t.xmin = wanted::xid;
     SELECT s.numbers, s.texts INTO numbers, texts FROM towline.samples AS s
     WHERE s.queue = queue_id AND s.xid = wanted AND s.outcome = 'deleted';
     SELECT json_build_array(coalesce(json_agg(json_build_array(
         s.numbers[i.place][1], s.numbers[i.place][2], s.numbers[i.place][3], s.numbers[i.place][4],
-        s.texts[i.place][1], s.texts[i.place][2], s.texts[i.place][3],
+        s.numbers[i.place][5], s.texts[i.place][1], s.texts[i.place][2], s.texts[i.place][3],
         coalesce(s.ended_at[i.place], s.ended_at[1]), s.reasons[i.place]
     )), '[]'), '[]'::json) INTO settled
     FROM towline.samples AS s CROSS JOIN LATERAL generate_subscripts(s.numbers, 1) AS i (place)
     WHERE s.queue = queue_id AND s.xid = wanted AND s.outcome = 'expired';
     RETURN NEXT ROW(
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, numbers, texts, settled
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, 0, NULL, numbers, texts, settled
     )::towline.lease_row;
 END $$;
 

@@ -92,11 +92,11 @@ BEGIN
                 WHERE t.id BETWEEN ids[1] AND ids[cardinality(ids)] AND t.leased_at = grants[1]
                     AND t.queue + 0 = queue_id AND t.state - 0 = 2 AND t.eta + 0 > now
                     AND (ids[cardinality(ids)] - ids[1] = cardinality(ids) - 1 OR t.id = ANY (ids))
-                RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at, t.name, t.tag,
-                    t.worker
+                RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at,
+                    t.added_at, t.name, t.tag, t.worker
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
-            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at]),
+            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at]),
                 array_agg(ARRAY[g.name, g.tag, g.worker]), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
@@ -105,11 +105,11 @@ BEGIN
                 DELETE FROM towline.tasks AS t USING unnest(ids, grants) AS f (id, leased_at)
                 WHERE t.id = f.id AND t.leased_at = coalesce(f.leased_at, grants[1]) AND t.queue + 0 = queue_id
                     AND t.state - 0 = 2 AND t.eta + 0 > now
-                RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at, t.name, t.tag,
-                    t.worker
+                RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at,
+                    t.added_at, t.name, t.tag, t.worker
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
-            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at]),
+            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at]),
                 array_agg(ARRAY[g.name, g.tag, g.worker]), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
@@ -206,7 +206,8 @@ BEGIN
                     spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
                 WHERE t.ctid = ANY (picked)
                 RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-                    NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text;
+                    t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[],
+                    NULL::text[], NULL::text;
             taken := cardinality(picked);
             picked_tags := coalesce(picked_tags, array_fill(CASE filter WHEN 1 THEN tags[1] END, ARRAY[taken]));
             is_plain := is_plain AND (gone = 0 OR one IS NOT DISTINCT FROM picked_tags[1])
@@ -238,7 +239,7 @@ BEGIN
         is_marked := towline.set_commit_marker(connection, call);
     END IF;
     RETURN NEXT ROW(
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, left_over, flags, txid_current_if_assigned(), numbers,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, left_over, flags, txid_current_if_assigned(), numbers,
         texts, settled
     )::towline.lease_row;
 END $$;
@@ -256,8 +257,11 @@ CREATE TYPE exchange_one_row AS (
     name text,
     tag text,
     payload bytea,
+    headers text,
+    checkpoint bytea,
     done_leases int4,
     done_ready_at int8,
+    done_added_at int8,
     done_name text,
     done_tag text,
     done_worker text
@@ -277,6 +281,7 @@ DECLARE
     is_due bool;
     done_leases int4;
     done_ready_at int8;
+    done_added_at int8;
     done_name text;
     done_tag text;
     done_worker text;
@@ -323,14 +328,14 @@ BEGIN
         DELETE FROM towline.tasks AS t
         WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = queue_id AND t.state - 0 = 2
             AND t.eta + 0 > now
-        RETURNING t.leases, t.ready_at, t.name, t.tag, t.worker
-        INTO done_leases, done_ready_at, done_name, done_tag, done_worker;
+        RETURNING t.leases, t.ready_at, t.added_at, t.name, t.tag, t.worker
+        INTO done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker;
         IF FOUND THEN
             gone := 1;
             INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at)
             VALUES (
                 queue_id, 1, 'deleted',
-                ARRAY[[done_id, done_leases, greatest(0, done_grant - done_ready_at), done_grant]],
+                ARRAY[[done_id, done_leases, greatest(0, done_grant - done_ready_at), done_grant, done_added_at]],
                 ARRAY[[done_name, done_tag, done_worker]], ARRAY[now]
             );
             IF done_name IS NOT NULL THEN
@@ -369,12 +374,12 @@ BEGIN
             spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
         WHERE t.ctid = place
         RETURNING NULL, t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-            done_leases, done_ready_at, done_name, done_tag, done_worker
+            t.headers, t.checkpoint, done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker
         INTO got;
     ELSE
         got := ROW(
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            done_leases, done_ready_at, done_name, done_tag, done_worker
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+            done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker
         )::towline.exchange_one_row;
     END IF;
 

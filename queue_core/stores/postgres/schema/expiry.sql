@@ -20,6 +20,30 @@ CREATE FUNCTION part_name(q towline.queues, given text, ended_at int8) RETURNS v
     WHERE names.queue = q.id AND names.name = given
 $$;
 
+-- Return the reason of a task that dies of an expired lease: `WORDS` of `attempts.py`.
+CREATE FUNCTION expired_reason() RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT 'its lease expired: nobody renewed it'
+$$;
+
+-- Return the fields of an attempt that say that its lease expired: `EXPIRED_TEXT` of `attempts.py`.
+CREATE FUNCTION expired_fields() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT '"expired","","","",""' $$;
+
+-- Return the attempts of a task with one more, a line of JSON each; the last 10 are kept. fields: those that say how it
+-- ended, as JSON.
+CREATE FUNCTION with_attempt(
+    attempts text, leases int4, worker text, leased_at int8, ended_at int8, fields text
+) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT array_to_string(
+        coalesce(
+            (string_to_array(attempts, E'\n'))[greatest(1, cardinality(string_to_array(attempts, E'\n')) - 8):], '{}'
+        ) || (
+            '[' || leases || ',' || to_json(coalesce(worker, '')) || ',' || leased_at || ',' || ended_at || ','
+            || fields || ']'
+        ),
+        E'\n'
+    )
+$$;
+
 -- Return the place in eta order before which at most `most` tasks are due; an id of 0: behind all due tasks.
 CREATE FUNCTION horizon(queue_id int4, now int8, most int4, OUT end_eta int8, OUT end_id int8) LANGUAGE plpgsql AS $$
 BEGIN
@@ -66,15 +90,21 @@ BEGIN
 
     WITH due AS MATERIALIZED (
         SELECT t.id, t.eta, t.ready_at, t.leased_at, t.leases, t.tag, t.name, t.worker,
-            greatest(0, t.leased_at - t.ready_at) AS waited,
-            CASE WHEN t.leases >= coalesce(t.max_leases, q.max_leases) THEN 'max_leases' END AS reason
+            greatest(0, t.leased_at - t.ready_at) AS waited, t.added_at,
+            CASE WHEN t.leases >= coalesce(t.max_leases, q.max_leases) THEN towline.expired_reason() END AS reason
         FROM towline.tasks AS t
         WHERE t.queue = q.id AND t.state = 2 AND t.eta <= now AND (t.eta, t.id) < (end_eta, end_id)
         ORDER BY t.eta, t.id FOR UPDATE SKIP LOCKED
     ), again AS (
-        UPDATE towline.tasks AS t SET state = 0, ready_at = t.eta FROM due WHERE t.id = due.id AND due.reason IS NULL
+        UPDATE towline.tasks AS t SET state = 0, ready_at = t.eta, attempts = towline.with_attempt(
+            t.attempts, t.leases, t.worker, t.leased_at, t.eta, towline.expired_fields()
+        )
+        FROM due WHERE t.id = due.id AND due.reason IS NULL
     ), dead AS (
-        UPDATE towline.tasks AS t SET state = 3, ready_at = t.eta, reason = due.reason
+        UPDATE towline.tasks AS t SET state = 3, ready_at = t.eta, reason = due.reason,
+            attempts = towline.with_attempt(
+                t.attempts, t.leases, t.worker, t.leased_at, t.eta, towline.expired_fields()
+            )
         FROM due WHERE t.id = due.id AND due.reason IS NOT NULL AND NOT q.deletes_exhausted
     ), gone AS (
         DELETE FROM towline.tasks AS t USING due
@@ -84,7 +114,7 @@ BEGIN
         FROM due WHERE due.reason IS NOT NULL AND q.deletes_exhausted AND n.queue = q.id AND n.name = due.name
     ), noted AS (
         INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at, reasons)
-        SELECT q.id, count(*), 'expired', array_agg(ARRAY[due.id, due.leases, due.waited, due.leased_at]),
+        SELECT q.id, count(*), 'expired', array_agg(ARRAY[due.id, due.leases, due.waited, due.leased_at, due.added_at]),
             array_agg(ARRAY[due.name, due.tag, due.worker]), array_agg(due.eta), array_agg(due.reason)
         FROM due HAVING count(*) > 0
     ), counted AS (
@@ -99,7 +129,7 @@ BEGIN
             expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at
     )
     SELECT json_agg(json_build_array(
-        due.id, due.leases, due.waited, due.leased_at, due.name, due.tag, due.worker, due.eta, due.reason
+        due.id, due.leases, due.waited, due.leased_at, due.added_at, due.name, due.tag, due.worker, due.eta, due.reason
     )) INTO expired FROM due;
     RETURN json_build_array(coalesce(expired, '[]'), coalesce(ripe_tags, '[]'));
 END $$;
@@ -138,17 +168,22 @@ CREATE FUNCTION settle_one(q towline.queues, slot int2, now int8, task_id int8) 
 DECLARE
     task towline.tasks;
     why text;
+    tried text;
 BEGIN
     SELECT * INTO task FROM towline.tasks AS t WHERE t.id = task_id;
-    why := CASE WHEN task.leases >= coalesce(task.max_leases, q.max_leases) THEN 'max_leases' END;
+    why := CASE WHEN task.leases >= coalesce(task.max_leases, q.max_leases) THEN towline.expired_reason() END;
+    tried := towline.with_attempt(
+        task.attempts, task.leases, task.worker, task.leased_at, task.eta, towline.expired_fields()
+    );
     PERFORM towline.note_finished(task, 'expired', task.eta, why);
     IF why IS NULL THEN
-        UPDATE towline.tasks AS t SET state = 0, ready_at = t.eta WHERE t.id = task_id;
+        UPDATE towline.tasks AS t SET state = 0, ready_at = t.eta, attempts = tried WHERE t.id = task_id;
     ELSIF q.deletes_exhausted THEN
         DELETE FROM towline.tasks AS t WHERE t.id = task_id;
         PERFORM towline.part_name(q, task.name, task.eta);
     ELSE
-        UPDATE towline.tasks AS t SET state = 3, ready_at = t.eta, reason = why WHERE t.id = task_id;
+        UPDATE towline.tasks AS t SET state = 3, ready_at = t.eta, reason = why, attempts = tried
+        WHERE t.id = task_id;
     END IF;
     PERFORM towline.count_tasks(
         q.id, slot, task.tag, now, leased => -1, expired => 1, ready => (why IS NULL)::int4,

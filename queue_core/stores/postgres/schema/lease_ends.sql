@@ -1,8 +1,11 @@
 -- The verbs of a lease's holder that handle one task after the other: renew, release, and delete with added tasks.
 
--- Renew leases, in order; the longest allowed is checked for all of them before anything is written.
-CREATE FUNCTION renew(queue_name text, now int8, ids int8[], grants int8[], seconds float8[])
-RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+-- Renew leases, in order; the longest allowed is checked for all of them before anything is written. NULL, or NULL in the
+-- arrays: no news of a task's progress or checkpoint.
+CREATE FUNCTION renew(
+    queue_name text, now int8, ids int8[], grants int8[], seconds float8[],
+    progresses text[] DEFAULT NULL, checkpoints bytea[] DEFAULT NULL
+) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     task towline.tasks;
@@ -42,7 +45,10 @@ BEGIN
         end_at := towline.unspent_end(
             now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8, cut_short
         );
-        UPDATE towline.tasks AS t SET eta = end_at, spent = cut_short WHERE t.id = task.id;
+        UPDATE towline.tasks AS t SET
+            eta = end_at, spent = cut_short, progress = coalesce(progresses[place], t.progress),
+            checkpoint = coalesce(checkpoints[place], t.checkpoint)
+        WHERE t.id = task.id;
         RETURN NEXT ROW(
             5, place, end_at, NULL, NULL, NULL, task.leases, task.worker, coalesce(task.name, '_' || task.id), task.tag,
             NULL, NULL
@@ -51,57 +57,65 @@ BEGIN
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- End the live lease of a task that is released; return the reason if the task died.
+-- End the live lease of a task that is released; return whether the task died.
+-- is_dead: at once, for the reason that else holds if its leases are used up. told: of a task that lives on, if not NULL.
+-- fields: see `with_attempt`.
 CREATE FUNCTION give_back(
-    q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, dead_reason text
-) RETURNS text LANGUAGE plpgsql AS $$
+    q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, is_dead bool,
+    reason text, told text, fields text
+) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
     cut_short int8[] := towline.ahead_of(task.spent || task.eta, now);
-    why text := nullif(dead_reason, '');
+    died CONSTANT bool := is_dead
+        OR coalesce(NOT is_uncounted AND task.leases >= coalesce(task.max_leases, q.max_leases), false);
+    tried CONSTANT text := towline.with_attempt(
+        task.attempts, task.leases, task.worker, task.leased_at, now, fields
+    );
     next_eta int8;
 BEGIN
-    IF why IS NULL AND NOT is_uncounted AND task.leases >= coalesce(task.max_leases, q.max_leases) THEN
-        why := 'max_leases';
-    END IF;
-    PERFORM towline.note_finished(task, 'released', now, why);
-    IF why IS NOT NULL THEN
+    PERFORM towline.note_finished(
+        task, 'released', now, CASE WHEN died THEN give_back.reason ELSE told END, CASE WHEN NOT died THEN true END
+    );
+    IF died THEN
         IF q.deletes_exhausted THEN
             DELETE FROM towline.tasks AS t WHERE t.id = task.id;
             PERFORM towline.part_name(q, task.name, now);
         ELSE
-            UPDATE towline.tasks AS t SET state = 3, eta = now, ready_at = now, reason = why, spent = cut_short
+            UPDATE towline.tasks AS t SET
+                state = 3, eta = now, ready_at = now, reason = give_back.reason, spent = cut_short, attempts = tried
             WHERE t.id = task.id;
         END IF;
         PERFORM towline.count_tasks(
             q.id, slot, task.tag, now, leased => -1, released => 1, died => 1,
             dead => CASE WHEN q.deletes_exhausted THEN 0 ELSE 1 END
         );
-        RETURN why;
+        RETURN true;
     END IF;
     next_eta := CASE WHEN delay_seconds IS NULL THEN least(task.ready_at, now)
         ELSE now + round(delay_seconds * 1000000)::int8 END;
     UPDATE towline.tasks AS t SET
         state = CASE WHEN next_eta <= now THEN 0 ELSE 1 END, eta = next_eta, ready_at = next_eta,
-        leases = t.leases - CASE WHEN is_uncounted THEN 1 ELSE 0 END, spent = cut_short
+        leases = t.leases - CASE WHEN is_uncounted THEN 1 ELSE 0 END, spent = cut_short, attempts = tried
     WHERE t.id = task.id;
     PERFORM towline.count_tasks(
         q.id, slot, task.tag, now, leased => -1, released => 1, ready => CASE WHEN next_eta <= now THEN 1 ELSE 0 END,
         delayed => CASE WHEN next_eta <= now THEN 0 ELSE 1 END
     );
-    RETURN NULL;
+    RETURN false;
 END $$;
 
--- Release leases, in order. A delay of NULL: the queue's back-off, or at once for a lease that is not counted.
+-- Release leases, in order. A delay of NULL: the queue's back-off, or at once for a lease that is not counted. The last
+-- arrays: see `give_back`.
 CREATE FUNCTION release(
-    queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], reasons text[],
-    jitters float8[]
+    queue_name text, now int8, ids int8[], grants int8[], delays float8[], uncounted bool[], jitters float8[],
+    dead bool[], reasons text[], told text[], fields text[]
 ) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
     slot int2 := towline.take_slot();
     task towline.tasks;
     delay_seconds float8;
-    why text;
+    died bool;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
@@ -123,23 +137,26 @@ BEGIN
                 q.retry_max_seconds, q.retry_min_seconds * power(2::float8, least(greatest(task.leases - 1, 0), 60))
             ) * (1.0::float8 - 0.1::float8 * jitters[place]);
         END IF;
-        why := towline.give_back(q, slot, now, task, delay_seconds, uncounted[place], reasons[place]);
+        died := towline.give_back(
+            q, slot, now, task, delay_seconds, uncounted[place], dead[place], reasons[place], told[place], fields[place]
+        );
         RETURN NEXT ROW(
-            6, place, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
-            coalesce(task.name, '_' || task.id), task.tag, why, NULL
+            6 + died::int4, place, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
+            coalesce(task.name, '_' || task.id), task.tag, CASE WHEN died THEN reasons[place] ELSE told[place] END, NULL
         )::towline.result_row;
     END LOOP;
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- Release all leases of a dead worker, each task to its old place, and retire the worker. In the result `reason` says
--- why a task died, and `payload` names the queue.
-CREATE FUNCTION release_worker(worker_name text, now int8) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
+-- Release all leases of a dead worker, each task to its old place, and retire the worker. In the result `payload` names
+-- the queue. The last arguments: see `give_back`.
+CREATE FUNCTION release_worker(worker_name text, now int8, reason text, told text, fields text)
+RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     slot int2 := towline.take_slot();
     q towline.queues;
     task towline.tasks;
-    why text;
+    died bool;
 BEGIN
     PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
     PERFORM towline.fence_worker(worker_name, now);
@@ -152,10 +169,13 @@ BEGIN
             SELECT * FROM towline.tasks AS t
             WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
         LOOP
-            why := towline.give_back(q, slot, now, task, NULL, false, '');
+            died := towline.give_back(
+                q, slot, now, task, NULL, false, false, release_worker.reason, told, fields
+            );
             RETURN NEXT ROW(
-                6, 0, now, task.ready_at, NULL, task.leased_at, task.leases, task.worker,
-                coalesce(task.name, '_' || task.id), task.tag, why, convert_to(q.name, 'UTF8')
+                6 + died::int4, 0, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
+                coalesce(task.name, '_' || task.id), task.tag,
+                CASE WHEN died THEN release_worker.reason ELSE told END, convert_to(q.name, 'UTF8')
             )::towline.result_row;
         END LOOP;
     END LOOP;
@@ -166,7 +186,7 @@ END $$;
 -- for each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
 CREATE FUNCTION hand_over(
     queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
-    tags text[], etas int8[], names text[]
+    tags text[], etas int8[], names text[], bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL
 ) RETURNS TABLE (
     refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
 ) LANGUAGE plpgsql AS $$
@@ -204,7 +224,8 @@ BEGIN
                 SELECT r.ids, r.outcomes INTO new_id, new_outcome
                 FROM towline.add_run(
                     q.id, q.has_tags, slot, now, payloads[then_at:then_at], ARRAY[tags[then_at]], ARRAY[etas[then_at]],
-                    CASE WHEN names[then_at] IS NULL THEN '{}' ELSE names[then_at:then_at] END
+                    CASE WHEN names[then_at] IS NULL THEN '{}' ELSE names[then_at:then_at] END,
+                    bounds[then_at:then_at], headers[then_at:then_at]
                 ) AS r;
                 ids := ids || new_id[1];
                 outcomes := outcomes || coalesce(new_outcome[1], 0::int2);
@@ -216,27 +237,4 @@ BEGIN
     place := NULL;
     xid := txid_current_if_assigned();
     RETURN NEXT;
-END $$;
-
--- Do the same as `hand_over`, with tasks some of which have their own bound of leases.
-CREATE FUNCTION hand_over_bounded(
-    queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
-    tags text[], etas int8[], names text[], bounds int4[]
-) RETURNS TABLE (
-    refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
-) LANGUAGE plpgsql AS $$
-DECLARE
-    first int4;
-BEGIN
-    FOR refusal, note, xid, place, numbers, texts, ids, outcomes IN
-        SELECT h.* FROM towline.hand_over(
-            queue_name, now, given_ids, grants, sizes, queues, payloads, tags, etas, names
-        ) AS h
-    LOOP
-        IF place IS NOT NULL THEN
-            first := 1 + coalesce((SELECT sum(s.size) FROM unnest(sizes[:place - 1]) AS s (size)), 0);
-            PERFORM towline.bound_tasks(ids, bounds[first:first + sizes[place] - 1]);
-        END IF;
-        RETURN NEXT;
-    END LOOP;
 END $$;

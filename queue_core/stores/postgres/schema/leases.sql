@@ -141,7 +141,8 @@ BEGIN
                 worker = nullif(worker_name, ''), eta = towline.unspent_end(end_at, ahead), spent = ahead
             WHERE t.id = task_id
             RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-                NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text;
+                t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[],
+                NULL::text;
         PERFORM towline.count_tasks(q.id, slot, task.tag, now, ready => 1, delayed => -1);
         PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
     END IF;

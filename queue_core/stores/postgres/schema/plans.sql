@@ -12,13 +12,15 @@ BEGIN
             VALUES (
                 '{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}'::text[],
-                '{add, add_bounded, exchange, fitting, settle, renew, release, lease_delayed, hand_over,
-                hand_over_bounded, delete_named, purge, redrive, postpone, drop_queue, retire_worker, release_worker,
-                keep_answer, trim_samples, forget_tags, restore, restore_bounded, hold_names, held_names, stats,
-                tag_stats, waiting, peek, live_leases, next_eta, read_samples}'::text[]
+                '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, delete_named, purge, redrive, postpone, drop_queue, retire_worker, release_worker,
+                keep_answer, trim_samples, forget_tags, restore, hold_names, held_names, stats, tag_stats, waiting,
+                peek, live_leases, next_eta, read_samples}'::text[]
             ),
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off}',
                 '{upcoming}'),
+            -- A page is read from the index, its order kept, and not all that is kept is sorted first.
+            ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
+                enable_hashjoin = off, enable_mergejoin = off, enable_sort = off, jit = off}', '{history}'),
             -- Only where there is a choice, as each setting costs every call 3 us.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off}',
                 '{exchange_one, exchange_result}'),

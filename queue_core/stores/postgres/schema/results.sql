@@ -1,7 +1,8 @@
 -- The result rows of the functions of several verbs.
 
 -- The rows of a verb's answer. kind 0: the outcome (`id` a refusal or 0, `eta` the transaction's number,
--- `leases` flags, `name` what the refusal's message needs); 5: a renewal, 6: a release, `id` its place in the call.
+-- `leases` flags, `name` what the refusal's message needs); 5: a renewal, 6: a release, 7: one by which its task died,
+-- `id` its place in the call.
 CREATE TYPE result_row AS (
     kind int2,
     id int8,
@@ -38,6 +39,8 @@ CREATE TYPE lease_row AS (
     name text,
     tag text,
     payload bytea,
+    headers text,
+    checkpoint bytea,
     refusal int8,
     note text,
     flags int4,
@@ -53,5 +56,5 @@ CREATE FUNCTION lease_outcome_row(
     settled text DEFAULT NULL
 ) RETURNS towline.lease_row LANGUAGE sql AS $$
     SELECT NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int8, NULL::int4, NULL::text, NULL::text, NULL::bytea,
-        refusal, note, flags, txid_current_if_assigned(), numbers, texts, settled
+        NULL::text, NULL::bytea, refusal, note, flags, txid_current_if_assigned(), numbers, texts, settled
 $$;

@@ -1,13 +1,15 @@
 -- Samples: the finished leases that are kept.
 
--- Keep one finished lease of a task, given as it was before the end.
-CREATE FUNCTION note_finished(task towline.tasks, outcome text, ended_at int8, reason text) RETURNS void
-LANGUAGE sql AS $$
-    INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at, reasons)
+-- Keep one finished lease of a task, given as it was before the end. lived: whether the reason is none of a death.
+CREATE FUNCTION note_finished(
+    task towline.tasks, outcome text, ended_at int8, reason text, lived bool DEFAULT NULL
+) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at, reasons, lived)
     VALUES (
         task.queue, 1, outcome,
-        ARRAY[[task.id, task.leases, greatest(0, task.leased_at - task.ready_at), task.leased_at]],
-        ARRAY[[task.name, task.tag, task.worker]], ARRAY[ended_at], CASE WHEN reason IS NOT NULL THEN ARRAY[reason] END
+        ARRAY[[task.id, task.leases, greatest(0, task.leased_at - task.ready_at), task.leased_at, task.added_at]],
+        ARRAY[[task.name, task.tag, task.worker]], ARRAY[ended_at],
+        CASE WHEN reason IS NOT NULL THEN ARRAY[reason] END, lived
     )
 $$;
 
@@ -41,7 +43,8 @@ END $$;
 -- a sample where there is none. Samples of transactions that an older one still under way may come before are left for
 -- later, for at most 10 seconds: a foreign transaction may go on for hours.
 CREATE FUNCTION read_samples(queue_name text, first_number int8, most int4) RETURNS TABLE (
-    forgotten int8, number int8, size int4, outcome text, numbers int8[], texts text[], ended_at int8[], reasons text[]
+    forgotten int8, number int8, size int4, outcome text, numbers int8[], texts text[], ended_at int8[], reasons text[],
+    lived bool
 ) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     q towline.queues;
@@ -63,7 +66,7 @@ BEGIN
         ORDER BY each.xid, each.id
     LOOP
         RETURN QUERY SELECT newest_forgotten, s.xid::text::int8, s.size, s.outcome, s.numbers, s.texts,
-            s.ended_at, s.reasons;
+            s.ended_at, s.reasons, s.lived;
         IF s.xid::text::int8 > first_number THEN
             total := total + s.size;
         END IF;
@@ -71,6 +74,39 @@ BEGIN
     END LOOP;
     IF total = 0 THEN
         RETURN QUERY SELECT newest_forgotten, NULL::int8, NULL::int4, NULL::text, NULL::int8[], NULL::text[],
-            NULL::int8[], NULL::text[];
+            NULL::int8[], NULL::text[], NULL::bool;
     END IF;
+END $$;
+
+-- Return ended leases of a queue, newest first, one a row: of the last `kept` those that ended at `since` or later, of
+-- these names unless they are NULL, and recorded before the place (`before_xid`, `before_place`). The place of each is
+-- that of `read_samples`: its transaction's number, and the samples of that before it.
+CREATE FUNCTION history(
+    queue_name text, given text[], given_ids int8[], before_xid int8, before_place int8, kept int8, since int8,
+    most int4
+) RETURNS TABLE (
+    xid int8, place int8, outcome text, numbers int8[], texts text[], ended_at int8, reason text, lived bool
+) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    queue_id int4 := (SELECT q.id FROM towline.queues AS q WHERE q.name = queue_name);
+    last_xid CONSTANT xid8 := before_xid::text::xid8;
+BEGIN
+    RETURN QUERY
+    SELECT s.xid::text::int8, o.place, s.outcome, s.numbers[i.place:i.place], s.texts[i.place:i.place],
+        coalesce(s.ended_at[i.place], s.ended_at[1]), s.reasons[i.place], s.lived
+    FROM (
+        -- Those that are newer than the place count too.
+        SELECT e.*, sum(e.size) OVER (ORDER BY e.xid DESC, e.id DESC ROWS UNBOUNDED PRECEDING) AS through
+        FROM towline.samples AS e WHERE e.queue = queue_id ORDER BY e.xid DESC, e.id DESC LIMIT kept
+    ) AS s
+    CROSS JOIN LATERAL generate_series(s.size, 1, -1) AS i (place)
+    CROSS JOIN LATERAL (
+        SELECT i.place - 1 + coalesce(sum(b.size), 0)::int8 AS place FROM towline.samples AS b
+        WHERE b.queue = queue_id AND b.xid = s.xid AND b.id < s.id
+    ) AS o
+    WHERE s.through - i.place < kept AND s.xid <= last_xid AND (s.xid < last_xid OR o.place < before_place)
+        AND (given IS NULL OR s.texts[:][1:1] && given OR s.numbers[:][1:1] && given_ids)
+        AND (given IS NULL OR coalesce(s.texts[i.place][1], '_' || s.numbers[i.place][1]) = ANY (given))
+        AND coalesce(s.ended_at[i.place], s.ended_at[1]) >= since
+    ORDER BY s.xid DESC, s.id DESC, i.place DESC LIMIT most;
 END $$;

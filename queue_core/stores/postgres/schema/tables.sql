@@ -25,9 +25,10 @@ CREATE TABLE queues (
 CREATE SEQUENCE task_ids CACHE 1;
 
 -- The tasks. `max_leases` overrides the queue's (NULL: the queue's holds); `spent` has the ends of earlier leases that
--- are still in the future.
+-- are still in the future; `progress` is a JSON array, `attempts` one a line, `headers` a JSON object. A task without
+-- them pays nothing: they are NULL.
 -- Every row is inserted, updated by its lease and deleted. Room is left on a page for the updated version, so that the
--- server's log need not repeat the payload, which comes last. A long payload is stored out of line and uncompressed: a
+-- server's log need not repeat what stays, which comes last: headers and payload. A long payload is stored out of line and uncompressed: a
 -- lease does not touch it, and a part of it can be read alone. The index by id is half filled for the same reason: a
 -- lease writes its entry anew beside the old one, and would split each page.
 CREATE TABLE tasks (
@@ -45,6 +46,10 @@ CREATE TABLE tasks (
     worker text,
     reason text,
     spent int8[],
+    progress text,
+    checkpoint bytea,
+    attempts text,
+    headers text,
     payload bytea NOT NULL
 ) WITH (
     fillfactor = 50,
@@ -116,9 +121,10 @@ CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 CREATE SEQUENCE sample_ids CACHE 1;
 
 -- Finished leases, those of one verb in one row. For each, `numbers` has the task's id, the lease's number,
--- microseconds waited and the instant of the grant, and `texts` the given name, the tag and the worker. A single
--- `ended_at` is that of all, and no `reasons` mean that none died. They are read in the order of their transactions'
--- numbers, so that a late commit is not missed.
+-- microseconds waited, the instant of the grant and that of the add, and `texts` the given name, the tag and the worker.
+-- A single `ended_at` is that of all. `reasons` say why those died that did, or, where `lived` is true, why the leases
+-- were given back; none: nothing to say. They are read in the order of their transactions' numbers, so that a late
+-- commit is not missed.
 CREATE TABLE samples (
     queue int4 NOT NULL,
     size int4 NOT NULL,
@@ -130,6 +136,7 @@ CREATE TABLE samples (
     texts text[] NOT NULL,
     ended_at int8[] NOT NULL,
     reasons text[],
+    lived boolean,
     PRIMARY KEY (queue, xid, id)
 ) WITH (
     toast_tuple_target = 8160,

@@ -1,9 +1,10 @@
 -- The verbs that move a queue to or from another store.
 
--- Add tasks as another store had them. Outcomes as of `add`.
+-- Add tasks as another store had them. Outcomes as of `add`. An empty array from `bounds` on: none has one.
 CREATE FUNCTION restore(
     queue_name text, now int8, states int2[], etas int8[], ready_ats int8[], added_ats int8[], leased_ats int8[],
     leases int4[], tags text[], names text[], workers text[], reasons text[], spents text[], payloads bytea[],
+    bounds int4[], headers text[], attempts text[], progresses text[], checkpoints bytea[],
     OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -19,14 +20,18 @@ BEGIN
     PERFORM towline.forget_names(now, cardinality(names));
     WITH new AS (
         INSERT INTO towline.tasks AS t (
-            id, eta, ready_at, added_at, leased_at, queue, leases, state, tag, name, worker, reason, spent, payload
+            id, eta, ready_at, added_at, leased_at, queue, leases, state, max_leases, tag, name, worker, reason,
+            spent, progress, checkpoint, attempts, headers, payload
         )
-        SELECT n.id, n.eta, n.ready_at, n.added_at, n.leased_at, q.id, n.leases, n.state, n.tag, n.name,
-            nullif(n.worker, ''), nullif(n.reason, ''), n.spent::int8[], n.payload
+        SELECT n.id, n.eta, n.ready_at, n.added_at, n.leased_at, q.id, n.leases, n.state, n.bound, n.tag, n.name,
+            nullif(n.worker, ''), nullif(n.reason, ''), n.spent::int8[], n.progress, n.checkpoint, n.attempts,
+            n.headers, n.payload
         FROM unnest(
-            ids, states, etas, ready_ats, added_ats, leased_ats, leases, tags, names, workers, reasons, spents, payloads
+            ids, states, etas, ready_ats, added_ats, leased_ats, leases, tags, names, workers, reasons, spents,
+            payloads, bounds, headers, attempts, progresses, checkpoints
         ) AS n (
-            id, state, eta, ready_at, added_at, leased_at, leases, tag, name, worker, reason, spent, payload
+            id, state, eta, ready_at, added_at, leased_at, leases, tag, name, worker, reason, spent, payload,
+            bound, headers, attempts, progress, checkpoint
         )
         WHERE n.id IS NOT NULL
         RETURNING t.tag, t.state
@@ -40,20 +45,6 @@ BEGIN
         ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, leased = c.leased + excluded.leased,
         dead = c.dead + excluded.dead, added = c.added + excluded.added, changed_at = excluded.changed_at;
     xid := txid_current_if_assigned();
-END $$;
-
--- Do the same as `restore`, with tasks some of which have their own bound of leases.
-CREATE FUNCTION restore_bounded(
-    queue_name text, now int8, states int2[], etas int8[], ready_ats int8[], added_ats int8[], leased_ats int8[],
-    leases int4[], tags text[], names text[], workers text[], reasons text[], spents text[], payloads bytea[],
-    bounds int4[], OUT xid int8, OUT ids int8[], OUT outcomes int2[]
-) LANGUAGE plpgsql AS $$
-BEGIN
-    SELECT r.* INTO xid, ids, outcomes FROM towline.restore(
-        queue_name, now, states, etas, ready_ats, added_ats, leased_ats, leases, tags, names, workers, reasons, spents,
-        payloads
-    ) AS r;
-    PERFORM towline.bound_tasks(ids, bounds);
 END $$;
 
 -- Refuse adds under names until their ends; names of tasks in this store are skipped.

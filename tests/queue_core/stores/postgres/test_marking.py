@@ -10,7 +10,7 @@ import pytest
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Store, Transaction
+from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Release, Renewal, Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.session import PostgresSession
@@ -97,7 +97,7 @@ def told(answer: object) -> object:
         deleted, granted = answer
         return (
             [each and (each.finished.tag, each.finished.lease_number, each.finished.outcome) for each in deleted],
-            [(each.payload, each.tag, each.lease_number, each.worker) for each in granted.leases],
+            [(each.payload, each.tag, each.lease_number, each.worker, each.headers) for each in granted.leases],
             [(each.worker, each.lease_number, each.outcome) for each in granted.expired],
         )
     assert isinstance(answer, list)
@@ -121,13 +121,17 @@ def bounded(place: Place) -> Verb:
     return add(place, NewTask(b"x", max_leases=2), NewTask(name="n"))
 
 
+def headed(place: Place) -> Verb:
+    return add(place, NewTask(b"x", headers={"n": "1"}), NewTask(b"y"))
+
+
 def one_for_one(place: Place) -> Verb:
     place.added(NewTask(b"a", tag="t"), NewTask(b"b"))
     return exchange(place, place.leased(), ONE)
 
 
 def the_first(place: Place) -> Verb:
-    place.added(NewTask(b"a" * 2_000))
+    place.added(NewTask(b"a" * 2_000, headers={"n": "1"}))
     return exchange(place, (), ONE)
 
 
@@ -154,7 +158,7 @@ def after_an_expiry(place: Place) -> Verb:
     return exchange(place, (), FIVE)
 
 
-VERBS = [plain, later, mixed, bounded, one_for_one, the_first, the_last, several, of_a_tag, after_an_expiry]
+VERBS = [plain, later, mixed, bounded, headed, one_for_one, the_first, the_last, several, of_a_tag, after_an_expiry]
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: str(verb.__name__))
@@ -210,6 +214,17 @@ def test_leases_that_were_told_again_are_those_of_the_call(place: Place) -> None
     with place.store.begin() as turn:
         outcomes = turn.delete(QUEUE, [*theirs, *ours], now=place.clock.now())
     assert None not in outcomes
+
+
+def test_a_lease_that_was_told_again_has_the_checkpoint(place: Place) -> None:
+    place.added(NewTask(b"x", headers={"n": "1"}))
+    (held,) = place.leased()
+    place.do(lambda turn: turn.renew(QUEUE, [Renewal(held.token, 60, checkpoint=b"half")], now=place.clock.now()))
+    place.do(lambda turn: turn.release(QUEUE, [Release(held.token, 0)], now=place.clock.now()))
+    place.wire.cut_next("lose answer")
+    with place.store.begin("verb") as turn:
+        (again,) = turn.lease(QUEUE, ONE, now=place.clock.now()).leases
+    assert (place.wire.cuts, again.headers, again.checkpoint) == (1, {"n": "1"}, b"half")
 
 
 def test_a_call_under_way_fails_once_its_mark_was_requested_for(place: Place) -> None:
@@ -306,7 +321,11 @@ def test_behind_a_pooler_a_lost_answer_is_found_again(url: str) -> None:
             here.added(NewTask(b"a"), NewTask(b"b"))
             done = here.leased()
             wire.cut_next("lose answer")
-            assert told(here.do(exchange(here, done, ONE))) == ([(None, 1, "deleted")], [(b"b", None, 1, "w")], [])
+            assert told(here.do(exchange(here, done, ONE))) == (
+                [(None, 1, "deleted")],
+                [(b"b", None, 1, "w", None)],
+                [],
+            )
             assert wire.cuts == 1
     finally:
         pooler.close()

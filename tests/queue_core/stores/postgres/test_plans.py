@@ -39,6 +39,12 @@ _COUNT_IDLE_TAGS = """
     INSERT INTO towline.counts (queue, kind, slot, tag)
     SELECT q.id, 2, 9, 'tags-' || n FROM generate_series(1, %s) AS n, towline.queues AS q
 """
+_FINISH = """
+    INSERT INTO towline.samples (queue, size, xid, outcome, numbers, texts, ended_at)
+    SELECT q.id, 2, n::text::xid8, 'deleted', ARRAY[[n, 1, 0, 0, 0], [n + 9000, 1, 0, 0, 0]],
+        array_fill(NULL::text, '{2, 3}'), ARRAY[%s]
+    FROM generate_series(1, %s) AS n, towline.queues AS q
+"""
 _READ = """
     SELECT relname, seq_scan, coalesce(idx_tup_fetch, 0) FROM pg_stat_xact_user_tables
     WHERE schemaname = 'towline' AND relname IN ('tasks', 'counts', 'names', 'samples', 'workers', 'sessions')
@@ -104,6 +110,7 @@ VERBS: dict[str, Verb] = {
     "add": lambda to: to.add(QUEUE, TEN, now=at(9)),
     "add one": lambda to: to.add(QUEUE, [NewTask()], now=at(9)),
     "add one of a tag": lambda to: to.add(QUEUE, [NewTask(tag="tag-3")], now=at(9)),
+    "add with headers": lambda to: to.add(QUEUE, [NewTask(tag="tag-3", headers={"n": "1"})] * 10, now=at(9)),
     "add named": lambda to: to.add(QUEUE, [NewTask(name=f"name-{number}") for number in range(10)], now=at(9)),
     "lease any": lambda to: to.lease(QUEUE, LeaseRequest(10, 9.0, ANY, "w"), now=at(9)),
     "lease untagged": lambda to: to.lease(QUEUE, LeaseRequest(10, 9.0, UNTAGGED, "w"), now=at(9)),
@@ -122,6 +129,9 @@ VERBS: dict[str, Verb] = {
         QUEUE, [Deletion(_leased(to)[0])], LeaseRequest(1, 9.0, ANY, "w"), now=at(9)
     ),
     "renew": lambda to: to.renew(QUEUE, [Renewal(token, 20) for token in _leased(to)], now=at(9)),
+    "renew with a checkpoint": lambda to: to.renew(
+        QUEUE, [Renewal(token, 20, checkpoint=b"x") for token in _leased(to)], now=at(9)
+    ),
     "release": lambda to: to.release(QUEUE, [Release(token) for token in _leased(to)], now=at(9)),
     "settle": lambda to: to.expire(QUEUE, limit=10, now=at(86_400)),
     "delete by name": lambda to: to.delete_by_name(QUEUE, ["_3", "_4", "name"], now=at(9)),
@@ -143,6 +153,8 @@ VERBS: dict[str, Verb] = {
         QUEUE, ANY, frozenset(TaskState), names=["_3", "name"], limit=10, payload_bytes=1, now=at(9)
     ),
     "samples": lambda to: to.samples(QUEUE, after=0, limit=10),
+    "history": lambda to: to.history(QUEUE, limit=10, now=at(9)),
+    "history of a task": lambda to: to.history(QUEUE, names=["_3", "name"], limit=10, now=at(9)),
     "keep an answer": lambda to: to.keep_answer("session", 1, b"answer", now=at(9)),
     "restore": lambda to: to.restore(QUEUE, [StoredTask(1, QUEUE, b"x", at(1), at(1), tag="tag-3")] * 10, now=at(9)),
 }
@@ -171,3 +183,16 @@ def test_waiting_times_cost_the_head_of_the_queue(filled: tuple[PostgresStore, s
         for table, scans, rows in connection.execute(_READ).fetchall():
             assert scans == 0, table
             assert rows <= 5000, table
+
+
+def test_a_page_of_history_costs_what_it_shows(filled: tuple[PostgresStore, str]) -> None:
+    store, url = filled
+    with psycopg.connect(url) as connection, connection.transaction(force_rollback=True):
+        connection.execute(_FINISH.encode(), (START, 5000))
+        with store.within(connection) as transaction:
+            page = transaction.history(QUEUE, limit=10, now=START)
+            rest = transaction.history(QUEUE, limit=10, before=page.next_before, now=START)
+        assert (len(page.leases), len(rest.leases)) == (10, 10)
+        for table, scans, rows in connection.execute(_READ).fetchall():
+            assert scans == 0, table
+            assert rows <= FEW_ROWS, table

@@ -117,6 +117,21 @@ def test_samples_are_trimmed_by_whoever_finishes_many(store: Store, url: str, mo
     assert number(url, "SELECT sum(size) FROM towline.samples") == len(found.finished)
 
 
+def test_a_longer_history_is_kept_whole(store: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "KEPT_SAMPLES", 20)
+    monkeypatch.setattr(maintenance, "SAMPLES_BETWEEN", 10)
+    a_queue(store, history_keep=45)
+    for _ in range(8):
+        add(store, *[NewTask() for _ in range(10)])
+        delete(store, *lease(store, 10))
+    with store.read() as transaction:
+        pages = [transaction.history(QUEUE, limit=40, now=at(1))]
+        pages.append(transaction.history(QUEUE, limit=40, before=pages[0].next_before, now=at(1)))
+    assert [len(page.leases) for page in pages] == [40, 5]
+    assert len({lease.name for page in pages for lease in page.leases}) == 45
+    assert 45 <= number(url, "SELECT sum(size) FROM towline.samples") <= 55
+
+
 def test_samples_of_a_transaction_that_commits_late_are_not_passed_over(store: Store, url: str) -> None:
     add(store, NewTask(name="early"), NewTask(name="late"))
     early, late = lease(store, 2)

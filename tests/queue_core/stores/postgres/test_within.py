@@ -73,6 +73,13 @@ def test_tasks_were_never_there_when_the_caller_rolls_back(queue: LocalQueue, co
     assert added.status == "added"
 
 
+def test_tasks_that_the_caller_commits_keep_their_headers(queue: LocalQueue, connection: Connection) -> None:
+    with connection.transaction():
+        queue.add(NewTask(b"1", headers={"n": "1"}), connection=connection)
+        queue.add([NewTask(b"2"), NewTask(b"3", name="three", headers={"n": "3"})], connection=connection)
+    assert [lease.headers for lease in queue.lease(3)] == [{"n": "1"}, None, {"n": "3"}]
+
+
 def test_what_a_task_did_and_that_it_is_done_are_one_commit(queue: LocalQueue, connection: Connection) -> None:
     queue.add(b"work")
     (lease,) = queue.lease()
