@@ -134,7 +134,7 @@ class Release:
         return self.dead_reason or self.failure.text
 
     @property
-    def told_reason(self) -> str:
+    def given_reason(self) -> str:
         """The reason of the ended lease if its task lives on: "" where nothing was said."""
         return "" if self.failure == GIVEN_BACK else self.failure.text
 
