@@ -222,7 +222,7 @@ def story_record(story: TaskStory) -> dict[str, object]:
 
 def task_record(task: StoredTask) -> dict[str, object]:
     """Return a task as JSON, with as much of its payload as was read."""
-    return _record_without_payload(task) | payload_fields(task.payload)
+    return {**_record_without_payload(task), **payload_fields(task.payload)}
 
 
 def _record_without_payload(task: StoredTask) -> dict[str, object]:
