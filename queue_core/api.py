@@ -285,6 +285,12 @@ def as_tokens(leases: Lease | str | Iterable[Lease | str]) -> list[str]:
         raise _no_lease(wrong) from None
 
 
+def payloads_of(leases: Lease | str | Iterable[Lease | str]) -> list[bytes]:
+    """Return the payloads of leases that are given whole, one or a list of them: an error may quote them."""
+    many = leases if isinstance(leases, Sequence) and not isinstance(leases, str) else [leases]
+    return [lease.payload for lease in many if isinstance(lease, Lease)]
+
+
 def as_renewals(leases: Renewable | Iterable[Renewable], seconds: float | None) -> list[Renewal]:
     """Return one renewal or many as a list, each without a time of its own for `seconds`."""
     many = [leases] if isinstance(leases, Lease | str | Renewal) else _listed(leases)

@@ -17,6 +17,7 @@ from queue_core.api import (
     as_renewals,
     as_states,
     as_tokens,
+    payloads_of,
 )
 from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.errors import InvalidRequestError
@@ -119,7 +120,7 @@ class HttpQueue:
             "dead_reason": dead_reason,
         }
         if error is not None:
-            body["error"] = values.failure_json(as_failure(error))
+            body["error"] = values.failure_json(as_failure(error, payloads_of(leases)))
         return values.many_of(FinishedLease, self._change("release", body)["released"])
 
     def delete(

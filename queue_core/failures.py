@@ -53,9 +53,9 @@ def failure_of(
     )
 
 
-def as_failure(error: "Failure | BaseException | str") -> Failure:
-    """Return the `error` of a release as a failure."""
-    return error if isinstance(error, Failure) else failure_of(error)
+def as_failure(error: "Failure | BaseException | str", payloads: Sequence[bytes] = ()) -> Failure:
+    """Return the `error` of a release of tasks with these payloads as a failure."""
+    return error if isinstance(error, Failure) else failure_of(error, payloads=payloads)
 
 
 @cache

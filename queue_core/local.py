@@ -18,6 +18,7 @@ from queue_core.api import (
     as_renewals,
     as_states,
     as_tokens,
+    payloads_of,
 )
 from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Instant
@@ -137,7 +138,7 @@ class LocalQueue:
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
         tokens = as_tokens(leases)
-        failure = GIVEN_BACK if error is None else as_failure(error)
+        failure = GIVEN_BACK if error is None else as_failure(error, payloads_of(leases))
         releases = [Release(token, delay_seconds, charge, dead_reason, failure=failure) for token in tokens]
         return _current("release", tokens, self._service.run(lambda work: work.release(self._name, releases)))
 

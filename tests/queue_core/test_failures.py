@@ -1,0 +1,99 @@
+"""What an attempt shows of an error: its class, its text and its place, and never a payload or a secret."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pydantic import BaseModel
+
+from queue_core.attempts import MAX_MESSAGE_CHARACTERS, Attempt, Failure, attempts_of, attempts_text, check_failure
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError
+from queue_core.failures import failure_of
+from queue_core.local import LocalQueue
+from queue_core.task import NewTask, QueueSpec
+from queue_core.testing import MemoryQueues
+
+
+class Picture(BaseModel):
+    width: int
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+def raised_by(call: Callable[[], object]) -> BaseException:
+    with pytest.raises(Exception) as caught:
+        call()
+    return caught.value
+
+
+def test_the_place_is_in_the_users_code_and_not_in_a_library() -> None:
+    failure = failure_of(raised_by(lambda: json.loads("{")))
+    assert failure.error == "JSONDecodeError"
+    assert failure.place.startswith("tests/queue_core/test_failures.py:")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("no user 'pay load 7'", "no user '<payload>'", id="the payload"),
+        pytest.param("at postgres://me:s3cret@db/x", "at postgres://***@db/x", id="credentials of a URL"),
+        pytest.param("password=hunter2, retry", "password=***, retry", id="a password"),
+        pytest.param("{'api_key': 'abc123'}", "{'api_key': '***'}", id="a key in a dict"),
+        pytest.param("Authorization: Bearer abcdefgh123", "Authorization: Bearer ***", id="a bearer token"),
+        pytest.param("no file cat.jpg", "no file cat.jpg", id="nothing to hide"),
+        pytest.param("a\x00b\udc80", "ab?", id="what a store can't keep"),
+    ],
+)
+def test_payloads_and_secrets_are_replaced(text: str, shown: str) -> None:
+    assert failure_of(ValueError(text), payloads=[b"pay load 7"]).message == shown
+
+
+def test_a_model_that_does_not_fit_is_told_by_field_without_its_input() -> None:
+    failure = failure_of(raised_by(lambda: Picture.model_validate({"width": "s3cret"})))
+    assert failure.message.startswith("width: Input should be a valid integer")
+    assert "s3cret" not in failure.message
+
+
+def test_a_long_text_is_cut_and_one_that_can_not_be_made_is_told() -> None:
+    assert len(failure_of(ValueError("x" * 9999)).message) == MAX_MESSAGE_CHARACTERS
+    assert "ZeroDivisionError" in failure_of(UnspeakableError()).message
+
+
+@pytest.mark.parametrize("error", [ValueError("bad pay load 7"), "bad pay load 7"])
+def test_a_release_with_an_error_hides_the_payloads_of_its_leases(error: object) -> None:
+    queues = MemoryQueues(QueueSpec("q"))
+    queue: LocalQueue = queues.queue("q")
+    queue.add(NewTask(b"pay load 7"))
+    queue.release(queue.lease(), delay_seconds=0.0, error=error)  # type: ignore[arg-type]
+    (task,) = queue.peek().tasks
+    assert [one.message for one in task.attempts] == ["bad <payload>"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "named"),
+    [
+        pytest.param(Failure(message="x" * 501), "message", id="too long a message"),
+        pytest.param(Failure(place="x" * 201), "place", id="too long a place"),
+        pytest.param(Failure(error=7), "error", id="no text"),  # type: ignore[arg-type]
+        pytest.param(Failure(outcome="expired"), "outcome", id="an outcome that only time has"),  # type: ignore[arg-type]
+        pytest.param("ValueError", "Failure", id="no failure"),
+    ],
+)
+def test_a_failure_out_of_range_is_refused(failure: object, named: str) -> None:
+    with pytest.raises(InvalidRequestError, match=named):
+        check_failure(failure)
+
+
+def test_attempts_come_back_from_their_text_as_they_were() -> None:
+    attempts = tuple(
+        Attempt(
+            number, 'w "1"\n', Instant(number), Instant(number + 1), "raised", "E", 'a\n"b"\\ü\u2028', "t.py:1", "h"
+        )
+        for number in range(3)
+    )
+    assert attempts_of(attempts_text(attempts)) == attempts
+    assert attempts_of(attempts_text(())) == attempts_of(None) == ()
