@@ -16,6 +16,7 @@ from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
+from queue_core.telemetry import instrumentation
 from queue_core.validation import check_new_tasks
 from queue_core.worker import events
 from queue_core.worker.app import Handler
@@ -59,6 +60,8 @@ class Invocation:
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
         self.handler = handler
+        self.function = _traced(handler, leases)
+        """The function to call: the handler's, within a span where handlers are traced."""
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
         self.value: object = None
@@ -84,7 +87,7 @@ class Invocation:
         """Call a plain handler in this thread, with context variables of its own."""
         thread_id = get_ident()
         self.location = lambda: _line_of_thread(thread_id)
-        return copy_context().run(self.handler.function, self.argument())
+        return copy_context().run(self.function, self.argument())
 
     def returned(self, value: object) -> tuple[InvocationDone, ...]:
         """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value."""
@@ -150,6 +153,20 @@ class Invocation:
         check_add_count(len(tasks))
         check_new_tasks(tasks)
         return tuple(tasks)
+
+
+def _traced(handler: Handler, leases: Sequence[Lease]) -> Callable[..., object]:
+    """Return the handler's function as the active instrumentation has it called."""
+    active = instrumentation.active
+    if active is None:
+        return handler.function
+    return active.handler(
+        handler.function,
+        leases,
+        is_async=handler.is_async,
+        is_batch=handler.batch is not None,
+        is_retry=lambda error: isinstance(handler.translate(error), Retry),
+    )
 
 
 def _shown(value: object) -> str:
