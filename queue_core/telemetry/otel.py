@@ -94,7 +94,7 @@ class Tracing:
         payloads = [lease.payload for lease in leases]
         kind = SpanKind.CONSUMER
         with self._span(
-            f"process {first.queue}", kind, attributes, parent=parent, links=links, payloads=payloads, is_retry=is_retry
+            f"process {first.queue}", kind, attributes, parent=parent, origins=links, payloads=payloads, is_retry=is_retry
         ):
             yield
 
@@ -106,7 +106,7 @@ class Tracing:
         attributes: Attributes,
         *,
         parent: Context | None = None,
-        links: Sequence[Link] = (),
+        origins: Sequence[Link] = (),
         payloads: Sequence[bytes],
         is_retry: ErrorTest = lambda _error: False,
     ) -> Iterator[Span]:
@@ -115,7 +115,7 @@ class Tracing:
             context=parent,
             kind=kind,
             attributes=attributes,
-            links=links,
+            links=origins,
             record_exception=False,
             set_status_on_exception=False,
         ) as span:

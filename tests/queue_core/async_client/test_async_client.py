@@ -24,7 +24,7 @@ from queue_core import (
 )
 from queue_core.async_client.calls import Calls
 from queue_core.clock import SystemClock
-from tests.support.eventually import eventually_async
+from tests.support.eventually import eventually, eventually_async
 from tests.support.servers import QUEUE, a_server
 
 PLACES = ("memory", "sqlite", "server")
@@ -133,6 +133,23 @@ def test_a_lease_granted_to_a_cancelled_caller_is_given_back_uncounted(play: Cal
                 (lease,) = await queue.lease()
             assert lease.lease_number == 1
             await queue.delete(lease)
+
+    play(story)
+
+
+def test_a_lease_that_was_granted_but_not_delivered_yet_is_given_back(play: Callable[[Story], None]) -> None:
+    async def story(queue: AsyncQueue) -> None:
+        calls, plain = queue._queues._calls, queue._queues._queues.queue(QUEUE)
+        waiting = asyncio.create_task(queue.lease(wait_seconds=60))
+        await asyncio.sleep(0)
+        plain.add(b"one")
+        assert eventually(lambda: plain.stats().in_flight)  # the loop stands still, so nothing is delivered
+        waiting.cancel()
+        (received,) = await asyncio.gather(waiting, return_exceptions=True)
+        assert isinstance(received, asyncio.CancelledError)
+        await eventually_async(lambda: not calls._unfinished)
+        (lease,) = plain.lease()
+        assert lease.lease_number == 1
 
     play(story)
 
