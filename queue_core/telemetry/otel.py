@@ -80,21 +80,24 @@ class Tracing:
             attributes["messaging.message.id"] = first.name
             attributes["messaging.message.body.size"] = len(first.payload)
             attributes["towline.lease_number"] = first.lease_number
-        origins = [_origin(lease.headers) for lease in leases]
         parent = Context()  # not the context of the worker's own thread
+        origins: list[Link] = []
         if not is_batch and first.lease_number <= 1:
             parent = propagate.extract(dict(first.headers or {}), context=parent)
-            links = []
         else:
-            links = [
+            origins = [
                 Link(origin, {"messaging.message.id": lease.name})
-                for lease, origin in zip(leases, origins, strict=True)
-                if origin.is_valid
+                for lease in leases
+                if (origin := _origin(lease.headers)).is_valid
             ]
-        payloads = [lease.payload for lease in leases]
-        kind = SpanKind.CONSUMER
         with self._span(
-            f"process {first.queue}", kind, attributes, parent=parent, origins=links, payloads=payloads, is_retry=is_retry
+            f"process {first.queue}",
+            SpanKind.CONSUMER,
+            attributes,
+            parent=parent,
+            origins=origins,
+            payloads=[lease.payload for lease in leases],
+            is_retry=is_retry,
         ):
             yield
 
