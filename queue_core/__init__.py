@@ -1,7 +1,8 @@
 """A pull queue: producers add tasks; workers lease them, then delete them.
 
-The names exported here, in `queue_core.testing` and in `queue_core.telemetry` are public; all else is private. A name is
-imported when it is first used, so a program loads only what it needs. ADR 30 explains how the rooms are laid out.
+The names exported here, `queue_core.testing`, `queue_core.telemetry` and `queue_core.django` are public; all else is
+private. A name is imported when it is first used, so a program loads only what it needs. ADR 30 explains how the rooms
+behind them are laid out.
 """
 
 TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time

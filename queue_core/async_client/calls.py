@@ -1,4 +1,4 @@
-"""Calls: a function of the synchronous client, run in a thread and awaited, with an end for each way of cancelling it.
+"""Calls: functions of the plain client, run in threads and awaited, with an end for each way of cancelling one.
 
 waiting for a thread -> cancelled: it is never made
 under way            -> cancelled: it is interrupted where it can be; its result is discarded in its thread
@@ -114,7 +114,7 @@ class Call(Generic[T]):
         self._loop.call_later(pause_seconds, self._interrupt_until_over, longer)
 
 
-class Calls:
+class ThreadedCalls:
     """The calls of one client: short ones and those that wait, each kind with threads of its own.
 
     A call that waits for tasks takes a thread for as long, so a hundred of them leave the short ones alone.

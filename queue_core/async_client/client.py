@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Literal, Self, TypeVar
 
 from queue_core.api import ALL_STATES, Ended, Error, Observation, ObservationQuery, Queue, Queues, Renewable
-from queue_core.async_client.calls import Calls
+from queue_core.async_client.calls import ThreadedCalls
 from queue_core.async_client.waits import Wait
 from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Clock
@@ -43,7 +43,7 @@ class AsyncQueues:
         self._queues = queues
         self._new_wait = new_wait
         self._close = close
-        self._calls = Calls(clock=clock, short_limit=MAX_SHORT_CALLS, waits_limit=MAX_WAITS)
+        self._calls = ThreadedCalls(clock=clock, short_limit=MAX_SHORT_CALLS, waits_limit=MAX_WAITS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Whether a store lies in the database of a Django connection, so that an add can be part of Django's transaction."""
+"""A check that a store lies in the database of a Django connection, so that an add can be part of its transaction."""
 
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -34,7 +34,7 @@ def is_same_database(url: str, database: "BaseDatabaseWrapper") -> bool:
 
 
 @lru_cache(maxsize=MAX_URLS)
-def _identity_of(url: str, _asked_for: str) -> tuple[object, ...] | None:
+def _identity_of(url: str, _seen: str) -> tuple[object, ...] | None:
     """Return the identity of a store's database, asked once for each that Django's may be."""
     import psycopg
 

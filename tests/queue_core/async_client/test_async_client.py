@@ -22,7 +22,7 @@ from queue_core import (
     open_queue_async,
     open_queues_async,
 )
-from queue_core.async_client.calls import Calls
+from queue_core.async_client.calls import ThreadedCalls
 from queue_core.clock import SystemClock
 from tests.support.eventually import eventually, eventually_async
 from tests.support.servers import QUEUE, a_server
@@ -210,7 +210,7 @@ def test_a_queue_is_created_when_it_is_opened_by_name(tmp_path: Path) -> None:
 
 def test_a_call_that_is_cancelled_before_it_has_a_thread_is_never_made() -> None:
     async def story() -> None:
-        calls = Calls(clock=SystemClock(), short_limit=1, waits_limit=1)
+        calls = ThreadedCalls(clock=SystemClock(), short_limit=1, waits_limit=1)
         go_on, made = Event(), []
         first = asyncio.create_task(calls.run(lambda: go_on.wait(10)))
         second = asyncio.create_task(calls.run(lambda: made.append("second")))
@@ -231,7 +231,7 @@ def test_a_verb_sees_the_context_variables_of_its_caller() -> None:
     request: ContextVar[str] = ContextVar("request", default="")
 
     async def story() -> None:
-        calls = Calls(clock=SystemClock(), short_limit=1, waits_limit=1)
+        calls = ThreadedCalls(clock=SystemClock(), short_limit=1, waits_limit=1)
         request.set("42")
         assert await calls.run(request.get) == "42"
         calls.end_waits()
