@@ -25,7 +25,7 @@ def app_of_settings() -> App:
         django.setup()
     except ImproperlyConfigured as error:
         raise AppError(
-            f"Django's settings can't be used: {error}; set DJANGO_SETTINGS_MODULE=mysite.settings"
+            f"Django's settings can't be used: {str(error).split('. ')[0]}; set DJANGO_SETTINGS_MODULE=mysite.settings"
         ) from None
     from django.conf import settings
 
