@@ -234,7 +234,7 @@ class HandlerEventLoop:
         _INVOCATION.set(invocation)
         outcome: Outcome
         try:
-            returned = invocation.function(invocation.argument())
+            returned = invocation.handler.function(invocation.argument())
             if isinstance(returned, Coroutine):
                 returned = await returned
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name)

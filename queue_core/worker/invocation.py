@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
 from typing import Final, Literal
@@ -59,9 +59,7 @@ class Invocation:
     """One call of a handler with the tasks of one lease. Outcomes leave out tasks whose lease is lost."""
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
-        self.handler = handler
-        self.function = _traced(handler, leases)
-        """The function to call: the handler's, within a span where handlers are traced."""
+        self.handler = handler if instrumentation.active is None else _traced(handler, leases)
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
         self.value: object = None
@@ -87,7 +85,7 @@ class Invocation:
         """Call a plain handler in this thread, with context variables of its own."""
         thread_id = get_ident()
         self.location = lambda: _line_of_thread(thread_id)
-        return copy_context().run(self.function, self.argument())
+        return copy_context().run(self.handler.function, self.argument())
 
     def returned(self, value: object) -> tuple[InvocationDone, ...]:
         """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value."""
@@ -155,20 +153,6 @@ class Invocation:
         return tuple(tasks)
 
 
-def _traced(handler: Handler, leases: Sequence[Lease]) -> Callable[..., object]:
-    """Return the handler's function as the active instrumentation has it called."""
-    active = instrumentation.active
-    if active is None:
-        return handler.function
-    return active.handler(
-        handler.function,
-        leases,
-        is_async=handler.is_async,
-        is_batch=handler.batch is not None,
-        is_retry=lambda error: isinstance(handler.translate(error), Retry),
-    )
-
-
 def _shown(value: object) -> str:
     """Return the type of a value, never the value: it may contain a payload."""
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
@@ -208,3 +192,19 @@ def _always() -> bool:
 
 def _nowhere() -> str:
     return ""
+
+
+def _traced(handler: Handler, leases: Sequence[Lease]) -> Handler:
+    """Return a handler with the function that the active instrumentation has called for these leases."""
+    active = instrumentation.active
+    if active is None:
+        return handler
+    function = active.handler(
+        handler.function,
+        leases,
+        is_async=handler.is_async,
+        is_batch=handler.batch is not None,
+        is_retry=lambda error: isinstance(handler.translate(error), Retry),
+    )
+    function.__qualname__ = handler.display_name
+    return replace(handler, function=function)
