@@ -55,11 +55,27 @@ class InvocationFailed:
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
 
 
+def traced_handler(handler: Handler, leases: Sequence[Lease]) -> Handler:
+    """Return a handler with the function that the active instrumentation has called for these leases."""
+    active = instrumentation.active
+    if active is None:
+        return handler
+    function = active.handler(
+        handler.function,
+        leases,
+        is_async=handler.is_async,
+        is_batch=handler.batch is not None,
+        is_retry=lambda error: isinstance(handler.translate(error), Retry),
+    )
+    function.__qualname__ = handler.display_name
+    return replace(handler, function=function)
+
+
 class Invocation:
     """One call of a handler with the tasks of one lease. Outcomes leave out tasks whose lease is lost."""
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
-        self.handler = handler if instrumentation.active is None else _traced(handler, leases)
+        self.handler = handler if instrumentation.active is None else traced_handler(handler, leases)
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
         self.value: object = None
@@ -192,19 +208,3 @@ def _always() -> bool:
 
 def _nowhere() -> str:
     return ""
-
-
-def _traced(handler: Handler, leases: Sequence[Lease]) -> Handler:
-    """Return a handler with the function that the active instrumentation has called for these leases."""
-    active = instrumentation.active
-    if active is None:
-        return handler
-    function = active.handler(
-        handler.function,
-        leases,
-        is_async=handler.is_async,
-        is_batch=handler.batch is not None,
-        is_retry=lambda error: isinstance(handler.translate(error), Retry),
-    )
-    function.__qualname__ = handler.display_name
-    return replace(handler, function=function)
