@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -206,6 +207,19 @@ def test_a_queue_is_created_when_it_is_opened_by_name(tmp_path: Path) -> None:
             assert (queue.name, (await queue.stats()).ready) == ("thumbs", 1)
 
     asyncio.run(story())
+
+
+def test_closing_ends_the_threads_of_the_client(play: Callable[[Story], None]) -> None:
+    async def story(queue: AsyncQueue) -> None:
+        waiting = asyncio.create_task(queue.lease(wait_seconds=60))
+        await queue.add([])
+        names = {thread.name for thread in enumerate_threads()}
+        assert {"towline-call", "towline-wait"} <= names
+        await queue.close()
+        await waiting
+        await eventually_async(lambda: not {"towline-call", "towline-wait"} & {one.name for one in enumerate_threads()})
+
+    play(story)
 
 
 def test_a_call_that_is_cancelled_before_it_has_a_thread_is_never_made() -> None:
