@@ -30,6 +30,7 @@ from tests.support.servers import QUEUE, a_server
 
 PLACES = ("memory", "sqlite", "server")
 TRIALS = 30
+OWN_THREADS = ("towline-call", "towline-wait")
 
 Story = Callable[[AsyncQueue], Coroutine[object, object, None]]
 
@@ -211,13 +212,14 @@ def test_a_queue_is_created_when_it_is_opened_by_name(tmp_path: Path) -> None:
 
 def test_closing_ends_the_threads_of_the_client(play: Callable[[Story], None]) -> None:
     async def story(queue: AsyncQueue) -> None:
+        before = set(enumerate_threads())
         waiting = asyncio.create_task(queue.lease(wait_seconds=60))
-        await queue.add([])
-        names = {thread.name for thread in enumerate_threads()}
-        assert {"towline-call", "towline-wait"} <= names
+        await asyncio.gather(*(queue.stats() for _ in range(10)))
+        own = {one for one in enumerate_threads() if one not in before and one.name in OWN_THREADS}
+        assert "towline-wait" in {one.name for one in own}
         await queue.close()
         await waiting
-        await eventually_async(lambda: not {"towline-call", "towline-wait"} & {one.name for one in enumerate_threads()})
+        await eventually_async(lambda: not any(one.is_alive() for one in own))
 
     play(story)
 

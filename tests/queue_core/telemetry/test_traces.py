@@ -117,7 +117,12 @@ def _request_that_adds(spans: Spans, queues: MemoryQueues) -> None:
             statuses.append(message["status"])
 
     scope = {"type": "http", "method": "POST", "path": "/cats", "headers": [], "query_string": b""}
-    asyncio.run(site(scope, receive, send))
+
+    async def handle() -> None:
+        async with thumbs:
+            await site(scope, receive, send)
+
+    asyncio.run(handle())
     assert statuses == [200]
 
 
