@@ -1,7 +1,8 @@
 """A pull queue: producers add tasks; workers lease them, then delete them.
 
-The names exported here and `queue_core.testing` are public; all else is private. A name is imported when it is first
-used, so a program loads only what it needs. ADR 30 explains how the rooms behind them are laid out.
+The names exported here, `queue_core.testing`, `queue_core.telemetry` and `queue_core.django` are public; all else is
+private. A name is imported when it is first used, so a program loads only what it needs. ADR 30 explains how the rooms
+behind them are laid out.
 """
 
 TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time
@@ -9,6 +10,8 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 if TYPE_CHECKING:
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
     from queue_core.appengine.connect import connect_appengine
+    from queue_core.async_client.client import AsyncQueue, AsyncQueues
+    from queue_core.async_client.connect import open_queue_async, open_queues_async
     from queue_core.attempts import Attempt, Failure
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
@@ -71,6 +74,8 @@ else:
         "queue_core.attempts": "Attempt Failure",
         "queue_core.api": "ObservationQuery Observation Queue Queues",
         "queue_core.appengine.connect": "connect_appengine",
+        "queue_core.async_client.client": "AsyncQueue AsyncQueues",
+        "queue_core.async_client.connect": "open_queue_async open_queues_async",
         "queue_core.client": "HttpQueue HttpQueues",
         "queue_core.clock": "Instant",
         "queue_core.connect": "open_queue open_queues",
@@ -113,6 +118,8 @@ __all__ = [
     "App",
     "AppError",
     "AppImportError",
+    "AsyncQueue",
+    "AsyncQueues",
     "Attempt",
     "Backoff",
     "BadFileError",
@@ -185,5 +192,7 @@ __all__ = [
     "WorkerRetiredError",
     "connect_appengine",
     "open_queue",
+    "open_queue_async",
     "open_queues",
+    "open_queues_async",
 ]

@@ -29,6 +29,7 @@ from queue_core.limits import check_page, check_tag, check_text, check_wait_seco
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.telemetry import instrumentation
 
 TIMEOUT_SECONDS = 30.0
 """How long a reply may take, besides `wait_seconds`."""
@@ -66,8 +67,9 @@ class HttpQueue:
         """See `Queue.add`."""
         _refuse_connection(connection)
         batch = as_new_tasks(tasks)
-        body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
-        return values.added_of(self._change("add", body)["added"])
+        if instrumentation.active is not None:
+            return instrumentation.active.add(self._name, batch, self._add)
+        return self._add(batch)
 
     def lease(
         self,
@@ -198,6 +200,10 @@ class HttpQueue:
     def close(self) -> None:
         """Close the connections, including those shared with other queues; calls in other threads fail."""
         self._caller.close()
+
+    def _add(self, batch: list[NewTask]) -> list[Added]:
+        body: Json = {"tasks": [values.new_task_json(task) for task in batch]}
+        return values.added_of(self._change("add", body)["added"])
 
     def _change(self, verb: str, body: Json) -> Json:
         """Call a verb that takes effect once, however often it is sent."""

@@ -41,6 +41,7 @@ from queue_core.store import (
     unit_of_lease,
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
@@ -69,7 +70,9 @@ class LocalQueue:
     def add(self, tasks: bytes | NewTask | Iterable[NewTask], *, connection: object | None = None) -> list[Added]:
         """See `Queue.add`."""
         batch = as_new_tasks(tasks)
-        return self._run(lambda work: work.add(self._name, batch), connection)
+        if instrumentation.active is not None:
+            return instrumentation.active.add(self._name, batch, lambda batch: self._add(batch, connection))
+        return self._add(batch, connection)
 
     def lease(
         self,
@@ -219,6 +222,9 @@ class LocalQueue:
     def close(self) -> None:
         """Close the store of this queue, and with it all other queues of the same service."""
         self._service.close()
+
+    def _add(self, batch: list[NewTask], connection: object | None) -> list[Added]:
+        return self._run(lambda work: work.add(self._name, batch), connection)
 
     def _run(self, operation: Operation[T], connection: object | None) -> T:
         """Run an operation of one verb."""

@@ -14,7 +14,7 @@ from queue_core import errors
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("orchestrator", "queue_core")
-DOORS = {"queue_core", "queue_core.testing", "orchestrator"}
+DOORS = {"queue_core", "queue_core.django", "queue_core.telemetry", "queue_core.testing", "orchestrator"}
 """What users import from."""
 
 

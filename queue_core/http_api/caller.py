@@ -80,6 +80,11 @@ class Servers:
         for server in self._all:
             server.transport.close()
 
+    def interrupt(self) -> None:
+        """Make calls in other threads lose their responses."""
+        for server in self._all:
+            server.transport.interrupt()
+
 
 def urls_of(url: str) -> list[str]:
     """Return the distinct URLs of a comma-separated list in order. Raises `InvalidSettingError` for an empty one."""

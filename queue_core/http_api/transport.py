@@ -245,9 +245,14 @@ class Transport:
         """Close all connections; calls in other threads fail with `ResponseLostError`."""
         with self._lock:
             self._is_closed = True
+        self.interrupt()
+        self._drop_idle()
+
+    def interrupt(self) -> None:
+        """Make calls in other threads fail with `ResponseLostError`; later ones open connections of their own."""
+        with self._lock:
             for connection in self._all:
                 connection.abort()
-        self._drop_idle()
 
     def renew_after_fork(self) -> None:
         """Close the copies of the parent's connections in the child of a fork, without a word to the server."""

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import get_ident
 from types import FrameType
 from typing import Final, Literal
@@ -16,6 +16,7 @@ from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
+from queue_core.telemetry import instrumentation
 from queue_core.validation import check_new_tasks
 from queue_core.worker import events
 from queue_core.worker.app import Handler
@@ -54,11 +55,27 @@ class InvocationFailed:
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
 
 
+def traced_handler(handler: Handler, leases: Sequence[Lease]) -> Handler:
+    """Return a handler with the function that the active instrumentation has called for these leases."""
+    active = instrumentation.active
+    if active is None:
+        return handler
+    function = active.handler(
+        handler.function,
+        leases,
+        is_async=handler.is_async,
+        is_batch=handler.batch is not None,
+        is_retry=lambda error: isinstance(handler.translate(error), Retry),
+    )
+    function.__qualname__ = handler.display_name
+    return replace(handler, function=function)
+
+
 class Invocation:
     """One call of a handler with the tasks of one lease. Outcomes leave out tasks whose lease is lost."""
 
     def __init__(self, handler: Handler, leases: Sequence[Lease], *, started_at: float) -> None:
-        self.handler = handler
+        self.handler = handler if instrumentation.active is None else traced_handler(handler, leases)
         self.tasks = tuple(map(Task, leases))
         self.started_at = started_at
         self.value: object = None

@@ -23,6 +23,7 @@ from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores import open_store
+from queue_core.telemetry import instrument_if_set
 from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.invocation import line_of
@@ -95,6 +96,7 @@ def _work(
     log = structlog.get_logger().bind(worker=settings.worker)
     queues: Queues | None = None
     try:
+        instrument_if_set(os.environ)
         app = load_app(settings.app, app_folder=settings.app_folder)
         if not may_begin():
             return EXIT_OK

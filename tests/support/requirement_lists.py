@@ -13,7 +13,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "requirements"
-EXTRAS: Final = ("grpc", "postgres", "redis")
+EXTRAS: Final = ("django", "grpc", "otel", "postgres", "redis")
 WHOLE: Final = {
     "build": ["--only-group", "build"],
     "runtime": ["--no-dev"],
