@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import ContextVar
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 from queue_core.clock import seconds_between
 from queue_core.worker import events
@@ -84,6 +84,15 @@ class HandlerEventLoop:
         future: Future[Outcome] = Future()
         self.submit(invocation, lambda _, outcome: future.set_result(outcome))
         return future.result()
+
+    def complete(self, coroutine: Coroutine[Any, Any, object], *, timeout_seconds: float | None = None) -> object:
+        """Run a hook's coroutine, block until it ends, and return its value. Raises `TimeoutError`."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
 
     def is_alive(self) -> bool:
         """Return whether the loop still runs; after that no lease of its handlers is renewed."""

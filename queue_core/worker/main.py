@@ -18,7 +18,7 @@ from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import SystemClock
 from queue_core.connect import SERVER_SCHEMES
-from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.errors import AppError, QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
@@ -108,13 +108,16 @@ def _work(
             on_last_lease=on_last_lease,
         )
     except QueueError as error:
-        text = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
-        log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)  # noqa: TRY400
+        _log_refusal(error, log)
         if queues is not None:
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
     try:
-        code = _run(runner, log)
+        with app.bound_to(queues):
+            code = _run(runner, log)
+    except AppError as error:  # of a hook
+        _log_refusal(error, log)
+        code = EXIT_MISCONFIGURED
     except Exception:  # noqa: BLE001  the top of the process
         log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
         code = EXIT_INTERNAL
@@ -124,6 +127,12 @@ def _work(
     exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
+
+
+def _log_refusal(error: QueueError, log: FilteringBoundLogger) -> None:
+    """Log why the worker can't work; with a traceback where the program's own code failed."""
+    text = traceback.format_exc() if error.__cause__ is not None else None
+    log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)
 
 
 def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
@@ -149,6 +158,7 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
     """
     serve = runner.caller_thread_loop()
     with stop_signals_handled(runner, watcher="none" if serve is None else "thread") as restore:
+        runner.start()
         if serve is None:
             return runner.run()
         codes: list[int] = []

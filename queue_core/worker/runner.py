@@ -16,6 +16,7 @@ from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
 from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
+from queue_core.worker.hook_runner import SHORTEST_STOP_SECONDS, HookRunner
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
@@ -115,16 +116,20 @@ class Runner:
             app, offer, self._lifecycle, self._renewals, self._clients, on_invocation_end=on_invocation_end
         )
         handlers = app.serving(queue, settings.tags)
+        app.prepare(handlers)
         self._loop = (
             HandlerEventLoop(self._lifecycle, blocked_seconds=blocked_seconds)
-            if any(handler.is_async for handler in handlers)
+            if any(handler.is_async for handler in handlers) or app.hooks.need_loop
             else None
         )
+        self._hooks = HookRunner(app.hooks, self._loop, self._lifecycle)
+        self._is_started = False
         self._executor = self._make_executor(all_async=all(handler.is_async for handler in handlers))
         lock = settings.supervisor_lock
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
+        self._stops_in_caller = False
         self._recycled_code = recycled_code
         self._grace_ends_at = 0.0
 
@@ -143,7 +148,35 @@ class Runner:
         The function's argument is called after each handler. None with a concurrency above 1 or async handlers only.
         Call this before `run`.
         """
-        return self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
+        serve = self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
+        if serve is None:
+            return None
+        self._stops_in_caller = True
+
+        def serve_and_stop(after_invocation: Callable[[], None]) -> None:
+            try:
+                serve(after_invocation)
+            finally:
+                self._hooks.stop(grace_left_seconds=self._hook_seconds)
+
+        return serve_and_stop
+
+    def start(self) -> None:
+        """Start the renewals and the event loop, and run the app's `on_start` hooks in this thread; `run` goes on.
+
+        Raises `AppError` for a hook that fails; nothing was leased then, and nothing runs.
+        """
+        self._is_started = True
+        self._renewals.start()
+        if self._loop is not None:
+            self._loop.start()
+        try:
+            self._hooks.start()
+        except BaseException:
+            self._renewals.close()
+            if self._loop is not None:
+                self._loop.close(timeout_seconds=UNWIND_SECONDS)
+            raise
 
     def drain(self, reason: str) -> None:
         """Lease no more, let running handlers finish within the grace, release the rest, and make `run` return."""
@@ -154,7 +187,9 @@ class Runner:
         self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
 
     def run(self) -> int:
-        """Run the worker until it ends, and return the exit code."""
+        """Run the worker until it ends, and return the exit code. Raises as `start`, unless that was called before."""
+        if not self._is_started:
+            self.start()
         lifecycle = self._lifecycle
         settings = lifecycle.settings
         lifecycle.log.info(
@@ -163,9 +198,6 @@ class Runner:
             tags=list(self._context.offer.tags.tags) or self._context.offer.tags.kind,
             concurrency=settings.concurrency,
         )
-        self._renewals.start()
-        if self._loop is not None:
-            self._loop.start()
         self._executor.start()
         ending = self._watch()
         lifecycle.ending.set()
@@ -233,6 +265,7 @@ class Runner:
         self._release(self._renewals.abandon())
         self._renewals.close()
         self._executor.interrupt()
+        self._stop_hooks()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
         if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it was logged what hangs
             lifecycle.log.warning(
@@ -243,6 +276,17 @@ class Runner:
         if has_unwound and self._loop is not None:
             self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
         self._is_abandoned = not has_unwound or self._executor.running() > 0
+
+    def _stop_hooks(self) -> None:
+        """Run the `on_stop` hooks, or wait until the thread of the handlers has; not while it is stuck in one."""
+        if not self._stops_in_caller:
+            self._hooks.stop(grace_left_seconds=self._hook_seconds)
+        elif not self._executor.running():
+            self._hooks.wait_until_stopped(timeout_seconds=max(SHORTEST_STOP_SECONDS, self._hook_seconds()))
+
+    def _hook_seconds(self) -> float:
+        """Return the seconds that hooks may take now: the rest of the grace, all of it before the drain has begun."""
+        return self.grace_left_seconds() if self._grace_ends_at else self._lifecycle.settings.grace_seconds
 
     def _wait_for_executor(self, *, until: float) -> None:
         """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
