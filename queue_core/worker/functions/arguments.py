@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, NotRequired, get_type_hi
 from queue_core.errors import AppError, InvalidArgumentsError
 
 if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ConfigDict, ValidationError
     from pydantic_core import ErrorDetails
+    from pydantic_core.core_schema import CoreConfig
 
 MAX_PROBLEMS: Final = 3
 """Problems that one error names at most."""
@@ -20,6 +21,8 @@ MAX_NAME_CHARACTERS: Final = 64
 """Longest name of an unknown argument that an error quotes."""
 _QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid", "dataclass_type", "model_type"))
 """Types of pydantic's errors whose text may quote the value."""
+_FORM: "Final[ConfigDict]" = {"ser_json_bytes": "base64", "val_json_bytes": "base64", "ser_json_inf_nan": "strings"}
+_ROOT_FORM: "Final[CoreConfig]" = {"ser_json_bytes": "base64", "ser_json_inf_nan": "strings"}
 
 
 def signature_of(function: Callable[..., object], *, injected: Iterable[str]) -> inspect.Signature:
@@ -59,14 +62,14 @@ class ArgumentsFormat:
 
     def prepare(self) -> None:
         """Read the annotations. Raises `AppError` for one that is unknown, or of a type that has no JSON form."""
-        _ = self._adapters
+        _ = self._types
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """Return the JSON of one call's arguments. Raises `InvalidArgumentsError`."""
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
-        named, extra = self._adapters
+        named, extra = self._types
         try:
             values = self.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -75,9 +78,9 @@ class ArgumentsFormat:
         if taken := self._injected & extras.keys():
             raise InvalidArgumentsError(f"{self._name}: {min(taken)}: the worker injects it")
         try:
-            payload = _dumped(named, named.validate_python(values))
+            payload = named.dump(values)
             if extras and extra is not None:
-                more = _dumped(extra, extra.validate_python(extras))
+                more = extra.dump(extras)
                 payload = more if payload == b"{}" else payload[:-1] + b"," + more[1:]
         except ValidationError as error:
             self._refuse(error)
@@ -92,27 +95,23 @@ class ArgumentsFormat:
         """Return the arguments by name; an empty payload has none. Raises `InvalidArgumentsError` if they don't fit."""
         from pydantic import ValidationError
 
-        named, extra = self._adapters
+        named, extra = self._types
         payload = payload or b"{}"
         try:
             if extra is None:
-                return named.validate_json(payload)
+                return named.load(payload)
             mine, others = self._parted(payload)
-            return {**extra.validate_json(others), **named.validate_json(mine)}
+            return {**extra.load(others), **named.load(mine)}
         except ValidationError as error:
             self._refuse(error)
 
     @cached_property
-    def _adapters(self) -> "tuple[TypeAdapter[dict[str, object]], TypeAdapter[dict[str, object]] | None]":
-        """The format of the named arguments, and that of all others of a function that takes `**kwargs`."""
-        from pydantic import ConfigDict, TypeAdapter
+    def _types(self) -> "tuple[_JsonObject, _JsonObject | None]":
+        """The form of the named arguments, and that of all others of a function that takes `**kwargs`."""
         from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
         from typing_extensions import TypedDict
 
         hints = hints_of(self._function)
-        config = ConfigDict(
-            extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="strings"
-        )
         fields: dict[str, Any] = {}
         for parameter in self.signature.parameters.values():
             if parameter.name != self._extras:
@@ -120,14 +119,13 @@ class ArgumentsFormat:
                 fields[parameter.name] = hint if parameter.default is parameter.empty else NotRequired[hint]
         make: Any = TypedDict  # its fields are known at run time only
         form = make("form", fields)
-        form.__pydantic_config__ = config
+        form.__pydantic_config__ = {"extra": "forbid", **_FORM}
         try:
-            extra: TypeAdapter[dict[str, object]] | None = None
-            if self._extras is not None:
-                loose = ConfigDict(**{key: value for key, value in config.items() if key != "extra"})  # type: ignore[typeddict-item]
-                kind: Any = dict[str, hints.get(self._extras, Any)]  # type: ignore[misc]
-                extra = TypeAdapter(kind, config=loose)
-            return TypeAdapter(form), extra
+            named = _JsonObject(form, None)
+            if self._extras is None:
+                return named, None
+            kind: Any = dict[str, hints.get(self._extras, Any)]  # type: ignore[misc]
+            return named, _JsonObject(kind, _FORM)
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).split(". ")[0].splitlines()[0]
             raise AppError(f"{self._name}: a type can't travel as JSON; is it to be injected? {reason}") from None
@@ -151,9 +149,9 @@ class ArgumentsFormat:
     def _refuse(self, error: "ValidationError") -> NoReturn:
         """Raise the error in words: the function, the field and the reason, never the value."""
         known = set(self.signature.parameters)
-        for adapter in self._adapters:
-            if adapter is not None:
-                known.update(_field_names(adapter.core_schema))
+        for kind in self._types:
+            if kind is not None:
+                known.update(_field_names(kind.adapter.core_schema))
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         shown = [_shown(problem, known) for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
@@ -170,8 +168,25 @@ def hints_of(function: Callable[..., object]) -> dict[str, Any]:
         raise AppError(f"{name}: {error} at run time, in an annotation: import it outside TYPE_CHECKING") from None
 
 
-def _dumped(adapter: "TypeAdapter[dict[str, object]]", values: dict[str, object]) -> bytes:
-    return adapter.dump_json(values, by_alias=True, round_trip=True, warnings="error")
+class _JsonObject:
+    """A mapping of arguments, and its form as JSON."""
+
+    def __init__(self, kind: Any, config: "ConfigDict | None") -> None:
+        from pydantic import TypeAdapter
+        from pydantic_core import SchemaSerializer
+
+        self.adapter: TypeAdapter[dict[str, object]] = TypeAdapter(kind, config=config)
+        # The adapter's own serializer ignores the settings of a TypedDict.
+        self._serializer = SchemaSerializer(self.adapter.core_schema, {**_ROOT_FORM})
+
+    def dump(self, values: dict[str, object]) -> bytes:
+        """Return checked values as JSON."""
+        checked = self.adapter.validate_python(values)
+        return self._serializer.to_json(checked, by_alias=True, round_trip=True, warnings="error")
+
+    def load(self, payload: bytes) -> dict[str, object]:
+        """Return the values of a JSON text, checked."""
+        return self.adapter.validate_json(payload)
 
 
 def _shown(problem: "ErrorDetails", known: set[str]) -> str:
