@@ -45,7 +45,9 @@ class Handler:
         return str(getattr(self.function, "__qualname__", repr(self.function)))
 
     def translate(self, error: BaseException) -> BaseException:
-        """Return the `Retry` or `Dead` registered for this error with `on`, else the error itself."""
+        """Return the `Retry` or `Dead` registered for this error with `on`, else the error; one of these stays."""
+        if isinstance(error, Retry | Dead):
+            return error
         return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
 
 

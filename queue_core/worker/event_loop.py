@@ -87,7 +87,11 @@ class HandlerEventLoop:
 
     def complete(self, coroutine: Coroutine[Any, Any, object], *, timeout_seconds: float | None = None) -> object:
         """Run a hook's coroutine, block until it ends, and return its value. Raises `TimeoutError`."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # the loop is closed
+            coroutine.close()
+            raise
         try:
             return future.result(timeout_seconds)
         except TimeoutError:

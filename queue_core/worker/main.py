@@ -157,8 +157,8 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
     Many libraries work in the main thread only: `signal.alarm`, those that set signal handlers, some with event loops.
     """
     serve = runner.caller_thread_loop()
+    runner.start()  # a signal ends the process at once while hooks run: nothing is leased yet
     with stop_signals_handled(runner, watcher="none" if serve is None else "thread") as restore:
-        runner.start()
         if serve is None:
             return runner.run()
         codes: list[int] = []

@@ -1,29 +1,27 @@
 """Function: a function of the program that can be added as a task, and called by a worker with its arguments."""
 
-import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from queue_core.clock import Instant
 from queue_core.errors import AppError, InvalidArgumentsError, InvalidEtaError, InvalidRequestError
-from queue_core.store import Added
 from queue_core.task import NewTask
 from queue_core.worker.context import Backoff, Dead, Seconds, Task, seconds_of
 from queue_core.worker.functions.arguments import ArgumentsFormat, hints_of
 from queue_core.worker.resources import INJECTED, AppHooks, InjectedCall, injected_names, injections_of, is_marked
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from queue_core.store import Added
     from queue_core.worker.functions.queues import AppQueues
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class FunctionAdder(Generic[P]):
         self._queues = queues
         self._options = options
 
-    def add(self, *args: P.args, **kwargs: P.kwargs) -> Added:
+    def add(self, *args: P.args, **kwargs: P.kwargs) -> "Added":
         """Add a task with these arguments; when this returns it is durable.
 
         Raises `InvalidArgumentsError` for arguments that don't fit the annotations, and as `Queue.add` does.
@@ -58,8 +56,10 @@ class FunctionAdder(Generic[P]):
         queue = self._queues.queue(options.queue, joins_transaction=options.connection is not None)
         return queue.add(task, connection=options.connection)[0]
 
-    async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> Added:
+    async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> "Added":
         """Add a task without blocking the event loop: see `add`."""
+        import asyncio  # a program that never does this should not load it
+
         return await asyncio.to_thread(self.add, *args, **kwargs)
 
     def task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
@@ -72,7 +72,7 @@ class FunctionAdder(Generic[P]):
         self,
         *,
         delay: Seconds | None = None,
-        eta: Instant | datetime | None = None,
+        eta: "Instant | datetime | None" = None,
         name: str | None = None,
         headers: Mapping[str, str] | None = None,
         queue: str | None = None,
@@ -91,7 +91,7 @@ class FunctionAdder(Generic[P]):
         """
         given: dict[str, Any] = {
             "delay_seconds": None if delay is None else seconds_of(delay),
-            "eta": _instant(eta) if isinstance(eta, datetime) else eta,
+            "eta": eta if eta is None or isinstance(eta, int) else _instant(eta),
             "name": name,
             "headers": headers,
             "queue": queue,
@@ -207,8 +207,10 @@ class AsyncFunctionCall(FunctionCall):
         return self._kept(task, await called)
 
 
-def _instant(moment: datetime) -> Instant:
+def _instant(moment: "datetime") -> Instant:
     """Return a moment as an instant. Raises `InvalidEtaError` for one without a time zone."""
+    from datetime import UTC, datetime, timedelta
+
     with suppress(TypeError):
-        return Instant((moment - _EPOCH) // timedelta(microseconds=1))
+        return Instant((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
     raise InvalidEtaError(f"eta needs a time zone: datetime(..., tzinfo=UTC): {moment.isoformat()}")

@@ -23,9 +23,11 @@ class AppQueues:
 
     def __init__(self, place: "str | Path | None") -> None:
         """`place`: see `App`. Raises `AppError` for a text that is neither a URL nor a settings file."""
-        from queue_core.worker.functions.target import checked_place  # small, and needed by apps with a place only
+        self._place = place
+        if place is not None:
+            from queue_core.worker.functions.target import checked_place
 
-        self._place = None if place is None else checked_place(place)
+            self._place = checked_place(place)
         self._lock = RLock()
         self._opened: Queues | None = None
         self._direct: Queues | None = None

@@ -266,3 +266,13 @@ def test_a_producer_learns_of_wrong_arguments_before_anything_is_added(queues: M
             with pytest.raises(InvalidArgumentsError, match=f"resize.*{told}"):
                 call()
     assert queues.queue("thumbs").stats().added_total == 0
+
+
+def test_a_task_that_does_not_fit_is_dead_although_all_errors_are_retried() -> None:
+    app = App()
+
+    @app.function(queue="q", on={Exception: Retry(1)})
+    def resize(path: str) -> None: ...
+
+    (outcome,) = run_until_empty(app, NewTask(tag="resize"))
+    assert (type(outcome.error), outcome.attempts) == (Dead, 1)
