@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
     from queue_core.worker.functions.function import Function
-    from queue_core.worker.resources import INJECTED, Injected
+    from queue_core.worker.functions.hooks import INJECTED, Injected
 else:
     _HOMES = {
         "queue_core.attempts": "Attempt Failure",
@@ -95,7 +95,7 @@ else:
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Backoff Dead Retry Task Timeout",
         "queue_core.worker.functions.function": "Function",
-        "queue_core.worker.resources": "INJECTED Injected",
+        "queue_core.worker.functions.hooks": "INJECTED Injected",
     }
     """The public names, by their module."""
 

@@ -15,8 +15,8 @@ from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_P
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
 from queue_core.worker.functions.function import Function
+from queue_core.worker.functions.hooks import AppHooks, Hook
 from queue_core.worker.functions.queues import AppQueues
-from queue_core.worker.resources import AppHooks, Hook
 
 if TYPE_CHECKING:
     from queue_core.api import Queue, Queues

@@ -1,1 +1,1 @@
-"""Functions as tasks: arguments as JSON, the queues that an app adds to, and `Function` itself."""
+"""Functions as tasks: their arguments as JSON, the queues they are added to, and the hooks around a worker's life."""

@@ -12,7 +12,7 @@ from queue_core.errors import AppError, InvalidArgumentsError, InvalidEtaError, 
 from queue_core.task import NewTask
 from queue_core.worker.context import Backoff, Dead, Seconds, Task, seconds_of
 from queue_core.worker.functions.arguments import ArgumentsFormat, hints_of
-from queue_core.worker.resources import INJECTED, AppHooks, InjectedCall, injected_names, injections_of, is_marked
+from queue_core.worker.functions.hooks import INJECTED, AppHooks, InjectedCall, injected_names, injections_of, is_marked
 
 if TYPE_CHECKING:
     from datetime import datetime
