@@ -11,10 +11,10 @@ import structlog
 from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
-from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
+from queue_core.worker.context import Task
 from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient, QueueClients
@@ -22,6 +22,7 @@ from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd,
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
 from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
+from queue_core.worker.timeouts import Timeouts
 
 
 def supervisor_lives(lock: Path) -> bool:
@@ -111,10 +112,18 @@ class Runner:
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._clients = QueueClients(open_queue(queue), waiting)
         self._renewals = Renewals(self._clients.shared, self._lifecycle)
+        self._timeouts = Timeouts(self._lifecycle, self._renewals, self._client)
         self._context = ExecutorContext(
-            app, offer, self._lifecycle, self._renewals, self._clients, on_invocation_end=on_invocation_end
+            app,
+            offer,
+            self._lifecycle,
+            self._renewals,
+            self._timeouts,
+            self._clients,
+            on_invocation_end=on_invocation_end,
         )
         handlers = app.serving(queue, settings.tags)
+        self._has_timeouts = any(handler.timeout_seconds is not None for handler in handlers)
         self._loop = (
             HandlerEventLoop(self._lifecycle, blocked_seconds=blocked_seconds)
             if any(handler.is_async for handler in handlers)
@@ -164,10 +173,13 @@ class Runner:
             concurrency=settings.concurrency,
         )
         self._renewals.start()
+        if self._has_timeouts:
+            self._timeouts.start()
         if self._loop is not None:
             self._loop.start()
         self._executor.start()
         ending = self._watch()
+        lifecycle.stop_reason = ending.reason
         lifecycle.ending.set()
         lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done)
         self._executor.interrupt()
@@ -215,12 +227,15 @@ class Runner:
 
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
         """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
-        while ending.urgency == "finish" and self._executor.running():
+        while ending.urgency == "finish" and self._is_busy():
             request = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
             if request is None:
                 self._check_limits()
-            elif request.urgency != "finish":
+            elif request.urgency == "finish":
+                self._executor.interrupt()  # one more call was left, for which nobody is to wait
+            else:
                 ending = request
+                self._lifecycle.stop_reason = ending.reason
                 self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
         return ending
 
@@ -232,6 +247,7 @@ class Runner:
         lifecycle.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
+        self._timeouts.close()
         self._executor.interrupt()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
         if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it was logged what hangs
@@ -242,17 +258,24 @@ class Runner:
             )
         if has_unwound and self._loop is not None:
             self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = not has_unwound or self._executor.running() > 0
+        self._is_abandoned = not has_unwound or self._executor.running() > 0 or self._timeouts.left() > 0
+
+    def _is_busy(self) -> bool:
+        return self._executor.running() > 0 or self._timeouts.unreleased() > 0
+
+    def _client(self) -> LeaseClient:
+        """Open a client that releases, and never waits."""
+        return LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
 
     def _wait_for_executor(self, *, until: float) -> None:
         """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
-        while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
+        while self._is_busy() and (left := until - self._lifecycle.clock.monotonic()) > 0:
             request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if request is not None and request.urgency == "release":
                 self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 
-    def _release(self, rest: list[Lease]) -> None:
+    def _release(self, rest: list[Task]) -> None:
         """Release the tasks that no handler finished in time: leasable at once, and the lease is not counted.
 
         Leases of a handler that ended or blocked the loop are counted, or its task would do so for ever.
@@ -261,9 +284,11 @@ class Runner:
             return
         blamed = self._loop.blamed_tokens() if self._loop is not None else frozenset[str]()
         try:
-            client = LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
-            client.give_back([lease for lease in rest if lease.token not in blamed])
-            client.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
+            client = self._client()
+            client.give_back_unfinished([task for task in rest if task.lease.token not in blamed])
+            if self._loop is not None:
+                at_fault = [task for task in rest if task.lease.token in blamed]
+                client.give_back_unfinished(at_fault, blamed=self._loop.failure)
         except QueueError as error:
             self._lifecycle.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
 
