@@ -85,11 +85,12 @@ def place_in(lines: Sequence[tuple[str, int]]) -> str:
     """Return the first of these lines of code, innermost first, that is no library's, else the first; "" for none."""
     if not lines:
         return ""
-    filename, number = next((line for line in lines if not _is_library(line[0])), lines[0])
+    filename, number = next((line for line in lines if not is_library(line[0])), lines[0])
     return f"{shown_path(filename)}:{number}"[-MAX_PLACE_CHARACTERS:]
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Return whether a file is the standard library's, an installed package's or ours, not the user's."""
     return filename.startswith((*_library_folders(), "<frozen"))
 
 

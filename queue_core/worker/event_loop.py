@@ -107,7 +107,7 @@ class HandlerEventLoop:
 
     @property
     def failure(self) -> Failure:
-        """What ended or blocked the loop: the failure of the leases in `blamed_tokens`."""
+        """The failure of the leases in `blamed_tokens`: why the loop ended, or where it was blocked."""
         return self._failure
 
     def check(self) -> None:

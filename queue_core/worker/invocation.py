@@ -13,7 +13,7 @@ from typing import Final, Literal
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.attempts import GIVEN_BACK, Failure
-from queue_core.failures import failure_message, failure_of, host_name, place_in, redacted, shown_path
+from queue_core.failures import failure_message, failure_of, host_name, is_library, place_in, redacted, shown_path
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
@@ -281,9 +281,9 @@ def line_of(frame: FrameType) -> CodeLine:
 
 
 def shown_lines(lines: Sequence[CodeLine]) -> str:
-    """Return the innermost lines with short paths, for a failure."""
-    shown = [f"{shown_path(line.filename)}:{line.number} in {line.function}" for line in lines[:MAX_LINES_SHOWN]]
-    return " < ".join(shown)
+    """Return the user's innermost lines with short paths, for a failure; those of libraries if there are no others."""
+    own = [line for line in lines if not is_library(line.filename)] or lines
+    return " < ".join(f"{shown_path(line.filename)}:{line.number} in {line.function}" for line in own[:MAX_LINES_SHOWN])
 
 
 def full_lines(lines: Sequence[CodeLine]) -> str:

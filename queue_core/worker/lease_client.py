@@ -28,6 +28,8 @@ from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, Worker
 
 SHORT_WAIT_SECONDS = 1.0
 """Longest wait for tasks where a wait can't be interrupted: a drain has to sit it out."""
+LAST_RENEWAL_SECONDS = 10.0
+"""Length of the renewal with a last checkpoint, where the queue's `max_lease` allows no whole lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,17 +205,19 @@ class LeaseClient:
         for start in range(0, len(unsent), MAX_TOKENS_PER_CALL):
             self._persist(partial(self._renew_with, unsent[start : start + MAX_TOKENS_PER_CALL]))
 
-    def _renew_with(self, news: Sequence[Renewal], _attempt: int) -> None:
+    def _renew_with(self, news: Sequence[Renewal], _attempt: int, *, seconds: float | None = None) -> None:
         try:
-            self._queue.renew(news)
+            self._queue.renew(news, seconds=seconds)
         except LeaseLostError as error:
             self._lifecycle.log.debug(events.LEASE_LOST, reason="ended before its checkpoint", count=len(error.tokens))
         except (InvalidLeaseTimeError, UnknownQueueError) as error:
             if len(news) > 1:  # the whole call was refused for one of them, which is near the queue's max_lease
                 for one in news:
                     self._renew_with([one], _attempt)
-                return
-            self._lifecycle.log.warning(events.CHECKPOINT_LOST, reason=str(error))
+            elif seconds is None and isinstance(error, InvalidLeaseTimeError):
+                self._renew_with(news, _attempt, seconds=LAST_RENEWAL_SECONDS)
+            else:
+                self._lifecycle.log.warning(events.CHECKPOINT_LOST, reason=str(error))
 
     def _release(
         self,

@@ -22,7 +22,7 @@ from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd,
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
 from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
-from queue_core.worker.timeouts import Timeouts
+from queue_core.worker.timeouts import CLEAN_UP_SECONDS, Timeouts
 
 
 def supervisor_lives(lock: Path) -> bool:
@@ -85,6 +85,7 @@ class Runner:
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
         on_invocation_end: Callable[[Invocation], None] | None = None,
@@ -97,6 +98,7 @@ class Runner:
                 be interrupted.
             watch_seconds: seconds between two checks whether the worker must end.
             blocked_seconds: least time for which the event loop of async handlers may be blocked.
+            clean_up_seconds: time in which an async handler that was cancelled at its timeout must end.
             recycled_code: exit code of a worker that reached a recycle limit.
             on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
             on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
@@ -112,7 +114,7 @@ class Runner:
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._clients = QueueClients(open_queue(queue), waiting)
         self._renewals = Renewals(self._clients.shared, self._lifecycle)
-        self._timeouts = Timeouts(self._lifecycle, self._renewals, self._client)
+        self._timeouts = Timeouts(self._lifecycle, self._renewals, self._client, clean_up_seconds=clean_up_seconds)
         self._context = ExecutorContext(
             app,
             offer,

@@ -25,11 +25,19 @@ class Timeouts:
     The tasks of a call that is left are released, the worker leases no more, and ends once its other calls have.
     """
 
-    def __init__(self, lifecycle: WorkerLifecycle, renewals: Renewals, open_client: Callable[[], LeaseClient]) -> None:
+    def __init__(
+        self,
+        lifecycle: WorkerLifecycle,
+        renewals: Renewals,
+        open_client: Callable[[], LeaseClient],
+        *,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
+    ) -> None:
         """`open_client`: opens a client to release tasks with."""
         self._lifecycle = lifecycle
         self._renewals = renewals
         self._open_client = open_client
+        self._clean_up_seconds = clean_up_seconds
         self._changed = Condition()
         self._due_at: dict[Invocation, float] = {}
         self._cancelled: set[Invocation] = set()
@@ -123,7 +131,7 @@ class Timeouts:
             is_first = invocation.handler.is_async and invocation not in self._cancelled
             if is_first:
                 self._cancelled.add(invocation)
-                self._due_at[invocation] = self._lifecycle.clock.monotonic() + CLEAN_UP_SECONDS
+                self._due_at[invocation] = self._lifecycle.clock.monotonic() + self._clean_up_seconds
             else:
                 tasks = self._leave(invocation, timeout)
         if is_first:
