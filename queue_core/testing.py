@@ -16,7 +16,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation
-from queue_core.worker.lifecycle import EXIT_OK
+from queue_core.worker.lifecycle import EXIT_OK, EXIT_TIMED_OUT
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 
@@ -203,7 +203,7 @@ class _Run:
                 raise
             finally:
                 thread.join()
-        if codes != [EXIT_OK]:
+        if codes not in ([EXIT_OK], [EXIT_TIMED_OUT]):  # the next call has another worker
             raise NotEmptyError(f"the worker of queue {name!r} failed; see its log")
 
     def _why_left(self, queue: LocalQueue) -> str:

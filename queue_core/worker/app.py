@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from queue_core.errors import AppError, AppImportError
+from queue_core.failures import place_in
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
@@ -43,6 +44,12 @@ class Handler:
     def display_name(self) -> str:
         """The name in logs and errors."""
         return str(getattr(self.function, "__qualname__", repr(self.function)))
+
+    @property
+    def place(self) -> str:
+        """The line at which the function begins, as `tasks.py:14`; "" for a callable without code."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return "" if code is None else place_in([(code.co_filename, code.co_firstlineno)])
 
     def translate(self, error: BaseException) -> BaseException:
         """Return the `Retry` or `Dead` registered for this error with `on`, else the error; one of these stays."""

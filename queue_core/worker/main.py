@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import AppError, QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
+from queue_core.process import logs
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.worker import events
@@ -56,7 +58,8 @@ def run_worker(settings: WorkerSettings) -> int:
 
     Exit codes: 0 finished, drained, retired or recycled; 70 an internal error, or a handler that never returned or
     that ended or blocked the event loop; 75 the queue was unreachable for too long; 77 a handler changed the user or
-    group of the process; 78 the app or the settings can't be used.
+    group of the process; 78 the app or the settings can't be used; 79 a handler ran beyond its timeout and could not be
+    ended.
 
     Ends the process itself, with that code, when a handler still runs after the grace, or when a thread, pool or child
     process that a handler left behind delays the exit beyond the grace. Must be called from the main thread because it
@@ -66,6 +69,7 @@ def run_worker(settings: WorkerSettings) -> int:
     batch of that size (see `respawn`). Otherwise it exits at the bound.
     """
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
+    _flush_lines()
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
         return _work(settings, EXIT_OK)
     watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
@@ -96,6 +100,7 @@ def _work(
     queues: Queues | None = None
     try:
         app = load_app(settings.app, app_folder=settings.app_folder)
+        logs.configure_program()
         if not may_begin():
             return EXIT_OK
         queues, open_waiting = _open(settings)
@@ -133,6 +138,12 @@ def _log_refusal(error: QueueError, log: FilteringBoundLogger) -> None:
     """Log why the worker can't work; with a traceback where the program's own code failed."""
     text = traceback.format_exc() if error.__cause__ is not None else None
     log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)
+
+
+def _flush_lines() -> None:
+    """Let each line that a handler prints reach a pipe or file at once, not when 8 KiB have gathered."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
@@ -228,7 +239,7 @@ def _threads() -> list[str]:
         thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
     ]
     return [
-        f"{thread.name} at {line_of(frame)}" if (frame := frames.get(thread.ident or 0)) else thread.name
+        f"{thread.name} at {line_of(frame).text}" if (frame := frames.get(thread.ident or 0)) else thread.name
         for thread in waited_for
     ]
 

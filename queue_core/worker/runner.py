@@ -11,10 +11,10 @@ import structlog
 from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
-from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
+from queue_core.worker.context import Task
 from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
 from queue_core.worker.functions.hook_runner import SHORTEST_STOP_SECONDS, HookRunner
 from queue_core.worker.invocation import Invocation
@@ -23,6 +23,7 @@ from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd,
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
 from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
+from queue_core.worker.timeouts import CLEAN_UP_SECONDS, Timeouts
 
 
 def supervisor_lives(lock: Path) -> bool:
@@ -85,6 +86,7 @@ class Runner:
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
         on_invocation_end: Callable[[Invocation], None] | None = None,
@@ -97,6 +99,7 @@ class Runner:
                 be interrupted.
             watch_seconds: seconds between two checks whether the worker must end.
             blocked_seconds: least time for which the event loop of async handlers may be blocked.
+            clean_up_seconds: time in which an async handler that was cancelled at its timeout must end.
             recycled_code: exit code of a worker that reached a recycle limit.
             on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
             on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
@@ -112,11 +115,19 @@ class Runner:
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._clients = QueueClients(open_queue(queue), waiting)
         self._renewals = Renewals(self._clients.shared, self._lifecycle)
+        self._timeouts = Timeouts(self._lifecycle, self._renewals, self._client, clean_up_seconds=clean_up_seconds)
         self._context = ExecutorContext(
-            app, offer, self._lifecycle, self._renewals, self._clients, on_invocation_end=on_invocation_end
+            app,
+            offer,
+            self._lifecycle,
+            self._renewals,
+            self._timeouts,
+            self._clients,
+            on_invocation_end=on_invocation_end,
         )
         handlers = app.serving(queue, settings.tags)
         app.prepare(handlers)
+        self._has_timeouts = any(handler.timeout_seconds is not None for handler in handlers)
         self._loop = (
             HandlerEventLoop(self._lifecycle, blocked_seconds=blocked_seconds)
             if any(handler.is_async for handler in handlers) or app.hooks.need_loop
@@ -168,12 +179,15 @@ class Runner:
         """
         self._is_started = True
         self._renewals.start()
+        if self._has_timeouts:
+            self._timeouts.start()
         if self._loop is not None:
             self._loop.start()
         try:
             self._hooks.start()
         except BaseException:
             self._renewals.close()
+            self._timeouts.close()
             if self._loop is not None:
                 self._loop.close(timeout_seconds=UNWIND_SECONDS)
             raise
@@ -200,6 +214,7 @@ class Runner:
         )
         self._executor.start()
         ending = self._watch()
+        lifecycle.stop_reason = ending.reason
         lifecycle.ending.set()
         lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done)
         self._executor.interrupt()
@@ -247,12 +262,15 @@ class Runner:
 
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
         """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
-        while ending.urgency == "finish" and self._executor.running():
+        while ending.urgency == "finish" and self._is_busy():
             request = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
             if request is None:
                 self._check_limits()
-            elif request.urgency != "finish":
+            elif request.urgency == "finish":
+                self._executor.interrupt()  # one more call was left, for which nobody is to wait
+            else:
                 ending = request
+                self._lifecycle.stop_reason = ending.reason
                 self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
         return ending
 
@@ -264,6 +282,7 @@ class Runner:
         lifecycle.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
+        self._timeouts.close()
         self._executor.interrupt()
         self._stop_hooks()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
@@ -275,7 +294,14 @@ class Runner:
             )
         if has_unwound and self._loop is not None:
             self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = not has_unwound or self._executor.running() > 0
+        self._is_abandoned = not has_unwound or self._executor.running() > 0 or self._timeouts.left() > 0
+
+    def _is_busy(self) -> bool:
+        return self._executor.running() > 0 or self._timeouts.unreleased() > 0
+
+    def _client(self) -> LeaseClient:
+        """Open a client that releases, and never waits."""
+        return LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
 
     def _stop_hooks(self) -> None:
         """Run the `on_stop` hooks, or wait until the thread of the handlers has; not while it is stuck in one."""
@@ -290,13 +316,13 @@ class Runner:
 
     def _wait_for_executor(self, *, until: float) -> None:
         """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
-        while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
+        while self._is_busy() and (left := until - self._lifecycle.clock.monotonic()) > 0:
             request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if request is not None and request.urgency == "release":
                 self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 
-    def _release(self, rest: list[Lease]) -> None:
+    def _release(self, rest: list[Task]) -> None:
         """Release the tasks that no handler finished in time: leasable at once, and the lease is not counted.
 
         Leases of a handler that ended or blocked the loop are counted, or its task would do so for ever.
@@ -305,9 +331,11 @@ class Runner:
             return
         blamed = self._loop.blamed_tokens() if self._loop is not None else frozenset[str]()
         try:
-            client = LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
-            client.give_back([lease for lease in rest if lease.token not in blamed])
-            client.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
+            client = self._client()
+            client.give_back_unfinished([task for task in rest if task.lease.token not in blamed])
+            if self._loop is not None:
+                at_fault = [task for task in rest if task.lease.token in blamed]
+                client.give_back_unfinished(at_fault, blamed=self._loop.failure)
         except QueueError as error:
             self._lifecycle.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
 
