@@ -82,10 +82,14 @@ class AppQueues:
         self._lock = RLock()
 
     def _queues(self, *, joins_transaction: bool) -> "Queues":
-        if joins_transaction and (direct := self._opened_store()) is not None:
-            return direct
-        if self._bound is not None:
-            return self._bound
+        queues = self._bound or self._opened_place()
+        if not joins_transaction:
+            return queues
+        from queue_core.local import LocalQueues
+
+        return queues if isinstance(queues, LocalQueues) else self._opened_store() or queues
+
+    def _opened_place(self) -> "Queues":
         if self._opened is None:
             from queue_core.connect import open_queues
             from queue_core.worker.functions.target import find_app_target
@@ -97,10 +101,6 @@ class AppQueues:
 
     def _opened_store(self) -> "Queues | None":
         """Return the store of a settings file whose server the app uses; None: there is no other way to the tasks."""
-        from queue_core.local import LocalQueues
-
-        if isinstance(self._bound or self._opened, LocalQueues):
-            return None
         if self._direct is None:
             from queue_core.connect import open_queues
             from queue_core.worker.functions.target import store_target
