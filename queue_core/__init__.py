@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         AppImportError,
         BadFileError,
         CutShortError,
+        InvalidArgumentsError,
         InvalidCountError,
         InvalidEtaError,
         InvalidLeaseTimeError,
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
+    from queue_core.worker.functions.function import Function
+    from queue_core.worker.functions.hooks import INJECTED, Injected
 else:
     _HOMES = {
         "queue_core.attempts": "Attempt Failure",
@@ -80,7 +83,8 @@ else:
         "queue_core.clock": "Instant",
         "queue_core.connect": "open_queue open_queues",
         "queue_core.errors": (
-            "AppError AppImportError BadFileError CutShortError InvalidCountError InvalidEtaError "
+            "AppError AppImportError BadFileError CutShortError InvalidArgumentsError InvalidCountError "
+            "InvalidEtaError "
             "InvalidLeaseTimeError InvalidQueueNameError InvalidRequestError InvalidSettingError InvalidTagError "
             "InvalidTaskNameError InvalidTokenError LeaseLostError ListenError MoveRefusedError OutcomeUnknownError "
             "PermissionDeniedError QueueError QueueModeError QueueMovedError StorageLimitError StoreCorruptError "
@@ -95,6 +99,8 @@ else:
         "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Backoff Dead Retry Task Timeout",
+        "queue_core.worker.functions.function": "Function",
+        "queue_core.worker.functions.hooks": "INJECTED Injected",
     }
     """The public names, by their module."""
 
@@ -113,6 +119,7 @@ else:
 
 __all__ = [
     "ANY",
+    "INJECTED",
     "UNTAGGED",
     "Added",
     "App",
@@ -128,10 +135,13 @@ __all__ = [
     "Deletion",
     "Failure",
     "FinishedLease",
+    "Function",
     "History",
     "HttpQueue",
     "HttpQueues",
+    "Injected",
     "Instant",
+    "InvalidArgumentsError",
     "InvalidCountError",
     "InvalidEtaError",
     "InvalidLeaseTimeError",

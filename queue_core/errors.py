@@ -4,6 +4,7 @@ QueueError
 ├── InvalidRequestError              correct the call; nothing was changed
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
+│   ├── InvalidArgumentsError        a function's arguments don't fit its annotations
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
 │       └── CutShortError            the file is truncated: complete it, then go on
@@ -69,6 +70,10 @@ class InvalidTokenError(InvalidRequestError):
 
 class InvalidSettingError(InvalidRequestError):
     """A queue's settings contradict each other or are out of range."""
+
+
+class InvalidArgumentsError(InvalidRequestError):
+    """The arguments of a task don't fit its function; the message names the function, the field and the reason."""
 
 
 class TaskTooLargeError(InvalidRequestError):

@@ -43,11 +43,11 @@ def failure_of(
 ) -> Failure:
     """Return what an attempt shows of an exception, or of a text: cut to its limits, payloads and secrets replaced."""
     if isinstance(error, str):
-        return Failure(outcome, "", _message(error, payloads), "", host_name())
+        return Failure(outcome, "", failure_message(error, payloads), "", host_name())
     return Failure(
         outcome,
         type(error).__name__[:MAX_ERROR_CHARACTERS],
-        _message(_text_of(error), payloads),
+        failure_message(_text_of(error), payloads),
         place_of(error),
         host_name(),
     )
@@ -78,14 +78,19 @@ def redacted(text: str, payloads: Sequence[bytes] = ()) -> str:
 def place_of(error: BaseException) -> str:
     """Return the line that raised an error, as `tasks.py:14`: the innermost that is no library's, if there is one."""
     frames = traceback.extract_tb(error.__traceback__, limit=-50)
-    own = [frame for frame in frames if not _is_library(frame.filename)]
-    if not frames:
+    return place_in([(frame.filename, frame.lineno or 0) for frame in reversed(frames)])
+
+
+def place_in(lines: Sequence[tuple[str, int]]) -> str:
+    """Return the first of these lines of code, innermost first, that is no library's, else the first; "" for none."""
+    if not lines:
         return ""
-    frame = (own or frames)[-1]
-    return f"{_shown_path(frame.filename)}:{frame.lineno}"[-MAX_PLACE_CHARACTERS:]
+    filename, number = next((line for line in lines if not is_library(line[0])), lines[0])
+    return f"{shown_path(filename)}:{number}"[-MAX_PLACE_CHARACTERS:]
 
 
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Return whether a file is the standard library's, an installed package's or ours, not the user's."""
     return filename.startswith((*_library_folders(), "<frozen"))
 
 
@@ -97,7 +102,8 @@ def _library_folders() -> tuple[str, ...]:
     return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parent)))
 
 
-def _shown_path(filename: str) -> str:
+def shown_path(filename: str) -> str:
+    """Return a file's path from the working directory on, or its name where it is elsewhere."""
     path = Path(filename)
     try:
         return str(path.relative_to(Path.cwd()))
@@ -117,7 +123,8 @@ def _text_of(error: BaseException) -> str:
         return f"(its text can't be made: {type(failed).__name__})"
 
 
-def _message(text: str, payloads: Sequence[bytes]) -> str:
+def failure_message(text: str, payloads: Sequence[bytes] = ()) -> str:
+    """Return a text as the message of a failure: redacted, and cut to its limit."""
     message = _clean(redacted(text[:MAX_RAW_CHARACTERS], payloads)).strip()
     return message if len(message) <= MAX_MESSAGE_CHARACTERS else message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
 

@@ -16,7 +16,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation
-from queue_core.worker.lifecycle import EXIT_OK
+from queue_core.worker.lifecycle import EXIT_OK, EXIT_TIMED_OUT
 from queue_core.worker.runner import Runner
 from queue_core.worker.settings import WorkerSettings
 
@@ -33,7 +33,7 @@ class TaskOutcome:
     """A task that was deleted or became dead.
 
     Args:
-        result: the value that its handler returned; for a batch handler that returned a list, the task's item.
+        result: the value that its handler or function returned; the task's item, if a batch handler returned a list.
         error: the exception of the last handler call, if the task is dead or was deleted unfinished by a queue that
             keeps no dead tasks. None: the task is done.
         attempts: number of handler calls.
@@ -85,7 +85,8 @@ def run_until_empty(
 
     The worker's own code runs the handlers, so retries, follow-up tasks, batches and errors are as in production. The
     clock stands still while a handler runs, and jumps to the next eta when nothing is leasable. Synchronous handlers
-    run in the caller's thread.
+    run in the caller's thread. Functions that a handler adds go to these queues too. Hooks run at the start and the end
+    of each worker: one per queue, and again whenever time has passed.
 
     Args:
         tasks: tasks to add first; one without a `queue` goes to the only queue that the app has handlers for.
@@ -103,8 +104,9 @@ def run_until_empty(
     for task in as_new_tasks(tasks):
         queues.queue(task.queue or _only_queue(app)).add(replace(task, queue=None))
     run = _Run(app, queues, max_calls)
-    while run.calls_left > 0 and (run.work() or run.pass_time()):
-        pass
+    with app.bound_to(queues, values=run.values):
+        while run.calls_left > 0 and (run.work() or run.pass_time()):
+            pass
     return run.outcomes()
 
 
@@ -124,6 +126,8 @@ class _Run:
     calls_left: int
     interrupt: BaseException | None = None
     called: dict[tuple[str, str], TaskOutcome] = field(default_factory=dict)
+    values: dict[str, object] = field(default_factory=dict)
+    """The values that functions returned, by lease token: a worker drops those that are no tasks."""
 
     def work(self) -> bool:
         """Run a worker on each queue until nothing is leasable; False when nothing was."""
@@ -152,7 +156,8 @@ class _Run:
             before = self.called.pop(key, None)
             result = None
             if call.error is None:
-                result = call.value[index] if has_entries else call.value  # type: ignore[index]
+                value = call.value[index] if has_entries else call.value  # type: ignore[index]
+                result = self.values.pop(task.lease.token, value)
             self.called[key] = TaskOutcome(
                 task.queue,
                 task.name,
@@ -185,6 +190,7 @@ class _Run:
         )
         codes: list[int] = []
         serve = runner.caller_thread_loop()
+        runner.start()
         if serve is None:
             codes.append(runner.run())
         else:
@@ -197,7 +203,7 @@ class _Run:
                 raise
             finally:
                 thread.join()
-        if codes != [EXIT_OK]:
+        if codes not in ([EXIT_OK], [EXIT_TIMED_OUT]):  # the next call has another worker
             raise NotEmptyError(f"the worker of queue {name!r} failed; see its log")
 
     def _why_left(self, queue: LocalQueue) -> str:

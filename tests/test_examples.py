@@ -1,14 +1,17 @@
 """Every example runs as its page says: its settings are right, and its handlers do their work."""
 
 import importlib.util
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from orchestrator import read_settings
-from queue_core import App, NewTask
-from queue_core.testing import run_until_empty
+from queue_core import App, Dead, NewTask, open_queue
+from queue_core.testing import MemoryQueues, run_until_empty
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/towline.yaml"))
@@ -50,3 +53,39 @@ def test_a_book_is_taken_apart_and_each_page_is_counted_once(tmp_path: Path, mon
     assert [outcome.error for outcome in outcomes] == [None] * 4
     counts = [line.split() for line in (tmp_path / "counts.txt").read_text().splitlines()]
     assert sorted(counts) == [["40", "book:3"], ["80", "book:1"], ["80", "book:2"]]
+
+
+def test_thumbnails_are_made_by_the_function_that_a_program_adds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, queues = EXAMPLES / "thumbnails" / "tasks.py", MemoryQueues()
+    assert len(re.findall(r"\S.*\n", program.read_text())) <= 20
+    monkeypatch.chdir(tmp_path)
+    rows = [bytes([column, row, 0]) for row in range(100) for column in range(200)]
+    Path("cat.ppm").write_bytes(b"P6\n200 100\n255\n" + b"".join(rows))
+    Path("page.txt").write_text("text")
+    app = app_of("thumbnails")
+    resize = sys.modules["example_thumbnails"].resize
+    with app.bound_to(queues):
+        for name in ("cat.ppm", "page.txt"):
+            resize.add(Path(name), width=100)
+    made, refused = run_until_empty(app, queues=queues)
+    assert made.error is None
+    assert isinstance(refused.error, Dead)
+    small = [bytes([column, row, 0]) for row in range(0, 100, 2) for column in range(0, 200, 2)]
+    assert Path("cat.100.ppm").read_bytes() == b"P6 100 50 255\n" + b"".join(small)
+
+
+def test_the_thumbnails_program_adds_what_its_command_line_names(tmp_path: Path) -> None:
+    folder = EXAMPLES / "thumbnails"
+    store = f"sqlite:///{tmp_path}/q.db"
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "TOWLINE_STORE": store, "TOWLINE_URL": ""}
+    command = [sys.executable, "tasks.py", "a.ppm", "b.ppm"]
+    subprocess.run(command, cwd=folder, env=environment, check=True, timeout=60)
+    queue = open_queue(store, "thumbs")
+    added = [(task.tag, task.payload) for task in queue.peek(payload_bytes=100).tasks]
+    queue.close()
+    assert added == [
+        ("resize", b'{"path":"a.ppm","width":100}'),
+        ("resize", b'{"path":"b.ppm","width":100}'),
+    ]

@@ -14,6 +14,8 @@ EXIT_MISCONFIGURED: Final = 78
 """The worker can't run: there is no such app, or its settings are invalid (EX_CONFIG of sysexits.h)."""
 EXIT_BROKEN: Final = 70
 """The worker can't go on: it failed itself, or a handler blocks it (EX_SOFTWARE of sysexits.h)."""
+EXIT_TIMED_OUT: Final = 79
+"""A handler ran beyond its timeout and could not be ended (no code of sysexits.h)."""
 EXIT_CHANGED: Final = 77
 """A handler changed the user or group of the worker's process (EX_NOPERM of sysexits.h)."""
 
@@ -21,6 +23,7 @@ _SHELL_SIGNAL_BASE: Final = 128
 _IN_WORDS: Final = {
     EXIT_BROKEN: ": a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
     "its last lines say which",
+    EXIT_TIMED_OUT: ": a handler ran beyond its timeout and could not be ended; its last lines say where it stands",
     EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
 }
 """The meanings of our own workers' exit codes; other programs may use them differently."""

@@ -1,13 +1,11 @@
 """Find the queues a command works on, a server's or a store's: by flags, environment, settings file, defaults."""
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
-from urllib.parse import urlsplit
 
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
@@ -15,13 +13,12 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
+from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
 
 DEFAULT_FILE: Final = "towline.yaml"
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
-PROBE_SECONDS: Final = 0.5
-"""Timeout of a connection that only finds out whether a server is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,26 +107,6 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         code=exits.UNAVAILABLE,
         fix="`towline init` writes a settings file; or give --url, --store or -f",
     )
-
-
-def is_listening(url: str) -> bool:
-    """Return whether a program listens at a server's URL, or at one of several joined by commas."""
-    return any(_is_listening(one.strip()) for one in url.split(","))
-
-
-def _is_listening(url: str) -> bool:
-    parts = urlsplit(url)
-    try:
-        if parts.scheme == "unix":
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-                probe.settimeout(PROBE_SECONDS)
-                probe.connect(parts.path)
-        else:
-            address = (parts.hostname or "127.0.0.1", parts.port or (443 if parts.scheme == "https" else 80))
-            socket.create_connection(address, timeout=PROBE_SECONDS).close()
-    except (OSError, ValueError):
-        return False
-    return True
 
 
 def _from_file(path: Path, token: str | None) -> Target:

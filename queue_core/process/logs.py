@@ -15,7 +15,7 @@ from dataclasses import fields
 from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final, Literal
+from typing import BinaryIO, Final, Literal, cast
 
 # Without rich, which would only colour tracebacks, structlog imports in half the time, in every worker.
 sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
@@ -33,6 +33,7 @@ from queue_core.process.terminal import clean  # noqa: E402
 Level = Literal["debug", "info", "warning", "error"]
 
 LIBRARY_LOGGED: Final = "library.logged"
+PROGRAM_LOGGED: Final = "program.logged"
 _LIBRARIES: Final = ("asyncio", "uvicorn")
 """Standard-library loggers of the server's loop and connections, whose warnings are logged too."""
 LOSS_LOG_SECONDS: Final = 60.0
@@ -52,6 +53,7 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
     """
     is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
     before: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,  # a worker's handlers have their task there
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
     ]
@@ -75,20 +77,54 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
             logger.addHandler(_LibraryHandler(_LEVELS["warning"]))
 
 
+def configure_program() -> None:
+    """Log what the user's program logs by the standard library's `logging` as our own lines, with its task.
+
+    Nothing where the program has configured `logging` or structlog itself. The level stays the program's own: warnings,
+    unless it sets another.
+    """
+    root = logging.getLogger()
+    if not root.handlers and isinstance(structlog.get_config()["logger_factory"], _LineLoggers):
+        root.addHandler(_ProgramHandler())
+
+
 class _LibraryHandler(logging.Handler):
     """Logs records of the standard library's `logging` through structlog."""
+
+    event = LIBRARY_LOGGED
+
+    def logger(self) -> structlog.typing.FilteringBoundLogger:
+        """Return the logger to write to."""
+        return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger())
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
         error = record.exc_info[1] if record.exc_info else None
-        log = structlog.get_logger()
-        log.log(
+        self.logger().log(
             min(record.levelno, logging.ERROR),
-            LIBRARY_LOGGED,
+            self.event,
             logger=record.name,
             message=record.getMessage(),
             exc_info=error,
         )
+
+
+class _ProgramHandler(_LibraryHandler):
+    """Logs the records of a user's program, by the logger configured now: a later one may lead back to `logging`."""
+
+    event = PROGRAM_LOGGED
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._logger: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind()
+
+    def logger(self) -> structlog.typing.FilteringBoundLogger:
+        """See `_LibraryHandler.logger`."""
+        return self._logger
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Leave out the records that a `_LibraryHandler` logs."""
+        return record.name.partition(".")[0] not in _LIBRARIES and bool(super().filter(record))
 
 
 @contextlib.contextmanager

@@ -1,19 +1,29 @@
-"""App: the handlers of a program by queue and tag, and `load_app`, which imports them. It opens no queue."""
+"""App: the handlers and functions of a program by queue and tag; `load_app` imports them. An add opens queues."""
 
 import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from queue_core.errors import AppError, AppImportError
+from queue_core.failures import place_in
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
+from queue_core.worker.functions.function import Function
+from queue_core.worker.functions.hooks import AppHooks, Hook
+from queue_core.worker.functions.queues import AppQueues
 
+if TYPE_CHECKING:
+    from queue_core.api import Queue, Queues
+
+P = ParamSpec("P")
+R = TypeVar("R")
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 
 
@@ -35,8 +45,16 @@ class Handler:
         """The name in logs and errors."""
         return str(getattr(self.function, "__qualname__", repr(self.function)))
 
+    @property
+    def place(self) -> str:
+        """The line at which the function begins, as `tasks.py:14`; "" for a callable without code."""
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return "" if code is None else place_in([(code.co_filename, code.co_firstlineno)])
+
     def translate(self, error: BaseException) -> BaseException:
-        """Return the `Retry` or `Dead` registered for this error with `on`, else the error itself."""
+        """Return the `Retry` or `Dead` registered for this error with `on`, else the error; one of these stays."""
+        if isinstance(error, Retry | Dead):
+            return error
         return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
 
 
@@ -61,11 +79,23 @@ class App:
         @app.task(queue="thumbs", tag="resize")
         def resize(task: Task) -> None: ...
 
+        @app.function(queue="thumbs")
+        def convert(path: str, width: int = 200) -> None: ...
+
+        convert.add("cat.jpg")
+
     A handler without a tag takes the untagged tasks of its queue and those of every tag that has no handler of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, place: str | Path | None = None) -> None:
+        """Args:
+        place: the queues that its functions are added to: a settings file, or the URL of a store or a server. None:
+            those that commands find, by TOWLINE_URL, TOWLINE_STORE or ./towline.yaml. Opened at the first add. In a
+            worker they are the queues it leases from.
+        """
         self._handlers: dict[tuple[str, str | None], Handler] = {}
+        self._queues = AppQueues(place)
+        self.hooks = AppHooks()
 
     def task(
         self,
@@ -104,7 +134,8 @@ class App:
             raise AppError(f"timeout must be in (0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {timeout_seconds:g} s")
 
         def register(function: HandlerFunction) -> HandlerFunction:
-            handler = Handler(function, queue, tag, batch, _is_async(function), dict(on or {}), timeout_seconds, retry)
+            called = self.hooks.injected(function)
+            handler = Handler(called, queue, tag, batch, _is_async(function), dict(on or {}), timeout_seconds, retry)
             first = self._handlers.setdefault((queue, tag), handler)
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"
@@ -115,6 +146,66 @@ class App:
             return function
 
         return register
+
+    def function(
+        self,
+        *,
+        queue: str,
+        tag: str | None = None,
+        on: Mapping[type[Exception], Retry | Dead] | None = None,
+        timeout: Seconds | None = None,
+        retry: Backoff | None = None,
+    ) -> Callable[[Callable[P, R]], Function[P, R]]:
+        """Make a function, plain or async, a task: `resize.add("cat.jpg", width=400)`.
+
+        Its arguments travel as a JSON object by parameter name, checked against the annotations by pydantic: at `add`,
+        and again by the worker, where a task that doesn't fit is dead at once. A default that was not given is not
+        stored. It may return tasks to hand over to, as a handler does; any other value is dropped.
+
+        Args:
+            tag: the tag of its tasks; None: the function's name.
+            on, timeout: see `task`.
+            retry: see `task`; `retry.attempts` is the `max_leases` of its tasks.
+
+        Raises `AppError` for positional-only parameters and for `*args`, and as `task` does.
+        """
+
+        def register(function: Callable[P, R]) -> Function[P, R]:
+            made = Function(function, self._queues, queue=queue, tag=tag, retry=retry)
+            self.task(queue=queue, tag=made.tag, on=on, timeout=timeout, retry=retry)(made.handler(self.hooks))
+            return made
+
+        return register
+
+    def on_start(self, hook: Hook) -> Hook:
+        """Register a hook that each worker process runs before its first lease; an async one in the handlers' loop.
+
+        The value it returns is injected into handlers and hooks by its return annotation. A generator yields the value;
+        the rest of it runs at the end. When it fails, the worker is refused as one with a broken app.
+        """
+        return self.hooks.on_start(hook)
+
+    def on_stop(self, hook: Hook) -> Hook:
+        """Register a hook that each worker process runs after its last task, also when it drains."""
+        return self.hooks.on_stop(hook)
+
+    def queue(self, name: str) -> "Queue":
+        """Return one of the queues that the app adds to; create it with default settings if it doesn't exist."""
+        return self._queues.queue(name)
+
+    @contextmanager
+    def bound_to(self, queues: "Queues", *, values: dict[str, object] | None = None) -> Iterator[None]:
+        """Add to `queues` within the block, in all threads: for tests. `values` collects what functions return."""
+        with self._queues.bound_to(queues, values=values):
+            yield
+
+    def close(self) -> None:
+        """Close the connections that adding functions opened; the next add opens new ones."""
+        self._queues.close()
+
+    def prepare(self, handlers: Iterable[Handler]) -> None:
+        """Read the annotations of handlers and hooks. Raises `AppError` for those that a worker can't serve."""
+        self.hooks.check(handler.function for handler in handlers)
 
     @property
     def queues(self) -> tuple[str, ...]:

@@ -113,7 +113,8 @@ class AsyncExecutor:
 
     def _has_ended(self) -> bool:
         lifecycle = self._context.lifecycle
-        all_done = self._free == self._count and self._live_threads == 1
+        left = self._context.timeouts.left()
+        all_done = self._free + left == self._count and self._live_threads == 1
         return lifecycle.over.is_set() or (lifecycle.ending.is_set() and all_done)
 
     def _wait_for_free(self) -> int:
@@ -152,7 +153,7 @@ class AsyncExecutor:
 
     def _ended(self, invocation: Invocation, outcome: Outcome) -> None:
         """Pass the outcome, from the loop's thread, to the threads that may block."""
-        self._context.end(invocation)
+        outcome = self._context.end(invocation, outcome)
         with self._changed:
             self._free += 1
             self._outcomes.append(outcome)

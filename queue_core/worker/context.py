@@ -1,11 +1,16 @@
 """Task, the argument of a handler; `Retry` and `Dead`, which a handler raises; `Timeout` and `Backoff`."""
 
 import json
-from typing import Literal, TypeAlias
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
 
 from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
-from queue_core.limits import MAX_LEASES, check_delay_seconds
-from queue_core.task import Lease
+from queue_core.headers import Headers
+from queue_core.limits import MAX_LEASES, check_checkpoint, check_delay_seconds, check_progress
+from queue_core.semantics import retry_delay_seconds
+from queue_core.store import Renewal
+from queue_core.task import Lease, Progress, QueueSpec
 
 Seconds: TypeAlias = float | str
 """Seconds as a number, or a duration as people write it: "30s", "5m", "1h30m"."""
@@ -47,7 +52,7 @@ class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`
 
 
 class Timeout(Exception):  # noqa: N818  a key of `on`, and the error of an attempt: `on={Timeout: Retry("1m")}`
-    """A handler ran for longer than its `timeout`. An async one is cancelled; a plain one is left, and its worker ends."""
+    """A handler ran for longer than its `timeout`: an async one is cancelled; a plain one is left, its worker ends."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"it ran for more than {seconds:g} s")
@@ -79,23 +84,39 @@ class Backoff:
             raise InvalidCountError(f"attempts must be in [1, {MAX_LEASES}]: {attempts}")
         self.attempts = attempts
 
+    def delay_seconds(self, *, leases: int, jitter: float) -> float:
+        """Return the seconds to wait after the `leases`-th counted lease failed; `jitter` is in [0, 1)."""
+        bounds = QueueSpec("", retry_min_seconds=self.min_seconds, retry_max_seconds=self.max_seconds)
+        return retry_delay_seconds(bounds, leases=leases, jitter=jitter)
+
     def __repr__(self) -> str:
         return f"Backoff({self.min_seconds:g}, {self.max_seconds:g}, attempts={self.attempts})"
+
+
+_NOTHING: Final[tuple[Progress | None, bytes | None]] = (None, None)
+_NO_HEADERS: Final[Headers] = MappingProxyType({})
 
 
 class Task:
     """A leased task, as passed to a handler. The worker renews its lease while the handler runs."""
 
-    __slots__ = ("lease", "lost", "lost_reason")
+    __slots__ = ("_checkpoint", "_progress", "_sent", "lease", "lost", "lost_reason", "on_news")
 
     lost: bool
     """True once another worker has the task, or may lease it. A plain flag, as nothing waits for it: an `Event` would
     cost ten times the rest of the task."""
+    on_news: "Callable[[Task], None] | None"
+    """Called, in any thread, after each progress and checkpoint; for the worker itself."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease
         self.lost_reason = ""
         self.lost = False
+        self.on_news = None
+        # Each is set in one step and compared by identity, so that any thread may report without a lock.
+        self._progress: Progress | None = None
+        self._checkpoint: bytes | None = None
+        self._sent: tuple[Progress | None, bytes | None] = _NOTHING
 
     @property
     def queue(self) -> str:
@@ -127,6 +148,35 @@ class Task:
         """1 for the first counted lease of the task; above 1 when an earlier one failed or expired."""
         return self.lease.lease_number
 
+    @property
+    def headers(self) -> Headers:
+        """The headers that the producer gave the task; none: an empty map."""
+        return self.lease.headers or _NO_HEADERS
+
+    @property
+    def last_checkpoint(self) -> bytes | None:
+        """The checkpoint last saved, in this lease or an earlier one; None: there is none, begin at the beginning."""
+        return self.lease.checkpoint if self._checkpoint is None else self._checkpoint
+
+    def progress(self, fraction: float, text: str = "") -> None:
+        """Report how far the work is, for people: `task.progress(0.4, "page 12 of 30")`. May be called from any thread.
+
+        It goes out with the lease's next renewal, within about a second, never more than once a second; only the last
+        counts. Raises `InvalidRequestError` unless `fraction` is in [0, 1] and `text` has at most 200 characters.
+        """
+        check_progress(fraction, text)
+        self._progress = Progress(float(fraction), text)
+        self._report()
+
+    def checkpoint(self, data: bytes) -> None:
+        """Save where the work is, for the task's next lease (`last_checkpoint`), as `progress` goes out.
+
+        If the handler fails, it is sent before the task is released. Raises `InvalidRequestError` above 16 KiB.
+        """
+        check_checkpoint(data)
+        self._checkpoint = data
+        self._report()
+
     def json(self) -> object:
         """Return the payload parsed as JSON. Raises `ValueError`."""
         return json.loads(self.lease.payload)
@@ -144,6 +194,30 @@ class Task:
         if not self.lost:
             self.lost_reason = reason
             self.lost = True
+
+    def news(self) -> Renewal | None:
+        """Return a renewal with the progress and the checkpoint not sent yet, or None; for the worker itself."""
+        progress, checkpoint = self._progress, self._checkpoint
+        progress_sent, checkpoint_sent = self._sent
+        if progress is progress_sent and checkpoint is checkpoint_sent:
+            return None
+        return Renewal(
+            self.lease.token,
+            progress=None if progress is progress_sent else progress,
+            checkpoint=None if checkpoint is checkpoint_sent else checkpoint,
+        )
+
+    def mark_sent(self, news: Renewal) -> None:
+        """Record that `news` was sent; for the worker itself."""
+        progress, checkpoint = self._sent
+        self._sent = (
+            progress if news.progress is None else news.progress,
+            checkpoint if news.checkpoint is None else news.checkpoint,
+        )
+
+    def _report(self) -> None:
+        if self.on_news is not None:
+            self.on_news(self)
 
     def __repr__(self) -> str:
         return f"Task(queue={self.queue!r}, name={self.name!r}, tag={self.tag!r}, lease_number={self.lease_number})"

@@ -10,20 +10,30 @@ import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import ContextVar
+from dataclasses import replace
 from threading import Thread
-from typing import Final
+from types import FrameType
+from typing import Any, Final
 
+from queue_core.attempts import Failure
 from queue_core.clock import seconds_between
+from queue_core.failures import failure_message, failure_of, host_name
 from queue_core.worker import events
+from queue_core.worker.context import Timeout
 from queue_core.worker.invocation import (
+    MAX_FRAMES,
     MAX_LINES_SHOWN,
+    CodeLine,
     Invocation,
     InvocationFailed,
     Outcome,
     line_of,
+    lines_from,
+    place_of_lines,
     traceback_without,
 )
 from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.log_context import LogContext
 
 OnDone = Callable[[Invocation, Outcome], None]
 
@@ -53,6 +63,7 @@ class HandlerEventLoop:
 
     def __init__(self, lifecycle: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._lifecycle = lifecycle
+        self._log_context = LogContext(lifecycle.settings.worker)
         self._blocked_seconds = blocked_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
@@ -62,6 +73,7 @@ class HandlerEventLoop:
         self._end: asyncio.Task[None] | None = None  # the loop itself keeps no strong reference
         self._is_lost = False
         self._blamed: frozenset[str] = frozenset()
+        self._failure = Failure()
         self._checked_at = 0.0
         self._blocked_for_seconds = 0.0
         self._has_responded = True
@@ -85,6 +97,19 @@ class HandlerEventLoop:
         self.submit(invocation, lambda _, outcome: future.set_result(outcome))
         return future.result()
 
+    def complete(self, coroutine: Coroutine[Any, Any, object], *, timeout_seconds: float | None = None) -> object:
+        """Run a hook's coroutine, block until it ends, and return its value. Raises `TimeoutError`."""
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        except RuntimeError:  # the loop is closed
+            coroutine.close()
+            raise
+        try:
+            return future.result(timeout_seconds)
+        except TimeoutError:
+            future.cancel()
+            raise
+
     def is_alive(self) -> bool:
         """Return whether the loop still runs; after that no lease of its handlers is renewed."""
         return not self._is_lost
@@ -92,6 +117,11 @@ class HandlerEventLoop:
     def blamed_tokens(self) -> frozenset[str]:
         """Return the tokens of leases whose handlers may have ended or blocked the loop; empty while it runs."""
         return self._blamed
+
+    @property
+    def failure(self) -> Failure:
+        """The failure of the leases in `blamed_tokens`: why the loop ended, or where it was blocked."""
+        return self._failure
 
     def check(self) -> None:
         """Detect a blocked loop; call this about once a second, from another thread."""
@@ -113,6 +143,7 @@ class HandlerEventLoop:
                 f"lease and {self._blocked_seconds:g} s; a handler that blocks must be plain, or use asyncio.to_thread",
                 event=events.LOOP_BLOCKED,
                 traceback_text=self._stack(),
+                failure=Failure(place=place_of_lines(self._lines()), host=host_name()),
             )
         elif (
             self._blocked_for_seconds >= min(BLOCKED_WARNED_SECONDS, self._blocked_seconds / 2) and not self._is_warned
@@ -168,14 +199,21 @@ class HandlerEventLoop:
             f"{invocation.handler.display_name if invocation else 'a handler'} started",
             event=events.LOOP_FAILED,
             traceback_text=traceback_without(error, tasks),
+            failure=failure_of(error),
         )
 
-    def _lose(self, invocation: Invocation | None, reason: str, *, event: str, traceback_text: str) -> None:
-        """End the worker at once, because the loop no longer runs its handlers."""
+    def _lose(
+        self, invocation: Invocation | None, reason: str, *, event: str, traceback_text: str, failure: Failure
+    ) -> None:
+        """End the worker at once, because the loop no longer runs its handlers.
+
+        `failure`: of the tasks to blame; `reason` becomes its message, as the error's own may quote another's payload.
+        """
         if self._is_lost:
             return
         self._is_lost = True
         blamed = (invocation,) if invocation is not None else tuple(self._invocations)
+        self._failure = replace(failure, message=failure_message(reason))
         self._blamed = frozenset(task.lease.token for one in blamed for task in one.tasks)
         self._lifecycle.log.error(
             event,
@@ -196,8 +234,18 @@ class HandlerEventLoop:
 
     def _stack(self) -> str:
         """Return the stack of the loop's thread: lines of code without values."""
-        frame = sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
+        frame = self._frame()
         return "".join(traceback.format_stack(frame)[-MAX_STACK_ENTRIES:]) if frame is not None else ""
+
+    def _lines(self) -> tuple[CodeLine, ...]:
+        return lines_from(self._frame(), until=_RUN_CODE)
+
+    def _lines_of(self, task: "asyncio.Task[None]") -> tuple[CodeLine, ...]:
+        """Return the lines at which a handler stands; while it blocks the loop, those of the loop's thread."""
+        return self._lines() if asyncio.current_task(self._loop) is task else _awaited_lines(task)
+
+    def _frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread.ident or 0)  # noqa: SLF001  the only way to see another's stack
 
     def _respond(self) -> None:
         self._has_responded = True
@@ -210,8 +258,9 @@ class HandlerEventLoop:
         task = self._loop.create_task(self._run(invocation, on_done))
         self._running[task] = invocation
         task.add_done_callback(self._ended)
-        invocation.location = lambda: _lines_of(task)
+        invocation.lines = lambda: self._lines_of(task)
         invocation.cancel = lambda: self._cancel(task)
+        invocation.time_out = lambda timeout: self._time_out(task, invocation, timeout)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.pop(task, None)
@@ -220,6 +269,15 @@ class HandlerEventLoop:
     def _cancel(self, task: "asyncio.Task[None]") -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs in it
             self._loop.call_soon_threadsafe(self._cancel_once, task)
+
+    def _time_out(self, task: "asyncio.Task[None]", invocation: Invocation, timeout: Timeout) -> None:
+        def cancel() -> None:
+            if task in self._running and task not in self._cancelled:
+                invocation.timeout, invocation.stood_at = timeout, invocation.lines()
+                self._cancel_once(task)
+
+        with contextlib.suppress(RuntimeError):  # as above
+            self._loop.call_soon_threadsafe(cancel)
 
     def _cancel_once(self, task: "asyncio.Task[None]") -> None:
         """Cancel a task unless it was cancelled before: a second cancel would interrupt its clean-up."""
@@ -232,6 +290,7 @@ class HandlerEventLoop:
 
     async def _run(self, invocation: Invocation, on_done: OnDone) -> None:
         _INVOCATION.set(invocation)
+        self._log_context.bind(invocation.tasks[0].lease)
         outcome: Outcome
         try:
             returned = invocation.handler.function(invocation.argument())
@@ -254,6 +313,9 @@ class HandlerEventLoop:
         if running:
             await asyncio.wait(running)
         self._loop.stop()
+
+
+_RUN_CODE: Final = HandlerEventLoop._run.__code__  # noqa: SLF001  where the user's part of a stack begins
 
 
 def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> None:
@@ -283,10 +345,11 @@ def _longest_lease_seconds(invocation: Invocation) -> float:
     return max(seconds_between(task.lease.leased_at, task.lease.expires_at) for task in invocation.tasks)
 
 
-def _lines_of(task: "asyncio.Task[None]") -> str:
-    lines: list[str] = []
-    awaiting: object = task.get_coro()
-    while (frame := getattr(awaiting, "cr_frame", None)) is not None:
+def _awaited_lines(task: "asyncio.Task[None]") -> tuple[CodeLine, ...]:
+    """Return the lines at which a handler and the coroutines that it awaits stand, innermost first."""
+    lines: list[CodeLine] = []
+    awaiting: object = getattr(task.get_coro(), "cr_await", None)  # the first frame is ours
+    while (frame := getattr(awaiting, "cr_frame", None)) is not None and len(lines) < MAX_FRAMES:
         lines.insert(0, line_of(frame))
         awaiting = getattr(awaiting, "cr_await", None)
-    return " < ".join(lines[:MAX_LINES_SHOWN])
+    return tuple(lines)

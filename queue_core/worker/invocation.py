@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
 from threading import get_ident
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
+from queue_core.attempts import GIVEN_BACK, Failure
+from queue_core.failures import failure_message, failure_of, host_name, is_library, place_in, redacted, shown_path
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.store import Deletion
@@ -20,22 +22,27 @@ from queue_core.telemetry import instrumentation
 from queue_core.validation import check_new_tasks
 from queue_core.worker import events
 from queue_core.worker.app import Handler
-from queue_core.worker.context import Dead, Retry, Task
+from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
+from queue_core.worker.log_context import LogContext
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000
 """Longest traceback in the log; the first characters are cut."""
-SHORTEST_REDACTED_CHARACTERS: Final = 4
-"""Payloads shorter than this are not redacted: they would match unrelated text."""
 MAX_LINES_SHOWN: Final = 5
 """Lines of code, or tasks, that one log entry names at most."""
+MAX_FRAMES: Final = 50
+"""Frames of a handler's stack that are read at most."""
 
 
 @value
 class InvocationDone:
-    """A task whose handler returned: it will be deleted, and the tasks in `then` added in the same transaction."""
+    """A task whose handler returned: it will be deleted, and the tasks in `then` added in the same transaction.
+
+    `handler`: of one with follow-up tasks, which may be refused.
+    """
 
     task: Task
     then: tuple[NewTask, ...] = ()
+    handler: Handler | None = None
 
     @property
     def deletion(self) -> Deletion:
@@ -44,12 +51,37 @@ class InvocationDone:
 
 @dataclass(frozen=True, slots=True)
 class InvocationFailed:
-    """Tasks to release: after the queue's back-off (None) or a delay in seconds, or as dead."""
+    """Tasks to release: after the queue's back-off (None) or a delay in seconds, or as dead.
+
+    `backoff`: that of their handler, which each task's own lease number is put into; `failure`: why.
+    """
 
     tasks: tuple[Task, ...]
     delay_seconds: float | None = None
     dead_reason: str = ""
     charge: Literal["counted", "uncounted"] = "counted"
+    backoff: Backoff | None = None
+    failure: Failure = GIVEN_BACK
+
+    def releases(self, *, jitter: float) -> "list[InvocationFailed]":
+        """Return the same, one for each delay: the handler's back-off applied to each task; `jitter` in [0, 1)."""
+        if self.backoff is None:
+            return [self]
+        by_number: dict[int, list[Task]] = {}
+        for task in self.tasks:
+            by_number.setdefault(task.lease_number, []).append(task)
+        return [
+            self._backed_off(self.backoff, number, tuple(tasks), jitter=jitter) for number, tasks in by_number.items()
+        ]
+
+    def _backed_off(
+        self, backoff: Backoff, number: int, tasks: tuple[Task, ...], *, jitter: float
+    ) -> "InvocationFailed":
+        if backoff.attempts is not None and number >= backoff.attempts:
+            reason = self.failure.text[:MAX_REASON_CHARACTERS]
+            return replace(self, tasks=tasks, dead_reason=reason, backoff=None)
+        delay_seconds = backoff.delay_seconds(leases=number, jitter=jitter)
+        return replace(self, tasks=tasks, delay_seconds=delay_seconds, backoff=None)
 
 
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
@@ -82,11 +114,17 @@ class Invocation:
         """The return value of the handler."""
         self.error: BaseException | None = None
         """The exception of the handler, or the reason why its value can't be used."""
+        self.timeout: Timeout | None = None
+        """Set once the handler has run beyond its timeout."""
+        self.stood_at: tuple[CodeLine, ...] = ()
+        """The lines of code, innermost first, that the handler was at then."""
         self.cancel: Callable[[], None] = _nothing
         """Cancels the handler once all its tasks are lost; works for async handlers only."""
+        self.time_out: Callable[[Timeout], None] = _ignored
+        """Cancels the handler because it ran beyond its timeout; works for async handlers only."""
         self.is_alive: Callable[[], bool] = _always
         """Return whether the handler can still run; its leases are renewed only then."""
-        self.location: Callable[[], str] = _nowhere
+        self.lines: Callable[[], tuple[CodeLine, ...]] = _nowhere
         """The lines of code the handler is at, innermost first, to log for a handler that does not return."""
 
     def argument(self) -> Task | list[Task]:
@@ -97,21 +135,30 @@ class Invocation:
         """Return the tasks whose leases are not lost."""
         return tuple(task for task in self.tasks if not task.lost)
 
-    def run(self) -> object:
+    def run(self, log_context: LogContext) -> object:
         """Call a plain handler in this thread, with context variables of its own."""
         thread_id = get_ident()
-        self.location = lambda: _line_of_thread(thread_id)
-        return copy_context().run(self.handler.function, self.argument())
+        self.lines = lambda: _lines_of_thread(thread_id)
+        return copy_context().run(self._call, log_context)
+
+    def _call(self, log_context: LogContext) -> object:
+        log_context.bind(self.tasks[0].lease)
+        return self.handler.function(self.argument())
 
     def returned(self, value: object) -> tuple[InvocationDone, ...]:
-        """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value."""
+        """Return the outcome of a return value. Raises `TypeError` or `InvalidRequestError` for an invalid value.
+
+        Raises `Timeout` after the handler's timeout: it swallowed its cancellation, and its work may be half done.
+        """
+        if self.timeout is not None:
+            raise self.timeout
         self.value = value
         if self.handler.batch is None:
-            done = [InvocationDone(self.tasks[0], self._then(value))]
+            done = [self._done(self.tasks[0], value)]
         elif value is None:
             done = [InvocationDone(task) for task in self.tasks]
         elif isinstance(value, list | tuple) and len(value) == len(self.tasks):
-            done = [InvocationDone(task, self._then(entry)) for task, entry in zip(self.tasks, value, strict=True)]
+            done = [self._done(task, entry) for task, entry in zip(self.tasks, value, strict=True)]
         else:
             raise TypeError(
                 f"handler {self.handler.display_name} of batches must return None or a list with an entry for each of "
@@ -120,24 +167,62 @@ class Invocation:
         return tuple([outcome for outcome in done if not outcome.task.lost])
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
-        """Return the outcome of an exception; log it unless it is a `Retry` or `Dead`."""
+        """Return the outcome of an exception; log it unless it is a `Retry` or `Dead`.
+
+        After the handler's timeout any exception is the end of its cancellation.
+        """
+        if self.timeout is not None:
+            self.error = self.timeout
+            remaining = self.remaining()  # none of a call that was left
+            return self.timed_out(self.timeout, remaining, now=now, log=log) if remaining else InvocationFailed(())
         self.error = error
+        meant = self.handler.translate(error)
+        origin = error if meant is not error else _cause_of(error)
+        payloads = [task.payload for task in self.tasks]
+        if isinstance(meant, Retry | Dead):
+            given_back = isinstance(meant, Retry) and origin is None
+            failure = failure_of(origin or error, payloads=payloads, outcome="given_back" if given_back else "raised")
+            return _as_meant(meant, self.remaining(), self._placed(failure))
+        failure = self._placed(failure_of(error, payloads=payloads))
         remaining = self.remaining()
-        error = self.handler.translate(error)
-        if isinstance(error, Retry):
-            return InvocationFailed(remaining, delay_seconds=error.delay_seconds, charge=error.charge)
-        if isinstance(error, Dead):
-            return InvocationFailed(
-                remaining, dead_reason=error.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up"
-            )
         log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
         log_failure(
             events.HANDLER_FAILED,
             **self.log_fields(now=now),
-            error=type(error).__name__,
+            error=failure.error,
+            message=failure.message,
+            place=failure.place,
             traceback=traceback_without(error, self.tasks),
         )
-        return InvocationFailed(remaining)
+        return InvocationFailed(remaining, backoff=self.handler.retry, failure=failure)
+
+    def timed_out(
+        self, timeout: Timeout, tasks: tuple[Task, ...], *, now: float, log: FilteringBoundLogger
+    ) -> InvocationFailed:
+        """Return the outcome of a handler that ran beyond its timeout with these tasks; log where it stood."""
+        self.error = timeout
+        shown = shown_lines(self.stood_at)
+        message = failure_message(f"{timeout}, it was at {shown}" if shown else str(timeout))
+        place = place_of_lines(self.stood_at) or self.handler.place
+        failure = Failure("timed_out", Timeout.__name__, message, place, host_name())
+        meant = self.handler.translate(timeout)
+        log_timeout = log.error if meant is timeout else log.info
+        log_timeout(
+            events.HANDLER_TIMED_OUT,
+            **self.log_fields(now=now),
+            timeout_seconds=timeout.seconds,
+            place=failure.place,
+            where=full_lines(self.stood_at),
+        )
+        if isinstance(meant, Retry | Dead):
+            return _as_meant(meant, tasks, failure)
+        return InvocationFailed(tasks, backoff=self.handler.retry, failure=failure)
+
+    def _placed(self, failure: Failure) -> Failure:
+        """Return a failure whose place is the handler's, where it is none of the user's: a value that can't be used."""
+        if self.value is None and failure.place:
+            return failure
+        return replace(failure, place=self.handler.place)
 
     def log_fields(self, *, now: float) -> dict[str, str | int | float | None]:
         """Return the fields that every log entry on this invocation has."""
@@ -153,9 +238,10 @@ class Invocation:
             fields["count"] = len(self.tasks)
         return fields
 
+    def _done(self, task: Task, value: object) -> InvocationDone:
+        return InvocationDone(task) if value is None else InvocationDone(task, self._then(value), self.handler)
+
     def _then(self, value: object) -> tuple[NewTask, ...]:
-        if value is None:
-            return ()
         tasks = [value] if isinstance(value, NewTask) else value
         if not isinstance(tasks, list | tuple) or not all(isinstance(task, NewTask) for task in tasks):
             if inspect.iscoroutine(value):
@@ -169,42 +255,92 @@ class Invocation:
         return tuple(tasks)
 
 
+def _as_meant(meant: Retry | Dead, tasks: tuple[Task, ...], failure: Failure) -> InvocationFailed:
+    if isinstance(meant, Retry):
+        return InvocationFailed(tasks, delay_seconds=meant.delay_seconds, charge=meant.charge, failure=failure)
+    reason = meant.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up"
+    return InvocationFailed(tasks, dead_reason=reason, failure=failure)
+
+
 def _shown(value: object) -> str:
     """Return the type of a value, never the value: it may contain a payload."""
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
 
 
 def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
-    """Return the traceback as text, with quoted payloads replaced by `<payload>`."""
-    text = "".join(traceback.format_exception(error, limit=-30))
-    for task in tasks:
-        for quoted in (task.payload.decode(errors="replace"), repr(task.payload)[2:-1]):
-            if len(quoted) >= SHORTEST_REDACTED_CHARACTERS:
-                text = text.replace(quoted, "<payload>")
+    """Return the traceback as text, with quoted payloads replaced by `<payload>`, and secrets by `***`."""
+    text = redacted("".join(traceback.format_exception(error, limit=-30)), [task.payload for task in tasks])
     return text if len(text) <= MAX_TRACEBACK_CHARACTERS else "..." + text[-MAX_TRACEBACK_CHARACTERS:]
 
 
-def _line_of_thread(thread_id: int) -> str:
-    frame = sys._current_frames().get(thread_id)  # noqa: SLF001  the only way to see another thread's stack
-    lines: list[str] = []
-    while frame is not None and len(lines) < MAX_LINES_SHOWN:
+def _cause_of(error: BaseException) -> BaseException | None:
+    """Return the exception that an `except` block answered by raising `error`, or None."""
+    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+@value
+class CodeLine:
+    """A line of code that a handler is at: without values, which may be payloads."""
+
+    filename: str
+    number: int
+    function: str
+
+    @property
+    def text(self) -> str:
+        """The line with its whole path, for the log."""
+        return f"{self.filename}:{self.number} in {self.function}"
+
+
+def line_of(frame: FrameType) -> CodeLine:
+    """Return the file, line and function of a frame."""
+    return CodeLine(frame.f_code.co_filename, frame.f_lineno or 0, frame.f_code.co_name)
+
+
+def shown_lines(lines: Sequence[CodeLine]) -> str:
+    """Return the user's innermost lines with short paths, for a failure; those of libraries if there are no others."""
+    own = [line for line in lines if not is_library(line.filename)] or lines
+    return " < ".join(f"{shown_path(line.filename)}:{line.number} in {line.function}" for line in own[:MAX_LINES_SHOWN])
+
+
+def full_lines(lines: Sequence[CodeLine]) -> str:
+    """Return the innermost lines with whole paths, for the log."""
+    return " < ".join(line.text for line in lines[:MAX_LINES_SHOWN])
+
+
+def place_of_lines(lines: Sequence[CodeLine]) -> str:
+    """Return the innermost of these lines that is the user's; see `place_in`."""
+    return place_in([(line.filename, line.number) for line in lines])
+
+
+def lines_from(frame: FrameType | None, *, until: CodeType) -> tuple[CodeLine, ...]:
+    """Return the lines of a stack, innermost first, up to the worker's own call of the handler, `until`."""
+    lines: list[CodeLine] = []
+    while frame is not None and len(lines) < MAX_FRAMES and frame.f_code is not until:
         lines.append(line_of(frame))
         frame = frame.f_back
-    return " < ".join(lines)
+    return tuple(lines)
 
 
-def line_of(frame: FrameType) -> str:
-    """Return the file, line and function of a frame."""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+def _lines_of_thread(thread_id: int) -> tuple[CodeLine, ...]:
+    frame = sys._current_frames().get(thread_id)  # noqa: SLF001  the only way to see another thread's stack
+    return lines_from(frame, until=_CALL_CODE)
+
+
+_CALL_CODE: Final = Invocation._call.__code__  # noqa: SLF001  where the user's part of a stack begins
 
 
 def _nothing() -> None:
     """Do nothing: a plain handler can't be cancelled."""
 
 
+def _ignored(_timeout: Timeout) -> None:
+    """Do nothing, as above."""
+
+
 def _always() -> bool:
     return True
 
 
-def _nowhere() -> str:
-    return ""
+def _nowhere() -> tuple[CodeLine, ...]:
+    return ()

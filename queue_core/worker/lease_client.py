@@ -2,11 +2,14 @@
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 from queue_core.api import Queue
+from queue_core.attempts import Failure
 from queue_core.errors import (
+    InvalidLeaseTimeError,
     InvalidRequestError,
     LeaseLostError,
     QueueError,
@@ -14,14 +17,19 @@ from queue_core.errors import (
     UnknownQueueError,
     WorkerRetiredError,
 )
+from queue_core.failures import failure_message, failure_of, host_name
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.store import Renewal
 from queue_core.task import Lease, TagFilter
 from queue_core.worker import events
+from queue_core.worker.context import Task
 from queue_core.worker.invocation import InvocationDone, InvocationFailed
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
 
 SHORT_WAIT_SECONDS = 1.0
 """Longest wait for tasks where a wait can't be interrupted: a drain has to sit it out."""
+LAST_RENEWAL_SECONDS = 10.0
+"""Length of the renewal with a last checkpoint, where the queue's `max_lease` allows no whole lease."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +141,29 @@ class LeaseClient:
                         self._refuse(done, error)
 
     def fail(self, failed: InvocationFailed) -> None:
-        """Release tasks because their handler failed."""
-        self._release(
-            [task.lease for task in failed.tasks],
-            delay_seconds=failed.delay_seconds,
-            dead_reason=failed.dead_reason,
-            charge=failed.charge,
-        )
+        """Release tasks because their handler failed; a checkpoint that was not sent yet is sent before."""
+        self._send_checkpoints(failed.tasks)
+        for release in failed.releases(jitter=self._jitter()):
+            self._release(
+                [task.lease for task in release.tasks],
+                delay_seconds=release.delay_seconds,
+                dead_reason=release.dead_reason,
+                charge=release.charge,
+                failure=release.failure,
+            )
 
-    def give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
-        """Release unfinished tasks: leasable at once, in their old places, and the lease is not counted.
+    def give_back(self, leases: Sequence[Lease]) -> None:
+        """Release leases whose handler never began: leasable at once, in their old places, and not counted."""
+        self._give_back(leases, charge="uncounted", failure=self._stopped())
 
-        With `charge` "counted" they wait for the queue's back-off, as after a failure of their handlers.
+    def give_back_unfinished(self, tasks: Sequence[Task], *, blamed: Failure | None = None) -> None:
+        """Release tasks whose handler has not ended, as `give_back` does, with their checkpoints.
+
+        With `blamed`, the failure that their handlers caused, the lease counts and they wait for the queue's back-off.
         """
-        if not leases:
-            return
-        self._lifecycle.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
-        self._release(leases, delay_seconds=None, charge=charge)
+        self._send_checkpoints(tasks)
+        charge: Literal["counted", "uncounted"] = "uncounted" if blamed is None else "counted"
+        self._give_back([task.lease for task in tasks], charge=charge, failure=blamed or self._stopped())
 
     def interrupt(self) -> None:
         """Interrupt, from another thread, the wait of the thread that uses this client; the worker must be ending."""
@@ -174,10 +188,42 @@ class LeaseClient:
 
         self._persist(delete)
 
+    def _stopped(self) -> Failure:
+        reason = self._lifecycle.stop_reason
+        message = "its worker was asked to stop" + (f": {reason}" if reason else "")
+        return Failure("given_back", message=failure_message(message), host=host_name())
+
+    def _give_back(self, leases: Sequence[Lease], *, charge: Literal["counted", "uncounted"], failure: Failure) -> None:
+        if leases:
+            self._lifecycle.log.info(events.LEASES_RELEASED, count=len(leases), charge=charge)
+            self._release(leases, delay_seconds=None, charge=charge, failure=failure)
+
+    def _send_checkpoints(self, tasks: Sequence[Task]) -> None:
+        """Send what handlers saved last: the next leases of their tasks, which are released at once, begin there."""
+        news = [renewal for task in tasks if (renewal := task.news()) is not None]
+        unsent = [renewal for renewal in news if renewal.checkpoint is not None]
+        for start in range(0, len(unsent), MAX_TOKENS_PER_CALL):
+            self._persist(partial(self._renew_with, unsent[start : start + MAX_TOKENS_PER_CALL]))
+
+    def _renew_with(self, news: Sequence[Renewal], _attempt: int, *, seconds: float | None = None) -> None:
+        try:
+            self._queue.renew(news, seconds=seconds)
+        except LeaseLostError as error:
+            self._lifecycle.log.debug(events.LEASE_LOST, reason="ended before its checkpoint", count=len(error.tokens))
+        except (InvalidLeaseTimeError, UnknownQueueError) as error:
+            if len(news) > 1:  # the whole call was refused for one of them, which is near the queue's max_lease
+                for one in news:
+                    self._renew_with([one], _attempt)
+            elif seconds is None and isinstance(error, InvalidLeaseTimeError):
+                self._renew_with(news, _attempt, seconds=LAST_RENEWAL_SECONDS)
+            else:
+                self._lifecycle.log.warning(events.CHECKPOINT_LOST, reason=str(error))
+
     def _release(
         self,
         leases: Sequence[Lease],
         *,
+        failure: Failure,
         delay_seconds: float | None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
@@ -187,7 +233,9 @@ class LeaseClient:
 
         def release(_attempt: int) -> None:
             try:
-                self._queue.release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
+                self._queue.release(
+                    leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason, error=failure
+                )
             except LeaseLostError as error:
                 self._lifecycle.log.debug(
                     events.LEASE_LOST, reason="ended before it was released", count=len(error.tokens)
@@ -238,7 +286,11 @@ class LeaseClient:
             error=type(error).__name__,
             reason=str(error),
         )
-        self.fail(InvocationFailed((done.task,)))
+        handler = done.handler
+        failure = failure_of(error, payloads=[done.task.payload])
+        message = failure_message(f"its follow-up tasks can't be added: {failure.message}")
+        failure = replace(failure, message=message, place="" if handler is None else handler.place)
+        self.fail(InvocationFailed((done.task,), backoff=None if handler is None else handler.retry, failure=failure))
 
     def _log_refused(self, tokens: Sequence[str], finished: Sequence[InvocationDone]) -> None:
         if not tokens:

@@ -24,6 +24,8 @@ EXIT_UNREACHABLE: Final = 75
 EXIT_USER_CHANGED: Final = 77
 """Exit code after a handler changed the user or group of the process."""
 EXIT_MISCONFIGURED: Final = 78
+EXIT_TIMED_OUT: Final = 79
+"""Exit code after a handler ran beyond its timeout and could not be ended: another worker takes its place."""
 
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 2.0
@@ -74,6 +76,8 @@ class WorkerLifecycle:
         self._on_last_lease = on_last_lease
         self._unreached_since: float | None = None
         self._user = _user()
+        self.stop_reason = ""
+        """Why the worker ends, once it does: the message of the leases that it gives back."""
 
     # -- ending ---------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import os
 import signal
 import sys
@@ -18,9 +19,10 @@ from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import SystemClock
 from queue_core.connect import SERVER_SCHEMES
-from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.errors import AppError, QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
+from queue_core.process import logs
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
@@ -57,7 +59,8 @@ def run_worker(settings: WorkerSettings) -> int:
 
     Exit codes: 0 finished, drained, retired or recycled; 70 an internal error, or a handler that never returned or
     that ended or blocked the event loop; 75 the queue was unreachable for too long; 77 a handler changed the user or
-    group of the process; 78 the app or the settings can't be used.
+    group of the process; 78 the app or the settings can't be used; 79 a handler ran beyond its timeout and could not be
+    ended.
 
     Ends the process itself, with that code, when a handler still runs after the grace, or when a thread, pool or child
     process that a handler left behind delays the exit beyond the grace. Must be called from the main thread because it
@@ -67,6 +70,7 @@ def run_worker(settings: WorkerSettings) -> int:
     batch of that size (see `respawn`). Otherwise it exits at the bound.
     """
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
+    _flush_lines()
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
         return _work(settings, EXIT_OK)
     watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
@@ -98,6 +102,7 @@ def _work(
     try:
         instrument_if_set(os.environ)
         app = load_app(settings.app, app_folder=settings.app_folder)
+        logs.configure_program()
         if not may_begin():
             return EXIT_OK
         queues, open_waiting = _open(settings)
@@ -110,13 +115,16 @@ def _work(
             on_last_lease=on_last_lease,
         )
     except QueueError as error:
-        text = traceback.format_exc() if error.__cause__ is not None else None  # the user's own module failed
-        log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)  # noqa: TRY400
+        _log_refusal(error, log)
         if queues is not None:
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
     try:
-        code = _run(runner, log)
+        with app.bound_to(queues):
+            code = _run(runner, log)
+    except AppError as error:  # of a hook
+        _log_refusal(error, log)
+        code = EXIT_MISCONFIGURED
     except Exception:  # noqa: BLE001  the top of the process
         log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
         code = EXIT_INTERNAL
@@ -126,6 +134,18 @@ def _work(
     exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
+
+
+def _log_refusal(error: QueueError, log: FilteringBoundLogger) -> None:
+    """Log why the worker can't work; with a traceback where the program's own code failed."""
+    text = traceback.format_exc() if error.__cause__ is not None else None
+    log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)
+
+
+def _flush_lines() -> None:
+    """Let each line that a handler prints reach a pipe or file at once, not when 8 KiB have gathered."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
@@ -150,6 +170,7 @@ def _run(runner: Runner, log: FilteringBoundLogger) -> int:
     Many libraries work in the main thread only: `signal.alarm`, those that set signal handlers, some with event loops.
     """
     serve = runner.caller_thread_loop()
+    runner.start()  # a signal ends the process at once while hooks run: nothing is leased yet
     with stop_signals_handled(runner, watcher="none" if serve is None else "thread") as restore:
         if serve is None:
             return runner.run()
@@ -220,7 +241,7 @@ def _threads() -> list[str]:
         thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()
     ]
     return [
-        f"{thread.name} at {line_of(frame)}" if (frame := frames.get(thread.ident or 0)) else thread.name
+        f"{thread.name} at {line_of(frame).text}" if (frame := frames.get(thread.ident or 0)) else thread.name
         for thread in waited_for
     ]
 

@@ -9,10 +9,11 @@ from typing import Final
 from queue_core.api import Queue
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.store import Renewal
 from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.context import Task
-from queue_core.worker.invocation import Invocation
+from queue_core.worker.invocation import Invocation, full_lines
 from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
 
 RENEWED_AFTER: Final = 1 / 3
@@ -23,6 +24,8 @@ LONGEST_RETRY_SECONDS: Final = 5.0
 """Longest pause before a renewal without a reply is retried."""
 SHORTEST_LEASE_SECONDS: Final = 0.001
 """Shortest length for which a lease is renewed."""
+NEWS_SECONDS: Final = 1.0
+"""Least time in seconds between two renewals of a lease that only carry its task's progress or checkpoint."""
 UNKNOWN_LEASE_SECONDS: Final = 10.0
 """Seconds for which a lease of unknown length is renewed at once: this host's clock may differ from the store's."""
 
@@ -41,6 +44,9 @@ class RenewedLease:
     lease_seconds: float
     ends_at: float
     due_at: float
+    sent_at: float
+    news_at: float = float("inf")
+    """When its task's progress or checkpoint is to be sent, if that is before `due_at`."""
     is_final: bool = False
 
 
@@ -73,13 +79,14 @@ class Renewals:
 
     def track(self, invocation: Invocation) -> None:
         """Renew the invocation's leases until `untrack`."""
-        now = invocation.started_at
+        now, on_news = invocation.started_at, self._schedule_news
         with self._changed:
             for task in invocation.tasks:
                 length_seconds = _length_seconds(task.lease)
                 seconds = length_seconds or UNKNOWN_LEASE_SECONDS
                 due_at = now if length_seconds is None else now + seconds * RENEWED_AFTER
-                self._leases[task.lease.token] = RenewedLease(task, invocation, seconds, now + seconds, due_at)
+                self._leases[task.lease.token] = RenewedLease(task, invocation, seconds, now + seconds, due_at, now)
+                task.on_news = on_news
                 if due_at < self._next_check_at:
                     self._next_check_at = due_at
                     self._changed.notify()
@@ -91,16 +98,27 @@ class Renewals:
                 self._leases.pop(task.lease.token, None)
             self._lost_at.pop(invocation, None)
 
-    def abandon(self) -> list[Lease]:
-        """Mark every tracked lease as lost and return them; the caller releases them."""
+    def abandon(self) -> list[Task]:
+        """Mark every tracked lease as lost and return their tasks; the caller releases them."""
         with self._changed:
             abandoned = list(self._leases.values())
         self._lose(abandoned, GIVEN_BACK)
-        return [entry.task.lease for entry in abandoned]
+        return [entry.task for entry in abandoned]
 
     def renew_due(self) -> None:
         """Renew the leases due by now and handle lost leases and stuck handlers, as the thread does."""
         self._process(self._take_due(self._lifecycle.clock.monotonic()))
+
+    def _schedule_news(self, task: Task) -> None:
+        """Make the lease of a task due soon: its handler reported something."""
+        with self._changed:
+            entry = self._leases.get(task.lease.token)
+            if entry is None or entry.is_final:
+                return
+            entry.news_at = min(entry.news_at, entry.sent_at + NEWS_SECONDS)
+            if entry.news_at < self._next_check_at:
+                self._next_check_at = entry.news_at
+                self._changed.notify()
 
     def _run(self) -> None:
         try:
@@ -125,7 +143,11 @@ class Renewals:
         """Return the leases that are due or nearly due: one call renews many. `_process` sets the next check."""
         with self._changed:
             self._next_check_at = float("inf")
-            return [entry for entry in self._leases.values() if entry.due_at <= now + entry.lease_seconds / 20]
+            return [
+                entry
+                for entry in self._leases.values()
+                if entry.due_at <= now + entry.lease_seconds / 20 or entry.news_at <= now
+            ]
 
     def _process(self, due: Sequence[RenewedLease]) -> None:
         self._renew_all(due)
@@ -133,7 +155,7 @@ class Renewals:
 
     def _soonest(self) -> float:
         grace_seconds = self._lifecycle.settings.grace_seconds
-        soonest = min((entry.due_at for entry in self._leases.values()), default=float("inf"))
+        soonest = min((min(entry.due_at, entry.news_at) for entry in self._leases.values()), default=float("inf"))
         return min(soonest, min(self._lost_at.values(), default=float("inf")) + grace_seconds)
 
     def _renew_all(self, due: Sequence[RenewedLease]) -> None:
@@ -143,7 +165,7 @@ class Renewals:
         by_length: dict[float, list[RenewedLease]] = {}
         for entry in due:
             if not entry.invocation.is_alive():
-                entry.due_at = entry.ends_at
+                entry.due_at, entry.news_at = entry.ends_at, float("inf")
             elif entry.ends_at > now and not entry.is_final:
                 by_length.setdefault(entry.lease_seconds, []).append(entry)
         for seconds, group in by_length.items():
@@ -153,8 +175,14 @@ class Renewals:
     def _renew(self, group: Sequence[RenewedLease], seconds: float) -> None:
         sent_at = self._lifecycle.clock.monotonic()
         refused: Sequence[str] = ()
+        news: dict[str, Renewal] = {}
+        for entry in group:
+            entry.sent_at, entry.news_at = sent_at, float("inf")
+            if (renewal := entry.task.news()) is not None:
+                news[entry.task.lease.token] = renewal
+        tokens = [entry.task.lease.token for entry in group]
         try:
-            self._queue.renew([entry.task.lease.token for entry in group], seconds=seconds)
+            self._queue.renew([news.get(token, token) for token in tokens] if news else tokens, seconds=seconds)
         except LeaseLostError as error:
             refused = error.tokens
         except InvalidLeaseTimeError:
@@ -174,6 +202,8 @@ class Renewals:
         for entry in group:
             entry.ends_at = sent_at + seconds  # counted from the sending: the queue counts from a later instant
             entry.due_at = sent_at + seconds * RENEWED_AFTER
+            if (renewal := news.get(entry.task.lease.token)) is not None:
+                entry.task.mark_sent(renewal)
 
     def _find_final(self, group: Sequence[RenewedLease], seconds: float) -> None:
         """Find the lease that would exceed the queue's `max_lease` and made the call fail for all; renew it no more."""
@@ -182,7 +212,7 @@ class Renewals:
                 self._renew([entry], seconds)
             return
         group[0].is_final = True
-        group[0].due_at = group[0].ends_at
+        group[0].due_at, group[0].news_at = group[0].ends_at, float("inf")
 
     def _try_later(self, group: Iterable[RenewedLease], *, now: float) -> None:
         for entry in group:
@@ -215,7 +245,7 @@ class Renewals:
             self._next_check_at = self._soonest()
         for invocation in stuck:
             self._lifecycle.log.warning(
-                events.HANDLER_STUCK, where=invocation.location(), **invocation.log_fields(now=now)
+                events.HANDLER_STUCK, where=full_lines(invocation.lines()), **invocation.log_fields(now=now)
             )
             self._lifecycle.end(
                 LifecycleEnd(

@@ -11,17 +11,19 @@ import structlog
 from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
-from queue_core.task import Lease
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
+from queue_core.worker.context import Task
 from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
+from queue_core.worker.functions.hook_runner import SHORTEST_STOP_SECONDS, HookRunner
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings, resident_bytes
 from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
+from queue_core.worker.timeouts import CLEAN_UP_SECONDS, Timeouts
 
 
 def supervisor_lives(lock: Path) -> bool:
@@ -84,6 +86,7 @@ class Runner:
         clock: Clock | None = None,
         watch_seconds: float = WATCH_SECONDS,
         blocked_seconds: float = BLOCKED_SECONDS,
+        clean_up_seconds: float = CLEAN_UP_SECONDS,
         recycled_code: int = EXIT_OK,
         on_last_lease: Callable[[], None] = lambda: None,
         on_invocation_end: Callable[[Invocation], None] | None = None,
@@ -96,6 +99,7 @@ class Runner:
                 be interrupted.
             watch_seconds: seconds between two checks whether the worker must end.
             blocked_seconds: least time for which the event loop of async handlers may be blocked.
+            clean_up_seconds: time in which an async handler that was cancelled at its timeout must end.
             recycled_code: exit code of a worker that reached a recycle limit.
             on_last_lease: called, from any thread, when a worker with a limit of tasks has leased the last of them.
             on_invocation_end: called, in the handler's thread or the loop's, when a handler has ended.
@@ -111,20 +115,32 @@ class Runner:
         waiting = None if open_waiting is None else lambda: open_waiting(queue)
         self._clients = QueueClients(open_queue(queue), waiting)
         self._renewals = Renewals(self._clients.shared, self._lifecycle)
+        self._timeouts = Timeouts(self._lifecycle, self._renewals, self._client, clean_up_seconds=clean_up_seconds)
         self._context = ExecutorContext(
-            app, offer, self._lifecycle, self._renewals, self._clients, on_invocation_end=on_invocation_end
+            app,
+            offer,
+            self._lifecycle,
+            self._renewals,
+            self._timeouts,
+            self._clients,
+            on_invocation_end=on_invocation_end,
         )
         handlers = app.serving(queue, settings.tags)
+        app.prepare(handlers)
+        self._has_timeouts = any(handler.timeout_seconds is not None for handler in handlers)
         self._loop = (
             HandlerEventLoop(self._lifecycle, blocked_seconds=blocked_seconds)
-            if any(handler.is_async for handler in handlers)
+            if any(handler.is_async for handler in handlers) or app.hooks.need_loop
             else None
         )
+        self._hooks = HookRunner(app.hooks, self._loop, self._lifecycle)
+        self._is_started = False
         self._executor = self._make_executor(all_async=all(handler.is_async for handler in handlers))
         lock = settings.supervisor_lock
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
+        self._stops_in_caller = False
         self._recycled_code = recycled_code
         self._grace_ends_at = 0.0
 
@@ -143,7 +159,38 @@ class Runner:
         The function's argument is called after each handler. None with a concurrency above 1 or async handlers only.
         Call this before `run`.
         """
-        return self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
+        serve = self._executor.caller_thread_loop() if isinstance(self._executor, ThreadExecutor) else None
+        if serve is None:
+            return None
+        self._stops_in_caller = True
+
+        def serve_and_stop(after_invocation: Callable[[], None]) -> None:
+            try:
+                serve(after_invocation)
+            finally:
+                self._hooks.stop(grace_left_seconds=self._hook_seconds)
+
+        return serve_and_stop
+
+    def start(self) -> None:
+        """Start the renewals and the event loop, and run the app's `on_start` hooks in this thread; `run` goes on.
+
+        Raises `AppError` for a hook that fails; nothing was leased then, and nothing runs.
+        """
+        self._is_started = True
+        self._renewals.start()
+        if self._has_timeouts:
+            self._timeouts.start()
+        if self._loop is not None:
+            self._loop.start()
+        try:
+            self._hooks.start()
+        except BaseException:
+            self._renewals.close()
+            self._timeouts.close()
+            if self._loop is not None:
+                self._loop.close(timeout_seconds=UNWIND_SECONDS)
+            raise
 
     def drain(self, reason: str) -> None:
         """Lease no more, let running handlers finish within the grace, release the rest, and make `run` return."""
@@ -154,7 +201,9 @@ class Runner:
         self._lifecycle.request_end(LifecycleEnd(events.WORKER_DRAINING, reason, urgency="release"))
 
     def run(self) -> int:
-        """Run the worker until it ends, and return the exit code."""
+        """Run the worker until it ends, and return the exit code. Raises as `start`, unless that was called before."""
+        if not self._is_started:
+            self.start()
         lifecycle = self._lifecycle
         settings = lifecycle.settings
         lifecycle.log.info(
@@ -163,11 +212,9 @@ class Runner:
             tags=list(self._context.offer.tags.tags) or self._context.offer.tags.kind,
             concurrency=settings.concurrency,
         )
-        self._renewals.start()
-        if self._loop is not None:
-            self._loop.start()
         self._executor.start()
         ending = self._watch()
+        lifecycle.stop_reason = ending.reason
         lifecycle.ending.set()
         lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done)
         self._executor.interrupt()
@@ -215,12 +262,15 @@ class Runner:
 
     def _finish(self, ending: LifecycleEnd) -> LifecycleEnd:
         """Sleep until the executor has finished, or a more urgent request to end; return the last request."""
-        while ending.urgency == "finish" and self._executor.running():
+        while ending.urgency == "finish" and self._is_busy():
             request = self._lifecycle.next_end_request(timeout_seconds=min(self._watch_seconds, DRAIN_WATCH_SECONDS))
             if request is None:
                 self._check_limits()
-            elif request.urgency != "finish":
+            elif request.urgency == "finish":
+                self._executor.interrupt()  # one more call was left, for which nobody is to wait
+            else:
                 ending = request
+                self._lifecycle.stop_reason = ending.reason
                 self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
         return ending
 
@@ -232,7 +282,9 @@ class Runner:
         lifecycle.over.set()
         self._release(self._renewals.abandon())
         self._renewals.close()
+        self._timeouts.close()
         self._executor.interrupt()
+        self._stop_hooks()
         has_unwound = self._loop is None or self._loop.close(timeout_seconds=UNWIND_SECONDS)
         if not has_unwound and self._loop is not None and ending.code == EXIT_OK:  # else it was logged what hangs
             lifecycle.log.warning(
@@ -242,17 +294,35 @@ class Runner:
             )
         if has_unwound and self._loop is not None:
             self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = not has_unwound or self._executor.running() > 0
+        self._is_abandoned = not has_unwound or self._executor.running() > 0 or self._timeouts.left() > 0
+
+    def _is_busy(self) -> bool:
+        return self._executor.running() > 0 or self._timeouts.unreleased() > 0
+
+    def _client(self) -> LeaseClient:
+        """Open a client that releases, and never waits."""
+        return LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
+
+    def _stop_hooks(self) -> None:
+        """Run the `on_stop` hooks, or wait until the thread of the handlers has; not while it is stuck in one."""
+        if not self._stops_in_caller:
+            self._hooks.stop(grace_left_seconds=self._hook_seconds)
+        elif not self._executor.running():
+            self._hooks.wait_until_stopped(timeout_seconds=max(SHORTEST_STOP_SECONDS, self._hook_seconds()))
+
+    def _hook_seconds(self) -> float:
+        """Return the seconds that hooks may take now: the rest of the grace, all of it before the drain has begun."""
+        return self.grace_left_seconds() if self._grace_ends_at else self._lifecycle.settings.grace_seconds
 
     def _wait_for_executor(self, *, until: float) -> None:
         """Sleep until the executor has finished, the time is up, or the leases are to be released at once."""
-        while self._executor.running() and (left := until - self._lifecycle.clock.monotonic()) > 0:
+        while self._is_busy() and (left := until - self._lifecycle.clock.monotonic()) > 0:
             request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if request is not None and request.urgency == "release":
                 self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 
-    def _release(self, rest: list[Lease]) -> None:
+    def _release(self, rest: list[Task]) -> None:
         """Release the tasks that no handler finished in time: leasable at once, and the lease is not counted.
 
         Leases of a handler that ended or blocked the loop are counted, or its task would do so for ever.
@@ -261,9 +331,11 @@ class Runner:
             return
         blamed = self._loop.blamed_tokens() if self._loop is not None else frozenset[str]()
         try:
-            client = LeaseClient(QueueClients(self._clients.shared), self._lifecycle, tags=self._context.offer.tags)
-            client.give_back([lease for lease in rest if lease.token not in blamed])
-            client.give_back([lease for lease in rest if lease.token in blamed], charge="counted")
+            client = self._client()
+            client.give_back_unfinished([task for task in rest if task.lease.token not in blamed])
+            if self._loop is not None:
+                at_fault = [task for task in rest if task.lease.token in blamed]
+                client.give_back_unfinished(at_fault, blamed=self._loop.failure)
         except QueueError as error:
             self._lifecycle.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release", count=len(rest))
 

@@ -12,7 +12,9 @@ from queue_core.worker.event_loop import HandlerEventLoop
 from queue_core.worker.invocation import Invocation, InvocationFailed, Outcome
 from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import WorkerLifecycle
+from queue_core.worker.log_context import LogContext
 from queue_core.worker.renewals import Renewals
+from queue_core.worker.timeouts import Timeouts
 
 RESERVATION_POLL_SECONDS: Final = 0.1
 """Seconds between two tries of a thread to reserve one of the worker's last tasks (see `reserve`)."""
@@ -28,11 +30,11 @@ class TaskExecutor(Protocol):
         """Interrupt waits for tasks, when the worker is ending."""
 
     def running(self) -> int:
-        """Return the number of threads that have not finished."""
+        """Return the number of threads that have not finished, without those of calls that were left."""
 
 
 class ExecutorContext:
-    """State shared by the threads of an executor: the app, the lease to request, renewals and clients."""
+    """State shared by the threads of an executor: the app, the lease to request, renewals, timeouts and clients."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class ExecutorContext:
         offer: LeaseOffer,
         lifecycle: WorkerLifecycle,
         renewals: Renewals,
+        timeouts: Timeouts,
         clients: QueueClients,
         *,
         on_invocation_end: Callable[[Invocation], None] | None = None,
@@ -47,6 +50,8 @@ class ExecutorContext:
         self.offer = offer
         self.lifecycle = lifecycle
         self.renewals = renewals
+        self.timeouts = timeouts
+        self.log_context = LogContext(lifecycle.settings.worker)
         self._app = app
         self._clients = clients
         self._on_invocation_end = on_invocation_end
@@ -69,10 +74,17 @@ class ExecutorContext:
                 leases += more
         invocation = Invocation(handler, leases, started_at=self.lifecycle.clock.monotonic())
         self.renewals.track(invocation)
+        if handler.timeout_seconds is not None:
+            self.timeouts.track(invocation)
         return invocation
 
-    def end(self, invocation: Invocation) -> None:
-        """Stop renewing and log: the invocation's handler has ended."""
+    def end(self, invocation: Invocation, outcome: Outcome) -> Outcome:
+        """Stop renewing and log, as the invocation's handler has ended; return the outcome to record.
+
+        That of a call that was left comes too late.
+        """
+        if invocation.handler.timeout_seconds is not None and self.timeouts.untrack(invocation):
+            invocation.error, outcome = invocation.timeout, InvocationFailed(())
         self.renewals.untrack(invocation)
         if self._on_invocation_end is not None:
             self._on_invocation_end(invocation)
@@ -81,6 +93,7 @@ class ExecutorContext:
             self.lifecycle.log.debug(
                 events.HANDLER_FINISHED, **invocation.log_fields(now=self.lifecycle.clock.monotonic())
             )
+        return outcome
 
     def _handler(self, lease: Lease) -> Handler:
         handler = self._app.handler(lease.queue, lease.tag)
@@ -133,7 +146,7 @@ class ThreadExecutor:
 
     def running(self) -> int:
         """See `TaskExecutor.running`."""
-        return self._count - len(self._ended)
+        return self._count - len(self._ended) - self._context.timeouts.left()
 
     def _run(self) -> None:
         lifecycle = self._context.lifecycle
@@ -166,7 +179,7 @@ class ThreadExecutor:
         invocation = self._context.begin(leases, client)
         outcome = self._outcome(invocation)
         self._after_invocation()
-        self._context.end(invocation)
+        outcome = self._context.end(invocation, outcome)
         if isinstance(outcome, InvocationFailed):
             client.fail(outcome)
         else:
@@ -178,7 +191,7 @@ class ThreadExecutor:
             return self._loop.result(invocation)
         lifecycle, name = self._context.lifecycle, invocation.handler.display_name
         try:
-            value = invocation.run()
+            value = invocation.run(self._context.log_context)
             lifecycle.forks.end_child(handler=name)
             return invocation.returned(value)
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the thread goes on

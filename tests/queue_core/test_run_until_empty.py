@@ -1,11 +1,28 @@
 """`run_until_empty` runs an app's handlers inside a test, with a worker's own code and a manual clock."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from queue_core import App, AppError, Dead, NewTask, QueueError, QueueSpec, Retry, Task
+from queue_core import (
+    INJECTED,
+    App,
+    AppError,
+    Backoff,
+    Dead,
+    Injected,
+    NewTask,
+    QueueError,
+    QueueSpec,
+    Retry,
+    Task,
+)
 from queue_core.testing import ManualClock, MemoryQueues, NotEmptyError, run_until_empty
 
 
@@ -174,3 +191,98 @@ def test_a_task_without_a_queue_needs_an_app_with_one() -> None:
     with pytest.raises(AppError, match="one, two"):
         run_until_empty(app, b"work")
     assert [outcome.queue for outcome in run_until_empty(app, NewTask(queue="two"))] == ["two"]
+
+
+def test_functions_run_with_what_they_add_and_return() -> None:
+    app, queues = App("towline.yaml"), MemoryQueues()  # no such file: nothing is opened but the test's queues
+
+    @app.function(queue="pages")
+    def count(words: list[str]) -> int:
+        return len(words)
+
+    @app.function(queue="books", retry=Backoff("10s", attempts=3))
+    def read(text: str, task: Injected[Task] = INJECTED) -> None:
+        if task.lease_number == 1:
+            raise ValueError("not yet")
+        for line in text.splitlines():
+            count.add(line.split())
+
+    began_at = queues.clock.now()
+    outcomes = run_until_empty(app, read.task("two words\nthree more words"), queues=queues)
+    assert [(one.tag, one.result, one.attempts) for one in outcomes] == [
+        ("read", None, 2),
+        ("count", 2, 1),
+        ("count", 3, 1),
+    ]
+    assert queues.clock.now() - began_at >= 9_000_000
+
+
+def test_hooks_run_for_each_worker_of_a_run() -> None:
+    app, steps = App(), []
+
+    @app.on_start
+    def start() -> None:
+        steps.append("start")
+
+    @app.on_stop
+    def stop() -> None:
+        steps.append("stop")
+
+    @app.function(queue="q")
+    def work(number: int) -> None:
+        steps.append(number)
+
+    run_until_empty(app, [work.task(1), work.task(2), work.with_(delay=60).task(3)])
+    assert steps == ["start", 1, 2, "stop", "start", 3, "stop"]
+
+
+PLUGIN_TESTS = """
+import sys
+
+from queue_core import App
+from queue_core.testing import MemoryQueues
+
+app = App()
+
+
+@app.function(queue="thumbs")
+def resize(path: str) -> str:
+    return path
+
+
+def test_a_function(towline_queues, run_until_empty):
+    assert isinstance(towline_queues, MemoryQueues)
+    with app.bound_to(towline_queues):
+        resize.add("cat.jpg")
+    first, second = run_until_empty(app, resize.task("dog.jpg"))
+    assert (first.result, second.result) == ("cat.jpg", "dog.jpg")
+
+
+def test_each_test_has_queues_of_its_own(run_until_empty):
+    assert run_until_empty(app) == []
+"""
+
+
+def test_fixtures_give_each_test_its_queues(tmp_path: Path) -> None:
+    (tmp_path / "test_thumbs.py").write_text(PLUGIN_TESTS)
+    root = Path(__file__).parents[2]
+    options = ["-q", "-p", "queue_core.pytest_plugin", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+
+
+def test_loading_the_fixtures_costs_nothing_until_one_is_used() -> None:
+    module = "queue_core.pytest_plugin"
+    program = f"import sys, pytest; known = {{*sys.modules}}; import {module}; print(*{{*sys.modules}} - known)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert set(done.stdout.split()) == {"queue_core", module}
+
+
+def test_pytest_finds_the_fixtures_by_an_entry_point_and_is_no_dependency() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"] == {"towline": "queue_core.pytest_plugin"}
+    assert not [needed for needed in project["dependencies"] if needed.startswith("pytest")]

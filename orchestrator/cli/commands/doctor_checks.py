@@ -18,11 +18,12 @@ from orchestrator.settings_file import Project, state_of
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL, is_listening
+from queue_core.cli.target import DEFAULT_URL
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.http_api.probe import is_listening
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver

@@ -18,8 +18,9 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json
-from queue_core.cli.target import Target, TargetOptions, find_target, is_listening
+from queue_core.cli.target import Target, TargetOptions, find_target
 from queue_core.config.settings import ServerSettings
+from queue_core.http_api.probe import is_listening
 
 READY: Final = "/v1/supervisor/readyz"
 POOLS: Final = "/v1/pools"

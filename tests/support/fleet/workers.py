@@ -90,6 +90,7 @@ def running_worker(
     open_waiting: Callable[[str], Queue] | None = None,
     watch_seconds: float = 0.02,
     blocked_seconds: float = 60.0,
+    clean_up_seconds: float = 5.0,
     **settings: object,
 ) -> Iterator[RunningWorker]:
     """Run a worker of queue "q" in a thread; at the end it is drained, and blocked calls are released."""
@@ -101,6 +102,7 @@ def running_worker(
         open_waiting=open_waiting,
         watch_seconds=watch_seconds,
         blocked_seconds=blocked_seconds,
+        clean_up_seconds=clean_up_seconds,
     )
 
     def run() -> None:
