@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import unreachable_notice
 from orchestrator.runtime import Runtime
 from orchestrator.runtimes.composite import CompositeRuntime
 from orchestrator.runtimes.external import ExternalRuntime
@@ -100,7 +101,7 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
             identity_of(files.path),
             engine=engine,
             nodes=settings.nodes if settings is not None else None,
-            disown=source.release_held_by,
+            disown=lambda worker: source.release_held_by(worker, unreachable_notice(worker)),
             on_exit=processes.wake,
         )
 
