@@ -21,7 +21,6 @@ import structlog
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
@@ -153,7 +152,7 @@ class ProcessRuntime:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
         pool = request.pool
         environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        environment.update(pool.env)
+        environment.update(request.variables)
         environment.update(request.environment)
         if not self._processes:
             self._other_processes.keep_watchdog()
@@ -161,7 +160,7 @@ class ProcessRuntime:
         try:
             output = self.logs.open(request.worker)
             child = subprocess.Popen(
-                pool.command or APP_COMMAND,
+                list(request.command) or APP_COMMAND,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -170,7 +169,7 @@ class ProcessRuntime:
                 start_new_session=True,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise SpawnError(_reason(error, pool)) from error
+            raise SpawnError(_reason(error, request)) from error
         finally:
             if output is not None:
                 os.close(output)
@@ -429,9 +428,10 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _reason(error: Exception, pool: PoolSpec) -> str:
+def _reason(error: Exception, request: SpawnRequest) -> str:
+    pool = request.pool
     what = f"can't start a worker of pool {pool.name}"
-    program = (pool.command or APP_COMMAND)[0]
+    program = (request.command or APP_COMMAND)[0]
     if not isinstance(error, OSError):
         return f"{what}: {error}"
     if pool.cwd is not None and error.filename == pool.cwd:

@@ -19,7 +19,6 @@ import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
@@ -122,7 +121,7 @@ class DockerRuntime:
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
-                docker_state.failed_start(error_text(error), program=_program(request.pool), pool=request.pool.name)
+                docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
             ) from error
 
     def drain(self, worker: str) -> None:
@@ -234,7 +233,7 @@ class DockerRuntime:
                 ),
                 str(made["Id"]),
                 stop_signal=settings.stop_signal,
-                program=_program(request.pool),
+                program=_program(request),
             )
             self._registry.add(container)
         finally:
@@ -324,6 +323,6 @@ def _is_of(ref: str, prefix: str) -> bool:
     return ref.startswith(prefix) and "#" not in ref.removeprefix(prefix)
 
 
-def _program(pool: PoolSpec) -> str:
-    settings = pool.containers
-    return command_of(pool, settings)[0] if settings is not None else ""
+def _program(request: SpawnRequest) -> str:
+    settings = request.pool.containers
+    return command_of(request, settings)[0] if settings is not None else ""
