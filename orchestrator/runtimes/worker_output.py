@@ -63,14 +63,11 @@ class WorkerOutput:
 
     def workers(self) -> list[str]:
         """Return the workers whose output is there, the least recently written first."""
-        found = []
         try:
-            for entry in os.scandir(self._folder):
-                if entry.name.endswith(LOG_SUFFIX):
-                    found.append((entry.stat().st_mtime, entry.name.removesuffix(LOG_SUFFIX)))
+            names = [entry.name for entry in os.scandir(self._folder) if entry.name.endswith(LOG_SUFFIX)]
         except FileNotFoundError:
             return []
-        return [worker for _, worker in sorted(found)]
+        return sorted((name.removesuffix(LOG_SUFFIX) for name in names), key=self.written_at)
 
     def written_at(self, worker: str) -> float:
         """Return when the worker last wrote, in seconds since the epoch; 0 without output."""
