@@ -98,12 +98,12 @@ class WorkerOutput:
                     before, skipped = self._before_rotation(worker, position, max_bytes=max_bytes)
                     position = OutputPosition()
                 if size - position.offset > max_bytes:
-                    skipped = size - max_bytes - position.offset if skipped >= 0 else skipped
-                    before = []
-                    file.seek(size - max_bytes)
-                    cut = file.read(max_bytes)
+                    begin = size - max_bytes - 1  # one more: a line may begin just there
+                    file.seek(begin)
+                    cut = file.read(max_bytes + 1)
                     start = cut.find(b"\n") + 1
-                    data, offset = cut[start:], size - max_bytes + start
+                    before, data, offset = [], cut[start:], begin + start
+                    skipped = offset - position.offset if skipped >= 0 else skipped
                 else:
                     file.seek(position.offset)
                     data, offset = file.read(max_bytes), position.offset

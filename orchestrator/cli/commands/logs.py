@@ -1,5 +1,6 @@
 """`towline logs`: what workers write to standard output and error, of a pool, a worker or a task."""
 
+import json
 import os
 import sys
 import threading
@@ -27,18 +28,24 @@ from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import print_info
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.http_api.caller import HttpCaller, Retries, read
+from queue_core.http_api.transport import HttpResponse
 from queue_core.task import TaskState
 
 FOLLOW_SECONDS: Final = 0.25
-"""Pause between two looks while nothing new comes."""
+"""Pause between two looks at files while nothing new comes."""
+CALL_SECONDS: Final = 1.0
+"""The same for calls."""
 WINDOW_SECONDS: Final = 2.0
 """Pause between two looks at which worker holds a task that is followed."""
 CLOCK_SLACK_SECONDS: Final = 1.0
 """By how much the clocks of a worker and of the queue may differ."""
 MAX_HISTORY: Final = 100
 PATH: Final = "/v1/logs"
+NOT_FOUND: Final = 404
+UNKNOWN_WORKER: Final = ":unknown-worker"
 
 
 class OutputReader(Protocol):
@@ -53,12 +60,18 @@ class OutputReader(Protocol):
     def new(self) -> OutputBatch:
         """Return what is new since the last call."""
 
+    @property
+    def pause_seconds(self) -> float:
+        """The pause between two looks while nothing new comes."""
+
     def close(self) -> None:
         """Close connections."""
 
 
 class LocalReader:
     """The output of a state directory."""
+
+    pause_seconds = FOLLOW_SECONDS
 
     def __init__(self, output: FleetOutput) -> None:
         self._output = output
@@ -102,6 +115,8 @@ class LocalReader:
 class RemoteReader:
     """The output that a supervisor's HTTP API shows."""
 
+    pause_seconds = CALL_SECONDS
+
     def __init__(self, url: str, *, token: str | None) -> None:
         self._caller = HttpCaller(url, token=token, retries=Retries(timeouts=1), timeout_seconds=10.0)
         self._name: str | None = None
@@ -130,7 +145,10 @@ class RemoteReader:
         self._caller.close()
 
     def _get(self, asked: Mapping[str, object]) -> tuple[OutputBatch, str]:
-        answer = self._caller.get(f"{PATH}?{urlencode(asked)}")
+        found = self._caller.request("GET", f"{PATH}?{urlencode(asked)}", None, repeat="safe")
+        if found.status == NOT_FOUND:
+            raise self._missing(found)
+        answer = read(found)
         lines = [
             WorkerLine(
                 str(one["pool"]),
@@ -142,6 +160,17 @@ class RemoteReader:
             for one in cast("list[dict[str, object]]", answer["lines"])
         ]
         return OutputBatch(lines, cast("dict[str, int]", answer["skipped"])), str(answer["cursor"])
+
+    def _missing(self, found: HttpResponse) -> CommandError:
+        problem = json.loads(found.body)
+        if str(problem.get("type")).endswith(UNKNOWN_WORKER):
+            return CommandError(str(problem.get("detail")), code=exits.NO_INPUT)
+        return CommandError(
+            "no supervisor serves here, or it is an older one: there is no output of workers",
+            code=exits.UNAVAILABLE,
+            where=masked(self._caller.url),
+            fix="give the URL of `towline up`, or of supervisor.listen; or run this on the supervisor's host",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +299,7 @@ def _follow(reader: OutputReader, printer: LinePrinter, chosen: TaskLines | None
         if batch.lines:
             sys.stdout.flush()
         else:
-            pause.wait(FOLLOW_SECONDS)
+            pause.wait(reader.pause_seconds)
 
 
 def _reader(where: TargetOptions) -> OutputReader:

@@ -20,7 +20,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.settings_file import DEFAULT_FILE, Project
+from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.view import Heartbeat
 from orchestrator.unix_signals import ignore_control_signals
 from queue_core.cli import exits
@@ -113,7 +113,7 @@ def up(
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        heartbeat, paths = _heartbeat_and_paths()
+        heartbeat, paths = _heartbeat_and_paths(project)
         try:
             server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
@@ -146,7 +146,7 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = bearer_token()
     with ExitStack() as stack:
-        heartbeat, paths = _heartbeat_and_paths(is_alone=True)
+        heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, paths)
             click.echo(f"pool statistics at {listener.start()}", err=True)
@@ -155,11 +155,11 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     return renew(None) if code == RENEW else code
 
 
-def _heartbeat_and_paths(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
+def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
     """Return the heartbeat that the supervisor will update, and the HTTP paths that read it."""
     clock = SystemMonotonicClock()
     heartbeat = Heartbeat(now=clock.monotonic())
-    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone)
+    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone, files=state_of(project))
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
