@@ -89,6 +89,8 @@ class WorkerOutput:
     def after(self, worker: str, position: OutputPosition, *, max_bytes: int) -> OutputPiece:
         """Return the whole lines behind a position; where there are more than `max_bytes`, only the last of them."""
         path = self._path(worker)
+        if position.offset and self._size(path) == position.offset:
+            return OutputPiece((), position)
         before: list[OutputLine] = []
         skipped = 0
         try:
@@ -128,6 +130,12 @@ class WorkerOutput:
             return [], -1
         rest = data[start:]
         return _lines(rest[-max_bytes:]), max(0, len(rest) - max_bytes)
+
+    def _size(self, path: Path) -> int:
+        try:
+            return path.stat().st_size
+        except OSError:
+            return -1
 
     def _path(self, worker: str) -> Path:
         return self._folder / f"{worker}{LOG_SUFFIX}"

@@ -162,8 +162,11 @@ class RemoteReader:
         return OutputBatch(lines, cast("dict[str, int]", answer["skipped"])), str(answer["cursor"])
 
     def _missing(self, found: HttpResponse) -> CommandError:
-        problem = json.loads(found.body)
-        if str(problem.get("type")).endswith(UNKNOWN_WORKER):
+        try:
+            problem = json.loads(found.body)
+        except ValueError:  # no server of ours
+            problem = None
+        if isinstance(problem, dict) and str(problem.get("type")).endswith(UNKNOWN_WORKER):
             return CommandError(str(problem.get("detail")), code=exits.NO_INPUT)
         return CommandError(
             "no supervisor serves here, or it is an older one: there is no output of workers",
