@@ -115,11 +115,12 @@ def expire(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | Sto
         return task
     if task.state is TaskState.DELAYED:
         return replace(task, state=TaskState.READY)
-    attempted = _attempted(task, "expired", ended_at=task.eta)
+    attempts = _attempts(task, "expired", ended_at=task.eta)
     if not is_exhausted(task, spec):
-        ended = replace(attempted, state=TaskState.READY, ready_at=task.eta)
+        ended = replace(task, state=TaskState.READY, ready_at=task.eta, attempts=attempts)
         return LeaseEnd(finished_lease(task, "expired", ended_at=task.eta), ended)
-    return _die(attempted, spec, outcome="expired", ended_at=task.eta, reason=WORDS["expired"])
+    gone = replace(task, attempts=attempts)
+    return _die(gone, spec, outcome="expired", ended_at=task.eta, reason=WORDS["expired"])
 
 
 def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
@@ -260,13 +261,13 @@ def release(
     """
     leases = task.leases - (charge == "uncounted")
     cut_short = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
-    attempted = _attempted(task, failure.outcome, ended_at=now, failure=failure)
+    attempts = _attempts(task, failure.outcome, ended_at=now, failure=failure)
     if dead_reason or (charge == "counted" and is_exhausted(task, spec)):
-        gone = replace(attempted, spent=cut_short)
+        gone = replace(task, spent=cut_short, attempts=attempts)
         return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or failure.text)
     eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    given_back = replace(attempted, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short)
+    given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short, attempts=attempts)
     finished = finished_lease(task, "released", ended_at=now)
     return LeaseEnd(finished if failure == GIVEN_BACK else replace(finished, reason=failure.text), given_back)
 
@@ -291,10 +292,10 @@ def release_as_requested(
     )
 
 
-def _attempted(
+def _attempts(
     task: StoredTask, outcome: AttemptOutcome, *, ended_at: Instant, failure: Failure = EXPIRED
-) -> StoredTask:
-    """Return a task whose present lease ended unsuccessfully, with that among its attempts."""
+) -> tuple[Attempt, ...]:
+    """Return the attempts of a task whose present lease ended unsuccessfully, with that one."""
     attempt = Attempt(
         task.leases,
         task.worker,
@@ -306,7 +307,7 @@ def _attempted(
         failure.place,
         failure.host,
     )
-    return replace(task, attempts=with_attempt(task.attempts, attempt))
+    return with_attempt(task.attempts, attempt)
 
 
 def redrive(task: StoredTask, *, now: Instant) -> StoredTask:

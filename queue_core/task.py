@@ -53,7 +53,7 @@ class Progress:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StoredTask:
     """A task as the store keeps it.
 

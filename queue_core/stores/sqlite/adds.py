@@ -11,6 +11,7 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.headers import headers_text
 from queue_core.store import Added
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
@@ -23,17 +24,17 @@ MAX_STAGED = 48
 MAX_STAGED_PER_TRANSACTION = 4
 """A transaction that adds more tasks flushes at once: to write a row twice would cost more than the pages saved."""
 
-_STAGE = "INSERT INTO staged_adds VALUES (?, ?, ?, ?, ?, ?)"
+_STAGE = "INSERT INTO staged_adds VALUES (?, ?, ?, ?, ?, ?, ?)"
 _COUNT = (
     "SELECT c.id, a.tag, count(*), max(a.added_at) FROM staged_adds a"
     " JOIN counts c ON c.queue = a.queue AND c.tag IS NULL GROUP BY a.tag"
 )
 _FLUSH = (
     "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL,"
-    " max_leases, payload FROM staged_adds"
+    " max_leases, headers, NULL, NULL, NULL, payload FROM staged_adds"
 )
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?)"
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?, NULL, NULL, NULL, ?)"
 
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
@@ -86,7 +87,8 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
-        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, payload))
+        headers = headers_text(new.headers) if new.headers else None
+        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, headers, payload))
         outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed))
         task_id += 1
     if rows:
@@ -110,7 +112,7 @@ def _taken(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) 
 def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
     """Stage one checked task, or do nothing and return None.
 
-    A task can be staged when it is ready at once and has a short payload, no name, and a tag with a row in `counts`;
+    A task can be staged when it is ready at once and is short, and has no name, and a tag with a row in `counts`;
     and while no limit bounds all payloads, as the triggers that measure them are on `tasks`.
     """
     if len(tasks) != 1:
@@ -122,10 +124,13 @@ def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: 
     tag = session.existing_tag_id(row, new.tag)
     if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or session.catalog.is_limited:
         return None
+    headers = headers_text(new.headers) if new.headers else None
+    if headers is not None and len(headers) + len(new.payload) > LONG_PAYLOAD_BYTES:
+        return None
     task_id = session.next_id
     session.next_id += 1
     session.has_changes = True
-    session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, new.payload)))
+    session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, headers, new.payload)))
     return [Added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
 
 
@@ -152,8 +157,8 @@ def flush(session: SqliteSession) -> None:
         session.staged_rows = 0
     if session.staged:
         rows: list[tuple[Cell, ...]] = []
-        for whole, (task_id, queue_id, tag, added_at, max_leases, payload) in session.staged:
+        for whole, (task_id, queue_id, tag, added_at, max_leases, headers, payload) in session.staged:
             session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, payload))
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, headers, payload))
         session.cursor.executemany(_INSERT, rows)
         session.staged = []

@@ -6,7 +6,6 @@ verb and process changes them.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
@@ -18,11 +17,11 @@ from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_S
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
 from queue_core.stores.sqlite.rows import (
     COLUMNS,
+    completed,
     end,
     expire_due,
     expire_lease,
     load,
-    payload_of,
     ready_rows,
     refusal_of_name,
     remove,
@@ -252,12 +251,7 @@ def redrive(
     write(session.connection, redriven)
     for row in rows:
         session.counts.change(queue.whole, row[1], ((DEAD, -1), (READY, 1)))
-    return [replace(task, payload=_payload(session, task.id)) for task in redriven]
-
-
-def _payload(session: SqliteSession, task_id: int) -> bytes:
-    row = session.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchone()
-    return b"" if row is None else payload_of(session.connection, task_id, row[0])
+    return [completed(session.connection, task) for task in redriven]
 
 
 def storage(connection: SqliteConnection) -> Storage:

@@ -1,10 +1,18 @@
 """Check a store's file: SQLite's own check, and the invariants of counters, names, payloads and tasks."""
 
+from dataclasses import fields
+from typing import get_args
+
+from queue_core.attempts import MAX_ATTEMPTS, Attempt
 from queue_core.store import Check
 from queue_core.stores.sqlite.admin import RECOUNT
+from queue_core.stores.sqlite.counters import Sample
 from queue_core.stores.sqlite.driver import SqliteConnection
 
 MAX_PROBLEMS = 50
+_ATTEMPT_FIELDS = len(fields(Attempt))
+_SAMPLE_FIELDS = len(get_args(Sample))
+_ATTEMPTS = "'[' || replace(attempts, char(10), ',') || ']'"
 
 # Each statement selects rows that break an invariant; the first column goes into the text.
 _INVARIANTS = (
@@ -72,6 +80,39 @@ _INVARIANTS = (
     (
         "task {} is leased but was never granted",
         "SELECT id FROM tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",
+    ),
+    (
+        "the headers of task {} are no JSON object",
+        (
+            "SELECT id FROM tasks WHERE headers IS NOT NULL"
+            " AND CASE WHEN json_valid(headers) THEN json_type(headers) IS NOT 'object' ELSE 1 END"
+        ),
+    ),
+    (
+        f"the attempts of task {{}} are not 1 to {MAX_ATTEMPTS} lines of JSON with {_ATTEMPT_FIELDS} fields each",
+        (
+            f"SELECT id FROM (SELECT id, {_ATTEMPTS} AS attempts FROM tasks WHERE attempts IS NOT NULL)"  # noqa: S608
+            " WHERE CASE WHEN json_valid(attempts) THEN"
+            f" json_array_length(attempts) NOT BETWEEN 1 AND {MAX_ATTEMPTS}"
+            " OR EXISTS (SELECT 1 FROM json_each(attempts)"
+            f" WHERE CASE type WHEN 'array' THEN json_array_length(value) IS NOT {_ATTEMPT_FIELDS} ELSE 1 END)"
+            " ELSE 1 END"
+        ),
+    ),
+    (
+        "the progress of task {} is no JSON array of a fraction and a text",
+        (
+            "SELECT id FROM tasks WHERE progress IS NOT NULL"
+            " AND CASE WHEN json_valid(progress) THEN json_array_length(progress) IS NOT 2 ELSE 1 END"
+        ),
+    ),
+    ("the checkpoint of task {} is no blob", "SELECT id FROM tasks WHERE typeof(checkpoint) NOT IN ('null', 'blob')"),
+    (
+        "the finished leases of row {} can't be read",
+        (
+            "SELECT id FROM samples WHERE CASE WHEN json_valid(finished)"  # noqa: S608
+            f" THEN json_array_length(finished) IS NOT {_SAMPLE_FIELDS} ELSE 1 END"
+        ),
     ),
 )
 

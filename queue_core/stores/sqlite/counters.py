@@ -1,17 +1,18 @@
 """Counters of queues and tags, gathered during a transaction and written once at its end; and samples of leases."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.stats import FinishedLease, LeaseOutcome, Samples
+from queue_core.clock import after as instant_after
+from queue_core.stats import FinishedLease, History, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
-from queue_core.task import TaskState
+from queue_core.task import QueueSpec, TaskState
 
 READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
 COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died")
@@ -108,23 +109,38 @@ def _write(cursor: Cursor, numbers: tuple[int, ...], ids: list[int], *, now: Ins
 
 
 KEPT_SAMPLES = 10_000
-"""Samples kept of each queue, about."""
+"""Samples kept of each queue, about; more where its history is longer."""
 TRIM_EVERY = 512
-"""Samples between two deletions of those beyond `KEPT_SAMPLES`."""
+"""Samples between two deletions of those beyond the number kept."""
+MAX_ROWS_TRIMMED = 2 * TRIM_EVERY
+"""Rows of samples that one deletion removes, about: a history that is cut from a million is dropped in many."""
+MAX_NAMES_SOUGHT = 8
+"""Names of a search in history whose text is sought in a row before the row is parsed."""
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 
-Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str]
-"""A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds."""
+Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str, int]
+"""A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds.
+
+The last is the age of its task in microseconds, from `added_at` to `ended_at`: shorter than an instant.
+"""
+_NAME: Final = 0
+_ENDED_AT: Final = 7
+
+_TRIM = (
+    "DELETE FROM samples WHERE id > ?1 AND id <= coalesce(min(?2,"
+    " (SELECT id FROM samples WHERE id > ?1 ORDER BY id LIMIT 1 OFFSET ?3)), ?2)"
+)
 
 
 def write_samples(
-    connection: SqliteConnection, queue_id: int, finished: Sequence[Sample], *, before: int | None
+    connection: SqliteConnection, queue_id: int, finished: Sequence[Sample], *, before: int | None, keep: int
 ) -> int:
     """Append samples of a queue, in order; now and then delete those beyond the number kept.
 
     Args:
         before: the number of samples ever written before; None: it is read.
+        keep: the number that the queue's history finds.
 
     Returns the number of samples ever written.
     """
@@ -134,7 +150,7 @@ def write_samples(
     base = queue_id << _SHIFT
     connection.execute("INSERT INTO samples VALUES (?, ?, ?)", (base + last, len(finished), pack(finished)))
     if last // TRIM_EVERY != before // TRIM_EVERY:
-        connection.execute("DELETE FROM samples WHERE id > ? AND id <= ?", (base, base + last - KEPT_SAMPLES))
+        connection.execute(_TRIM, (base, base + last - max(KEPT_SAMPLES, keep), MAX_ROWS_TRIMMED - 1))
     return last
 
 
@@ -159,6 +175,52 @@ def read_samples(connection: SqliteConnection, queue: str, queue_id: int, *, aft
     return Samples(tuple(finished), cursor, missed)
 
 
+def read_history(
+    connection: SqliteConnection,
+    queue_id: int,
+    spec: QueueSpec,
+    *,
+    names: Sequence[str] | None,
+    before: int | None,
+    limit: int,
+    now: Instant,
+) -> History:
+    """See `Transaction.history`. A row is parsed only if its text may contain one of a few names."""
+    wanted = None if names is None else frozenset(names)
+    oldest_at = instant_after(now, -spec.history_seconds)
+    last = last_sample(connection, queue_id) if spec.history_keep else 0
+    first = max(1, last - spec.history_keep + 1)
+    until = last + 1 if before is None else min(before, last + 1)
+    found: list[FinishedLease] = []
+    for number, sample in _newest_first(connection, queue_id, wanted, first=first, until=until):
+        if sample[_ENDED_AT] < oldest_at or (wanted is not None and sample[_NAME] not in wanted):
+            continue
+        if len(found) == limit:
+            return History(tuple(found), number + 1)
+        found.append(finished_of(spec.name, sample))
+    return History(tuple(found))
+
+
+def _newest_first(
+    connection: SqliteConnection, queue_id: int, names: frozenset[str] | None, *, first: int, until: int
+) -> Iterator[tuple[int, Sample]]:
+    """Yield samples and their numbers, from before `until` down to `first`, among them all of these names."""
+    if until <= first or names == frozenset():
+        return
+    base = queue_id << _SHIFT
+    sought = [] if names is None or len(names) > MAX_NAMES_SOUGHT else [to_json(name).decode() for name in names]
+    containing = f" AND ({' OR '.join(len(sought) * ['instr(finished, ?)'])})" if sought else ""
+    for key, size, packed in connection.execute(
+        "SELECT id, size, finished FROM samples WHERE id >= ? AND id <="  # noqa: S608
+        f" (SELECT id FROM samples WHERE id >= ? ORDER BY id LIMIT 1){containing} ORDER BY id DESC",
+        (base + first, base + until - 1, *sought),
+    ):
+        samples = _samples_of(packed, size)
+        top = key - base
+        for back in range(max(0, top - until + 1), min(size, top - first + 1)):
+            yield top - back, samples[size - 1 - back]
+
+
 def last_sample(connection: SqliteConnection, queue_id: int) -> int:
     """Return the number of samples ever written of the queue."""
     base = queue_id << _SHIFT
@@ -181,14 +243,26 @@ def sample_of(finished: FinishedLease) -> Sample:
         finished.ended_at,
         finished.died,
         finished.reason,
+        finished.ended_at - finished.added_at,
     )
 
 
 def finished_of(queue: str, sample: Sample) -> FinishedLease:
     """Return the finished lease of a sample."""
-    name, tag, worker, number, outcome, waited, held, ended_at, died, reason = sample
+    name, tag, worker, number, outcome, waited, held, ended_at, died, reason, age = sample
     return FinishedLease(
-        queue, name, tag, worker, number, outcome, waited / MICROSECONDS, held / MICROSECONDS, ended_at, died, reason
+        queue,
+        name,
+        tag,
+        worker,
+        number,
+        outcome,
+        waited / MICROSECONDS,
+        held / MICROSECONDS,
+        ended_at,
+        died,
+        reason,
+        Instant(ended_at - age),
     )
 
 
@@ -203,5 +277,12 @@ def pack(samples: Sequence[Sample]) -> str:
 
 def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
     """Return the finished leases of one row."""
-    columns = (column if isinstance(column, list) else [column] * size for column in from_json(packed))
-    return [finished_of(queue, sample) for sample in zip(*columns, strict=True)]
+    return [finished_of(queue, sample) for sample in _samples_of(packed, size)]
+
+
+def _samples_of(packed: str, size: int) -> list[Sample]:
+    found = from_json(packed)
+    if size == 1:
+        return [tuple(found)]
+    columns = (column if isinstance(column, list) else [column] * size for column in found)
+    return list(zip(*columns, strict=True))

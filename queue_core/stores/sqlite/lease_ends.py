@@ -8,6 +8,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
+from queue_core.headers import headers_of
 from queue_core.stats import FinishedLease
 from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
@@ -25,6 +26,7 @@ from queue_core.stores.sqlite.rows import (
     task_of,
     tombstone_names,
     write,
+    write_reports,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import Lease, StoredTask, TaskState, parse_token
@@ -33,7 +35,7 @@ from queue_core.validation import check_lease_time, check_renewed_time
 _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
-_SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL"
+_SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL, added_at"
 _LIVE_LEASES = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
 """Statements that select what a deletion needs of tasks under a live lease, whichever it is."""
 
@@ -80,9 +82,16 @@ def renew(session: SqliteSession, name: str, renewals: Sequence[Renewal], *, now
         if fence not in tasks:
             outcomes.append(None)
             continue
-        task = tasks[fence] = semantics.renew(tasks[fence], seconds=seconds, now=now)
+        task = tasks[fence] = semantics.renew(
+            tasks[fence],
+            seconds=seconds,
+            now=now,
+            progress=renewal.progress,
+            checkpoint=renewal.checkpoint,
+        )
         outcomes.append(Renewed(renewal.token, task.shown_name, task.tag, task.worker, task.leases, task.eta))
     write(session.connection, tasks.values())
+    write_reports(session.connection, tasks.values())
     return outcomes
 
 
@@ -111,6 +120,7 @@ def _release(session: SqliteSession, queue: QueueRow, row: Row, request: Release
         dead_reason=request.dead_reason,
         jitter=request.jitter,
         now=now,
+        failure=request.failure,
     )
     return end(session, queue, row, ending)
 
@@ -174,8 +184,9 @@ def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now
             now,
             False,
             "",
+            now - added_at,
         )
-        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _ in rows
+        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at in rows
     ]
 
 
@@ -246,7 +257,7 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
     rows = session.cursor.execute(_LIVE_LEASES["one"], (fence[0], queue.id, now)).fetchall()
     if not rows or rows[0][4] != fence[1]:
         return [None]
-    task_id, tag_id, _, _, _, _, given, is_long = rows[0]
+    task_id, tag_id, _, _, _, _, given, is_long, _ = rows[0]
     remove_ids(session, [task_id], long=[task_id] if is_long else [])
     if given is not None:
         tombstone_names(session.connection, queue, [given], at=now)
@@ -265,7 +276,7 @@ def _lease_one(
     rows = session.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING
-    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload = rows[0]
+    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, headers, checkpoint = rows[0]
     if spent is not None:
         return Granted(take(session, queue, rows, seconds=seconds, worker=worker, now=now))
     end_at = after(now, seconds)
@@ -288,5 +299,7 @@ def _lease_one(
         end_at,
         eta,
         added_at,
+        None if headers is None else headers_of(headers),
+        checkpoint,
     )
     return Granted((granted,))

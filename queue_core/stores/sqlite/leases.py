@@ -8,6 +8,7 @@ from itertools import islice
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList
+from queue_core.headers import headers_of
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
@@ -16,6 +17,7 @@ from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
     among,
     by_ids,
+    completed,
     expire_due,
     load,
     payload_of,
@@ -30,7 +32,7 @@ from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
 from queue_core.task import Lease, TagFilter, lease_of
 from queue_core.validation import check_lease_time
 
-_COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload"
+_COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload, headers, checkpoint"
 
 
 _FIRST_OF_ALL = f"{ready_rows(_COLUMNS)} ORDER BY eta, id LIMIT ?2"
@@ -96,8 +98,7 @@ def lease_delayed(
     if row is None or not is_delayed_until(task_of(session, queue, row), expected, now=now):
         return None
     session.has_changes = True
-    ((payload,),) = session.connection.execute("SELECT payload FROM tasks WHERE id = ?", (task_id,)).fetchall()
-    task = task_of(session, queue, row, payload=payload_of(session.connection, task_id, payload))
+    task = completed(session.connection, task_of(session, queue, row))
     leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
     write(session.connection, [leased])
     session.counts.change(queue.whole, row[1], ((DELAYED, -1), (LEASED, 1), (LEASES, 1)))
@@ -175,7 +176,7 @@ def take(
 
     def leases() -> list[Lease]:
         found: list[Lease] = []
-        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload in rows:
+        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload, headers, checkpoint in rows:
             leased_at = now if now > last_leased_at else last_leased_at + 1
             found.append(
                 Lease(
@@ -190,6 +191,8 @@ def take(
                     ends.get(task_id, end),
                     eta,
                     added_at,
+                    None if headers is None else headers_of(headers),
+                    checkpoint,
                 )
             )
         return found
@@ -203,7 +206,7 @@ def _take_spent(
     """Lease the tasks whose lease ends at a spent end; return those ends and all long payloads, by task id."""
     ends: dict[int, Instant] = {}
     payloads: dict[int, bytes] = {}
-    for _, task_id, _, _, _, _, _, spent, payload in rows:
+    for _, task_id, _, _, _, _, _, spent, payload, _, _ in rows:
         if spent is not None:
             ends[task_id], still = unspent_end(end, spent_of(spent), now=now)
             session.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from heapq import merge
 from itertools import islice
 
@@ -15,7 +14,7 @@ from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.leases import in_order
-from queue_core.stores.sqlite.rows import COLUMNS, ready_rows, task_of
+from queue_core.stores.sqlite.rows import COLUMNS, completed, ready_rows, task_of
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
 
@@ -229,9 +228,9 @@ def peek(session: SqliteSession, name: str, query: PeekQuery) -> Page:
         if tag_ids is not None and row[1] not in tag_ids:
             continue
         if len(shown) == query.limit:
-            return Page(_with_payloads(session, shown, query.payload_bytes), shown[-1].id if shown else None)
+            return Page(_completed(session, shown, query.payload_bytes), shown[-1].id if shown else None)
         shown.append(task)
-    return Page(_with_payloads(session, shown, query.payload_bytes))
+    return Page(_completed(session, shown, query.payload_bytes))
 
 
 def _after_expiry(task: StoredTask, queue: QueueRow, *, now: Instant) -> StoredTask | None:
@@ -271,14 +270,5 @@ def _by_id(session: SqliteSession, queue: QueueRow, query: PeekQuery, tag_ids: l
     )
 
 
-def _with_payloads(session: SqliteSession, tasks: Sequence[StoredTask], payload_bytes: int) -> tuple[StoredTask, ...]:
-    cut = (
-        "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x'')"
-        " FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"
-    )
-    shown = []
-    for task in tasks:
-        row = session.connection.execute(cut, (payload_bytes, task.id)).fetchone()
-        payload = b"" if row is None else row[0]
-        shown.append(replace(task, payload=payload))
-    return tuple(shown)
+def _completed(session: SqliteSession, tasks: Sequence[StoredTask], payload_bytes: int) -> tuple[StoredTask, ...]:
+    return tuple([completed(session.connection, task, payload_bytes=payload_bytes) for task in tasks])

@@ -3,19 +3,23 @@
 Expiry happens inside the next verb (ADR 2): due tasks become ready (or dead), a bounded number at a time.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from queue_core import semantics
+from queue_core.attempts import MAX_ATTEMPTS, attempts_of, attempts_text
 from queue_core.clock import Instant, after
+from queue_core.headers import headers_of
+from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import StoredTask, TaskState
+from queue_core.task import Progress, StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 MAX_EXPIRED_PER_CALL = 500
@@ -27,14 +31,25 @@ Refusal = Literal["exists", "tombstoned"]
 
 _CHOSEN = re.compile(r"_([0-9]{1,18})")
 
-# Everything but the payload, of which they only say whether it is a long one.
+# Everything but what `completed` adds, as a page of tasks is found among thousands, and each may have a checkpoint of
+# 16 KiB; of the payload they only say whether it is a long one.
 COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
     " payload IS NULL AS is_long, max_leases"
 )
-_WRITE = (
-    "UPDATE tasks SET state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
-    " WHERE id = ?"
+_CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
+_WRITE = f"UPDATE tasks SET {_CHANGED} WHERE id = ?"  # noqa: S608
+_WRITE_ENDED = (
+    f"UPDATE tasks SET {_CHANGED}, attempts = CASE WHEN attempts IS NULL THEN ?10"  # noqa: S608
+    f" WHEN length(attempts) - length(replace(attempts, char(10), '')) >= {MAX_ATTEMPTS - 1}"
+    " THEN substr(attempts, instr(attempts, char(10)) + 1) || char(10) || ?10"
+    " ELSE attempts || char(10) || ?10 END WHERE id = ?9"
+)
+"""Appends a line to the attempts, without the first where there are as many as are kept; parses none of them."""
+_REPORT = "UPDATE tasks SET progress = coalesce(?, progress), checkpoint = coalesce(?, checkpoint) WHERE id = ?"
+_REST = (
+    "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x''), headers, attempts, progress,"
+    " checkpoint FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"
 )
 
 
@@ -73,12 +88,12 @@ def load(connection: SqliteConnection, queue: QueueRow, ids: list[int]) -> list[
     return connection.execute(_LOAD[form], (*cells, queue.id)).fetchall()
 
 
-def task_of(session: SqliteSession, queue: QueueRow, row: Row, *, payload: bytes = b"") -> StoredTask:
-    """Return the task of a row that was selected as `COLUMNS`."""
+def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
+    """Return the task of a row that was selected as `COLUMNS`, without what `completed` adds."""
     return StoredTask(
         row[0],
         queue.spec.name,
-        payload,
+        b"",
         row[3],
         row[5],
         row[10],
@@ -103,24 +118,51 @@ def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None
     return bytes(row[0])
 
 
+def completed(connection: SqliteConnection, task: StoredTask, *, payload_bytes: int = MAX_PAYLOAD_BYTES) -> StoredTask:
+    """Return a task of `task_of` with its payload, cut to `payload_bytes`, headers, attempts, progress and checkpoint.
+
+    An attempt that it has already is one that is not written yet, and follows those stored.
+    """
+    row = connection.execute(_REST, (payload_bytes, task.id)).fetchone()
+    assert row is not None, "its row was read in the same transaction"
+    payload, headers, attempts, progress, checkpoint = row
+    return replace(
+        task,
+        payload=payload,
+        headers=headers_of(headers),
+        attempts=(*attempts_of(attempts), *task.attempts)[-MAX_ATTEMPTS:],
+        progress=progress_of(progress),
+        checkpoint=checkpoint,
+    )
+
+
 def write(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> None:
-    """Write the columns of tasks that may change."""
-    connection.executemany(
-        _WRITE,
-        [
-            (
-                int(task.state),
-                task.eta,
-                task.ready_at,
-                task.leases,
-                task.leased_at,
-                task.worker,
-                task.reason,
-                spent_text(task.spent),
-                task.id,
-            )
-            for task in tasks
-        ],
+    """Write the columns of tasks that may change, but for attempts and reports."""
+    connection.executemany(_WRITE, [_changed(task) for task in tasks])
+
+
+def write_reports(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> None:
+    """Write the progress and the checkpoints that renewals brought; few do."""
+    reports = [
+        (progress_text(task.progress), task.checkpoint, task.id)
+        for task in tasks
+        if task.progress is not None or task.checkpoint is not None
+    ]
+    if reports:
+        connection.executemany(_REPORT, reports)
+
+
+def _changed(task: StoredTask) -> tuple[Cell, ...]:
+    return (
+        int(task.state),
+        task.eta,
+        task.ready_at,
+        task.leases,
+        task.leased_at,
+        task.worker,
+        task.reason,
+        spent_text(task.spent),
+        task.id,
     )
 
 
@@ -151,7 +193,7 @@ def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
 
 
 def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> FinishedLease:
-    """Apply the end of a lease: to the task, its counters and the samples."""
+    """Apply the end of a lease of a task of `task_of`: to its row, its counters and the samples."""
     finished = ending.finished
     changes = [(LEASED, -1), (TOTAL_OF_OUTCOME[finished.outcome], 1)]
     if finished.died:
@@ -159,7 +201,7 @@ def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> 
     if ending.task is None:
         remove(session, queue, [row], at=finished.ended_at)
     else:
-        write(session.connection, [ending.task])
+        session.connection.execute(_WRITE_ENDED, (*_changed(ending.task), attempts_text(ending.task.attempts)))
         changes.append((GAUGE_OF_STATE[ending.task.state], 1))
     session.counts.change(queue.whole, row[1], changes)
     session.record(queue, finished)
@@ -174,6 +216,18 @@ def spent_of(text: str | None) -> tuple[Instant, ...]:
 def spent_text(spent: Sequence[Instant]) -> str | None:
     """Return `spent` as stored."""
     return ",".join(map(str, spent)) if spent else None
+
+
+def progress_of(text: str | None) -> Progress | None:
+    """Parse what `progress_text` wrote."""
+    return None if text is None else Progress(*json.loads(text))
+
+
+def progress_text(progress: Progress | None) -> str | None:
+    """Return progress as stored, the JSON array of its fraction and text; None for none."""
+    if progress is None:
+        return None
+    return json.dumps([progress.fraction, progress.text], ensure_ascii=False, separators=(",", ":"))
 
 
 # -- given names ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ MAX_IDLE_READERS = 4
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
 
-StagedAdd: TypeAlias = tuple[int, int, int, Instant, int | None, bytes]
+StagedAdd: TypeAlias = tuple[int, int, int, Instant, int | None, str | None, bytes]
 
 _CATALOG_STATE = "SELECT catalog_revision, added, (SELECT max(id) FROM staged_adds) FROM counts WHERE id = 0"
 _KEEP_ANSWERS = "INSERT INTO answers (kept_at, kept) VALUES (?, ?)"
@@ -119,7 +119,7 @@ class SqliteSession:
         self.catalog = catalog
         self.counts = CounterChanges()
         self.has_changes = False
-        self._finished: dict[int, list[Sample]] = {}
+        self._finished: dict[int, tuple[QueueRow, list[Sample]]] = {}
         self.now = Instant(0)
         self._new_tags = 0
         self.answers: dict[str, str] = {}
@@ -269,19 +269,20 @@ class SqliteSession:
 
     def record(self, queue: QueueRow, finished: FinishedLease) -> None:
         """Record a finished lease, to be written as a sample."""
-        self._finished.setdefault(queue.id, []).append(sample_of(finished))
+        self._finished.setdefault(queue.id, (queue, []))[1].append(sample_of(finished))
 
     def record_all(self, queue: QueueRow, finished: list[Sample]) -> None:
         """Record finished leases, given as samples."""
-        self._finished.setdefault(queue.id, []).extend(finished)
+        self._finished.setdefault(queue.id, (queue, []))[1].extend(finished)
 
     def write_samples(self) -> None:
         """Write the finished leases recorded so far."""
         if not self._finished:
             return
         last = self.catalog.last_samples
-        for queue_id, finished in self._finished.items():
-            last[queue_id] = write_samples(self.connection, queue_id, finished, before=last.get(queue_id))
+        for queue_id, (queue, finished) in self._finished.items():
+            keep = queue.spec.history_keep
+            last[queue_id] = write_samples(self.connection, queue_id, finished, before=last.get(queue_id), keep=keep)
         self._finished = {}
 
     def write(self) -> None:

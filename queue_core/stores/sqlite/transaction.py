@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import (
     Added,
     Busy,
@@ -171,6 +172,22 @@ class SqliteTransaction:
         row = self._flushed.queue(queue)
         return counters.read_samples(self._flushed.connection, queue, row.id, after=after, limit=limit)
 
+    def history(
+        self,
+        queue: str,
+        *,
+        names: Sequence[str] | None = None,
+        before: int | None = None,
+        limit: int,
+        now: Instant,
+    ) -> History:
+        session = self._at(now)
+        session.write_samples()
+        row = session.queue(queue)
+        return counters.read_history(
+            session.connection, row.id, row.spec, names=names, before=before, limit=limit, now=now
+        )
+
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)
 
@@ -185,8 +202,8 @@ class SqliteTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, now: Instant) -> list[FinishedLease]:
-        return worker_verbs.release(self._at(now), worker, now=now)
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        return worker_verbs.release(self._at(now), worker, failure=failure, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)

@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 
 from queue_core import semantics
+from queue_core.attempts import attempts_text
 from queue_core.clock import Instant
+from queue_core.headers import headers_text
 from queue_core.store import Added, HeldName
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
-from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, refusal_of_name, spent_text
+from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, progress_text, refusal_of_name, spent_text
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = f"INSERT INTO tasks VALUES ({', '.join(19 * '?')})"  # noqa: S608
 _HELD = (
     "SELECT name, until FROM names WHERE queue = ? AND name > ? AND task IS NULL AND until > ? ORDER BY name LIMIT ?"
 )
@@ -67,6 +69,10 @@ def _insert(session: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]
                 task.name,
                 spent_text(task.spent),
                 task.max_leases,
+                headers_text(task.headers),
+                attempts_text(task.attempts),
+                progress_text(task.progress),
+                task.checkpoint,
                 None if is_long else task.payload,
             )
         )

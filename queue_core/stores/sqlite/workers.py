@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 from queue_core import semantics
+from queue_core.attempts import Failure
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
@@ -71,7 +72,7 @@ def retire(session: SqliteSession, worker: str, *, busy: Busy, now: Instant) -> 
     return leased is None
 
 
-def release(session: SqliteSession, worker: str, *, now: Instant) -> list[FinishedLease]:
+def release(session: SqliteSession, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
     _retire(session, worker, now=now)
     released: list[FinishedLease] = []
@@ -79,7 +80,8 @@ def release(session: SqliteSession, worker: str, *, now: Instant) -> list[Finish
         queue = session.queue(name)
         expire_due(session, queue, now=now)
         for row in session.connection.execute(_LIVE_LEASES, (queue.id, now, worker)).fetchall():
-            ending = semantics.release(task_of(session, queue, row), queue.spec, delay_seconds=None, now=now)
+            task = task_of(session, queue, row)
+            ending = semantics.release(task, queue.spec, delay_seconds=None, now=now, failure=failure)
             released.append(end(session, queue, row, ending))
     return released
 

@@ -37,8 +37,9 @@ CREATE UNIQUE INDEX counts_by_tag ON counts (queue, tag);
 
 INSERT INTO counts (id, queue) VALUES (0, 0);
 
--- States: 0 ready, 1 delayed, 2 leased, 3 dead. `max_leases` is the task's own limit, NULL where its queue's applies. `payload`
--- comes last and is NULL when it is long: then it is in `payloads`, so that a lease never rewrites a megabyte.
+-- States: 0 ready, 1 delayed, 2 leased, 3 dead. `max_leases` is the task's own limit, NULL where its queue's applies. `headers`
+-- is a JSON object, `attempts` a JSON array a line (`attempts.py`), `progress` the array of a fraction and a text; NULL: none.
+-- `payload` comes last and is NULL when it is long: then it is in `payloads`, so that a lease never rewrites a megabyte.
 CREATE TABLE tasks (
   id         INTEGER PRIMARY KEY,
   queue      INTEGER NOT NULL,
@@ -54,6 +55,10 @@ CREATE TABLE tasks (
   name       TEXT,
   spent      TEXT,
   max_leases INTEGER,
+  headers    TEXT,
+  attempts   TEXT,
+  progress   TEXT,
+  checkpoint BLOB,
   payload    BLOB
 );
 
@@ -82,6 +87,7 @@ CREATE TABLE staged_adds (
   tag        INTEGER NOT NULL,
   added_at   INTEGER NOT NULL,
   max_leases INTEGER,
+  headers    TEXT,
   payload    BLOB NOT NULL
 );
 
@@ -96,7 +102,7 @@ CREATE TABLE names (
 
 CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 
--- Samples: finished leases, those of one transaction and queue in one row. The id is queue * 2^40 + the number of the last one.
+-- Samples: finished leases, those of one transaction and queue in one row; also the queue's history. The id is queue * 2^40 + the number of the last one.
 CREATE TABLE samples (
   id       INTEGER PRIMARY KEY,
   size     INTEGER NOT NULL,

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.attempts import Failure
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import LazyList, none_indexes
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted
+from queue_core.store import Deleted, LeaseRequest, Release, Renewal
 from queue_core.stores.sqlite.counters import pack, sample_of, unpack
 from queue_core.stores.sqlite.lease_ends import fences_of
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import Lease, NewTask, parse_token
-from tests.support.stores.task_builders import a_queue, add, at, lease
+from queue_core.task import Lease, NewTask, Progress, TagFilter, parse_token
+from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease
 
 LEASE = Lease("q", "n", None, b"p", "1.2", "w", 3, START, at(1), at(2), at(3))
 FINISHED = FinishedLease("q", "n", "ä", "w", 1, "released", 0.1, 1_234_567.890123, START, reason='quo"te')
@@ -57,14 +58,16 @@ def test_what_is_no_token_is_refused_in_any_company(tokens: list[str]) -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_samples_are_packed_without_loss(size: int) -> None:
     finished = [
-        FinishedLease("q", f"_{at}", None if at % 2 else "t", "w", at, "deleted", at / 3, 2.0, Instant(START + at))
+        FinishedLease(
+            "q", f"_{at}", None if at % 2 else "t", "w", at, "deleted", at / 3, 2.0, Instant(START + at), added_at=START
+        )
         for at in range(size)
     ]
     rounded = [round(each.waited_seconds * 1e6) / 1e6 for each in finished]
     unpacked = unpack("q", pack([sample_of(each) for each in finished]), size)
     assert [each.waited_seconds for each in unpacked] == rounded
-    assert [(each.name, each.tag, each.ended_at) for each in unpacked] == [
-        (each.name, each.tag, each.ended_at) for each in finished
+    assert [(each.name, each.tag, each.ended_at, each.added_at) for each in unpacked] == [
+        (each.name, each.tag, each.ended_at, START) for each in finished
     ]
 
 
@@ -101,15 +104,39 @@ def test_a_payload_that_is_long_lies_apart_whether_or_not_its_task_is_added_alon
         "UPDATE tasks SET state = 7 WHERE id = 1",
         "UPDATE tasks SET leased_at = 0 WHERE state = 2",
         "DELETE FROM tasks WHERE id = 1",
+        "UPDATE tasks SET headers = '[]' WHERE id = 1",
+        "UPDATE tasks SET headers = '{' WHERE id = 1",
+        "UPDATE tasks SET attempts = '' WHERE id = 1",
+        "UPDATE tasks SET attempts = 'expired' WHERE id = 1",
+        "UPDATE tasks SET attempts = '[1,\"w\"]' WHERE id = 1",
+        "UPDATE tasks SET attempts = '1' WHERE id = 1",
+        "UPDATE tasks SET attempts = attempts || char(10) || attempts WHERE id = 4",
+        "UPDATE tasks SET progress = '[0.5]' WHERE id = 1",
+        "UPDATE tasks SET progress = 'half' WHERE id = 1",
+        "UPDATE tasks SET checkpoint = 'text' WHERE id = 1",
+        "UPDATE samples SET finished = '['",
+        "UPDATE samples SET finished = '[1,2]'",
     ],
 )
 def test_the_check_finds_what_is_broken(tmp_path: Path, damage: str) -> None:
     store = SqliteStore(tmp_path / "queue.db")
     a_queue(store)
-    add(store, NewTask(tag="a"), NewTask(b"x" * 9000, name="big"), NewTask(tag="a"))
+    add(
+        store,
+        NewTask(tag="a"),
+        NewTask(b"x" * 9000, name="big"),
+        NewTask(tag="a"),
+        NewTask(tag="b", headers={"a": "b"}),
+    )
+    tags = TagFilter.of("b")
+    with store.begin() as transaction:
+        for message in range(12):
+            (held,) = transaction.lease(QUEUE, LeaseRequest(1, 60.0, tags, "w"), now=START).leases
+            transaction.renew(QUEUE, [Renewal(held.token, 60.0, Progress(0.5, "half"), b"half")], now=START)
+            transaction.release(QUEUE, [Release(held.token, 0.0, failure=Failure(message=f"{message}\n"))], now=START)
     lease(store)
     assert store.check().problems == ()
-    assert store.check().tasks == 3
+    assert store.check().tasks == 4
     store._writer.execute(damage).fetchall()
     assert len(store.check().problems) >= 1
     store.close()

@@ -39,12 +39,13 @@ def staged(folder: Path) -> int:
 
 
 def test_a_task_added_alone_is_staged_until_the_next_read(store: Store, tmp_path: Path) -> None:
-    (added,) = add(store, NewTask(b"alone", tag="a", max_leases=2), now=at(1))
+    (added,) = add(store, NewTask(b"alone", tag="a", max_leases=2, headers={"a": "b"}), now=at(1))
     assert (added.name, added.ready, staged(tmp_path)) == ("_3", True, 1)
     assert stats(store, TagFilter.of("a"), now=at(1)).ready == 2
     assert staged(tmp_path) == 0
     found = peek(store)[-1]
     assert (found.payload, found.tag, found.added_at, found.eta, found.max_leases) == (b"alone", "a", at(1), at(1), 2)
+    assert found.headers == {"a": "b"}
     assert store.check().problems == ()
 
 
@@ -170,8 +171,9 @@ def test_a_task_leased_in_the_transaction_that_added_it_is_never_staged(store: S
         NewTask(delay_seconds=0.0),
         NewTask(tag="never seen before"),
         NewTask(b"x" * (LONG_PAYLOAD_BYTES + 1)),
+        NewTask(b"x" * (LONG_PAYLOAD_BYTES // 2), headers={"a": "x" * (LONG_PAYLOAD_BYTES // 2)}),
     ],
-    ids=["named", "at an instant", "with a delay", "of a new tag", "long"],
+    ids=["named", "at an instant", "with a delay", "of a new tag", "long", "with long headers"],
 )
 def test_an_add_that_cannot_be_staged_flushes_those_before_it(store: Store, tmp_path: Path, new: NewTask) -> None:
     add(store, NewTask())
