@@ -7,20 +7,25 @@ from urllib.parse import urlencode
 from queue_core.api import (
     ALL_STATES,
     Ended,
+    Error,
     Observation,
     ObservationQuery,
+    Renewable,
     as_deletions,
     as_names,
     as_new_tasks,
+    as_renewals,
     as_states,
     as_tokens,
 )
+from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.errors import InvalidRequestError
+from queue_core.failures import as_failure
 from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
-from queue_core.stats import FinishedLease, QueueStats, TagStats, WorkerActivity
+from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
 from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 
@@ -92,9 +97,9 @@ class HttpQueue:
         answer = self._grant("exchange", body, wait_seconds)
         return values.leases_of(answer["leases"]), tuple(cast("list[str]", answer["lost"]))
 
-    def renew(self, leases: Lease | str | Iterable[Lease | str], *, seconds: float | None = None) -> list[Renewed]:
+    def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""
-        answer = self._change("renew", {"tokens": as_tokens(leases), "seconds": seconds})
+        answer = self._change("renew", values.renewals_json(as_renewals(leases, seconds), seconds))
         return values.many_of(Renewed, answer["renewed"])
 
     def release(
@@ -104,6 +109,7 @@ class HttpQueue:
         delay_seconds: float | None = None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
+        error: Error | None = None,
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
         body: Json = {
@@ -112,6 +118,8 @@ class HttpQueue:
             "charge": charge,
             "dead_reason": dead_reason,
         }
+        if error is not None:
+            body["error"] = values.failure_json(as_failure(error))
         return values.many_of(FinishedLease, self._change("release", body)["released"])
 
     def delete(
@@ -177,6 +185,14 @@ class HttpQueue:
             "payload_bytes": payload_bytes,
         }
         return values.page_of(self._call("peek", body))
+
+    def history(
+        self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
+    ) -> History:
+        """See `Queue.history`."""
+        listed = None if names is None else as_names(names)
+        body: Json = {"names": listed, "before": before, "limit": limit}
+        return values.history_of(self._call("history", body))
 
     def close(self) -> None:
         """Close the connections, including those shared with other queues; calls in other threads fail."""
@@ -267,9 +283,10 @@ class HttpQueues:
         answer = self._caller.get(f"/v1/queues/{quoted(queue)}/workers{_query(prefix=prefix)}")
         return values.many_of(WorkerActivity, answer["workers"])
 
-    def release_worker(self, worker: str) -> list[FinishedLease]:
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """See `Queues.release_worker`."""
-        answer = self._post(f"/v1/workers/{quoted(worker)}/release", {})
+        body: Json = {} if failure == WORKER_DIED else {"failure": values.failure_json(failure)}
+        answer = self._post(f"/v1/workers/{quoted(worker)}/release", body)
         return values.many_of(FinishedLease, answer["released"])
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:

@@ -136,7 +136,10 @@ _FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, 
 
 
 def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
-    """Return the events of a lease that ended, and of its task's death if it died."""
+    """Return the events of a lease that ended, and of its task's death if it died.
+
+    A release has the reason that was told, the death of its task too.
+    """
     ended = QueueEvent(
         _FINISHED[lease.outcome],
         at,
@@ -147,6 +150,7 @@ def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
         lease.lease_number,
         lease.waited_seconds,
         lease.held_seconds,
+        reason=(lease.reason or None) if lease.outcome == "released" else None,
     )
     if not lease.died:
         return [ended]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
@@ -28,6 +29,8 @@ from queue_core.limits import (
     MAX_EMAIL_CHARACTERS,
     MAX_EMAILS,
     MAX_ETA_SECONDS,
+    MAX_HISTORY_LEASES,
+    MAX_HISTORY_SECONDS,
     MAX_LEASE_CALLS_PER_SECOND,
     MAX_LEASE_SECONDS,
     MAX_LEASES,
@@ -80,6 +83,30 @@ class AclSettings(SettingsModel):
     writers: Emails = Field(default=(), description="Callers that may insert tasks.")
 
 
+class HistorySettings(SettingsModel):
+    """How many ended leases of a queue `towline why` and the timelines of its tasks find, and for how long."""
+
+    keep: Count = Field(default=10_000, ge=0, le=MAX_HISTORY_LEASES, description="Ended leases, at most; 0: none.")
+    for_: Seconds = Field(
+        default=86_400.0, alias="for", ge=0, le=MAX_HISTORY_SECONDS, description="How long each is found."
+    )
+
+
+def _history(value: object) -> object:
+    """Accept 0 in place of the settings: no history."""
+    if value == 0 and type(value) is int:
+        return {"keep": 0}
+    if not isinstance(value, Mapping | BaseModel):
+        raise ValueError(f"{value!r}: write {{keep: 10000, for: 24h}}, or 0 for no history")  # noqa: TRY004
+    return value
+
+
+def _allow_zero(schema: JsonDict) -> None:
+    """Allow 0 in the JSON Schema."""
+    whole: JsonDict = {"$ref": schema.pop("$ref")}
+    schema["anyOf"] = [{"const": 0}, whole]
+
+
 class QueueSettings(SettingsModel):
     """One queue under `queues:`; its name is its key."""
 
@@ -114,6 +141,11 @@ class QueueSettings(SettingsModel):
     acl: AclSettings = Field(
         default=AclSettings(), description="Permissions in the APIs that identify callers by email."
     )
+    history: Annotated[HistorySettings, BeforeValidator(_history)] = Field(
+        default=HistorySettings(),
+        description="Ended leases that are found afterwards; 0: none.",
+        json_schema_extra=_allow_zero,
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
@@ -135,6 +167,8 @@ class QueueSettings(SettingsModel):
             lease_calls_per_second=self.lease_calls_per_second,
             user_emails=self.acl.users,
             writer_emails=self.acl.writers,
+            history_keep=self.history.keep,
+            history_seconds=self.history.for_,
         )
 
 

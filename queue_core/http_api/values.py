@@ -4,26 +4,40 @@ The client reads with `*_of`, without checks, as it trusts its server; the serve
 """
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields
 from operator import itemgetter
-from typing import Literal, TypeAlias, TypeVar, cast
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.api import Observation, ObservationQuery
+from queue_core.attempts import Attempt, Failure, check_failure
 from queue_core.clock import Instant
-from queue_core.limits import check_text
-from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, TagStats, WaitingTask, WorkerActivity
-from queue_core.store import Added, Deletion, Page, Renewed, Storage
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.headers import check_headers
+from queue_core.limits import check_checkpoint, check_text
+from queue_core.stats import (
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Samples,
+    TagStats,
+    WaitingTask,
+    WorkerActivity,
+)
+from queue_core.store import Added, Deletion, Page, Renewal, Renewed, Storage
+from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
 
 Json: TypeAlias = dict[str, object]
 
 V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
 
-_lease_fields = itemgetter(*(field.name for field in fields(Lease)))
+_ALWAYS: Final = tuple(field.name for field in fields(Lease) if field.default is MISSING)
+"""The fields of a lease that its JSON always has; `headers` and `checkpoint` only where the lease has them."""
+_PLAIN_MEMBERS: Final = len(_ALWAYS)
+_lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
 StateName = Literal["ready", "delayed", "in_flight", "dead"]
@@ -108,6 +122,9 @@ def new_task_json(task: NewTask) -> Json:
         json["queue"] = task.queue
     if task.max_leases is not None:
         json["max_leases"] = task.max_leases
+    if task.headers is not None:
+        check_headers(task.headers)
+        json["headers"] = dict(task.headers)
     return json
 
 
@@ -128,18 +145,65 @@ def leases_of(json: object) -> list[Lease]:
     leases = cast("list[Json]", json)
     for lease in leases:
         lease["payload"] = a2b_base64(cast("str", lease["payload"]))
-    return [Lease(*_lease_fields(lease)) for lease in leases]
+    return [Lease(*_lease_fields(lease)) if len(lease) == _PLAIN_MEMBERS else _laden_lease(lease) for lease in leases]
+
+
+def _laden_lease(json: Json) -> Lease:
+    """Return a lease that has headers or a checkpoint."""
+    headers = cast("dict[str, str] | None", json.get("headers"))
+    return Lease(*_lease_fields(json), headers=headers, checkpoint=_bytes_or_none(json.get("checkpoint")))
+
+
+def _bytes_or_none(text: object) -> bytes | None:
+    return None if text is None else a2b_base64(cast("str", text))
+
+
+def renewals_json(renewals: Sequence[Renewal], seconds: float | None) -> Json:
+    """Return the body of a renew: bare tokens where nothing is reported, in the form that older servers know too."""
+    if all(one.progress is None and one.checkpoint is None and one.seconds == seconds for one in renewals):
+        return {"tokens": [one.token for one in renewals], "seconds": seconds}
+    for one in renewals:
+        if one.checkpoint is not None:
+            check_checkpoint(one.checkpoint)
+    return {"renewals": [_renewal_json(one) for one in renewals]}
+
+
+def _renewal_json(renewal: Renewal) -> Json:
+    json: Json = {"token": renewal.token}
+    if renewal.seconds is not None:
+        json["seconds"] = renewal.seconds
+    if renewal.progress is not None:
+        json["progress"] = flat_json(renewal.progress)
+    if renewal.checkpoint is not None:
+        json["checkpoint"] = payload_json(renewal.checkpoint)
+    return json
+
+
+def failure_json(failure: Failure) -> Json:
+    """Return a failure as JSON. Raises `InvalidRequestError` unless it is a valid one."""
+    check_failure(failure)
+    return flat_json(failure)
+
+
+def history_of(json: Json) -> History:
+    """Return a page of ended leases."""
+    return History(tuple(many_of(FinishedLease, json["leases"])), cast("int | None", json["next_before"]))
 
 
 def task_of(json: object) -> StoredTask:
     """Return a task of a page."""
     shown = cast("Json", json)
     named, name, state, payload = (shown.pop(key) for key in ("named", "name", "state", "payload"))
+    shown.pop("checkpoint_bytes", None)
+    attempts, progress = cast("list[Json]", shown.pop("attempts", ())), cast("Json | None", shown.pop("progress", None))
     return StoredTask(
+        checkpoint=_bytes_or_none(shown.pop("checkpoint", None)),
         **shown,  # type: ignore[arg-type]
         name=cast("str", name) if named else None,
         state=STATES[cast("StateName", state)],
         payload=a2b_base64(cast("str", payload)),
+        attempts=tuple(Attempt(**one) for one in attempts),  # type: ignore[arg-type]
+        progress=None if progress is None else Progress(**progress),  # type: ignore[arg-type]
     )
 
 

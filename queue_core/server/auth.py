@@ -35,6 +35,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "wait": READ,
         "observe": INSPECT,
         "peek": INSPECT,
+        "history": INSPECT,
         "events": INSPECT,
         "stats": READ,
         "queues": READ,

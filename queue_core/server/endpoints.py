@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, schemas
+from queue_core.server import handlers, lease_reports, schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
 from queue_core.server.state import ServerState
@@ -90,9 +90,9 @@ ENDPOINTS = (
     _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
     _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
     _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
-    _fast("renew", "Renew leases.", schemas.RenewRequest, schemas.RenewedLeases),
+    _fast("renew", "Renew leases.", lease_reports.RenewRequest, schemas.RenewedLeases),
     _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
-    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, schemas.ReleaseRequest),
+    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, lease_reports.ReleaseRequest),
     _post(
         f"{_QUEUE}/delete-by-name",
         "Delete tasks by name, leased or not.",
@@ -104,6 +104,7 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
     _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
+    _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, lease_reports.HistoryRequest),
     _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
     _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
     _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
@@ -120,7 +121,12 @@ ENDPOINTS = (
     ),
     _regular("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
     _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
-    _post(f"{_WORKER}/release", "Release all leases of a dead worker.", handlers.release_worker, schemas.EmptyBody),
+    _post(
+        f"{_WORKER}/release",
+        "Release all leases of a dead worker.",
+        handlers.release_worker,
+        lease_reports.ReleaseWorkerRequest,
+    ),
     _regular(
         "GET",
         f"{_QUEUE}/workers",

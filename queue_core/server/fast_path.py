@@ -17,7 +17,7 @@ from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import value
 from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
-from queue_core.server import events, schemas
+from queue_core.server import events, lease_reports, schemas
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
@@ -25,7 +25,7 @@ from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.service import Operation
-from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewal, Renewed, Unit, handed_over
+from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 
@@ -229,18 +229,16 @@ class FastVerbs:
         return call
 
     def _renew(self, request: FastRequest) -> None:
-        params = parse_body(schemas.RenewRequest, request.body)
+        renewals = parse_body(lease_reports.RenewRequest, request.body).values()
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
                 request.reply(reply_of(outcome))
             elif None in outcome:
-                lost = [token for token, one in zip(params.tokens, outcome, strict=True) if one is None]
+                lost = [renewal.token for renewal, one in zip(renewals, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
                 request.reply(Reply(200, renewed_json({"renewed": outcome})))
-
-        renewals = [Renewal(token, params.seconds) for token in params.tokens]
 
         def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
             return work.renew(request.queue, renewals, call=call)

@@ -9,14 +9,14 @@ from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
-from queue_core.server import schemas
+from queue_core.server import lease_reports, schemas
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
 from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
-from queue_core.store import ClientCall, Release, Storage
+from queue_core.store import ClientCall, Storage
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
@@ -71,8 +71,8 @@ class EndpointCall:
 
 
 async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
-    params = call.read(schemas.ReleaseRequest)
-    releases = [Release(token, params.delay_seconds, params.charge, params.dead_reason) for token in params.tokens]
+    params = call.read(lease_reports.ReleaseRequest)
+    releases = params.values()
 
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return work.release(call.queue, releases, call=client_call)
@@ -187,6 +187,14 @@ async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
     return schemas.page_out(page)
 
 
+async def history(core: ServerState, call: EndpointCall) -> lease_reports.LeaseHistory:
+    params = call.read(lease_reports.HistoryRequest)
+    found = await core.read(
+        lambda work: work.history(call.queue, names=params.names, before=params.before, limit=params.limit)
+    )
+    return {"leases": list(found.leases), "next_before": found.next_before}
+
+
 async def observe(core: ServerState, call: EndpointCall) -> Observation:
     params = call.read(schemas.ObserveRequest)
     tags = params.filter()
@@ -239,8 +247,9 @@ async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retire
 
 async def release_worker(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     worker = call.path["worker"]
+    failure = call.read(lease_reports.ReleaseWorkerRequest).value()
     limits.check_worker(worker)
-    finished = await core.committer.run(lambda work: work.release_worker(worker))
+    finished = await core.committer.run(lambda work: work.release_worker(worker, failure=failure))
     core.waiting.retry_worker(worker)
     return {"released": list(finished)}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
-from pydantic_core.core_schema import DataclassSchema, TypedDictSchema
+from pydantic_core.core_schema import DataclassField, DataclassSchema, ModelField, TypedDictField, TypedDictSchema
 
 from queue_core.http_api.values import Json
 from queue_core.server.endpoints import Endpoint
@@ -45,10 +45,17 @@ def document(endpoints: Sequence[Endpoint], *, version: str) -> Json:
 
 
 class _ResponseSchema(GenerateJsonSchema):
-    """JSON schemas of responses, which have all their members (those with defaults too) and no others."""
+    """JSON schemas of responses, which have all their members (those with defaults too) and no others.
 
-    def field_is_required(self, *_: object, **__: object) -> bool:
-        return True
+    Only the members of a `TypedDict` that are `NotRequired` may be absent.
+    """
+
+    def field_is_required(
+        self,
+        field: ModelField | DataclassField | TypedDictField,
+        total: bool,  # noqa: FBT001 - pydantic's
+    ) -> bool:
+        return field["type"] != "typed-dict-field" or field.get("required", total)
 
     def typed_dict_schema(self, schema: TypedDictSchema) -> Json:
         return {"additionalProperties": False, **super().typed_dict_schema(schema)}

@@ -16,7 +16,7 @@ MAX_SHOWN_CHARACTERS = 62
 """Characters of an invalid value that is shown; a longer one is left out."""
 SHOWN_INPUT_ERRORS = {"int_type", "float_type", "bool_type", "literal_error"}
 """Errors of pydantic whose invalid value is shown even if it is text."""
-PAYLOAD_FIELDS = {"payload", "text"}
+PAYLOAD_FIELDS = {"payload", "text", "headers", "checkpoint", "message"}
 """Fields whose values are never shown."""
 
 STATUS: Mapping[type[QueueError], int] = MappingProxyType(

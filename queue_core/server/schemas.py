@@ -8,19 +8,21 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.api import Observation, ObservationQuery
+from queue_core.attempts import Attempt
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
+from queue_core.headers import MAX_HEADERS_BYTES
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.stats import FinishedLease, TagStats, WorkerActivity
 from queue_core.store import Added, Deletion, Page, Renewed
-from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 
@@ -68,6 +70,11 @@ class TaskIn(RequestBody):
     max_leases: int | None = Field(
         None, description=f"The task's own bound, in [1, {limits.MAX_LEASES}]; the queue's when left out."
     )
+    headers: dict[str, str] | None = Field(
+        None,
+        description=f"Texts by name, at most {MAX_HEADERS_BYTES} bytes together; names of `A-Z a-z 0-9 _ . -`.",
+        examples=[{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}],
+    )
 
     def value(self) -> NewTask:
         """Return it as a value. Raises `InvalidRequestError` for bytes that are not base64."""
@@ -79,6 +86,7 @@ class TaskIn(RequestBody):
             self.delay_seconds,
             self.queue,
             self.max_leases,
+            self.headers,
         )
 
     def _bytes(self) -> bytes:
@@ -153,22 +161,6 @@ class DeleteRequest(RequestBody):
     def values(self) -> list[Deletion]:
         """Return them as values."""
         return [Deletion(token) for token in self.tokens] + [deletion.value() for deletion in self.deletions]
-
-
-class RenewRequest(RequestBody):
-    """Leases to renew."""
-
-    tokens: list[str]
-    seconds: float | None = Field(None, description="From now, in [0, 604800]; the queue's own when left out.")
-
-
-class ReleaseRequest(RequestBody):
-    """Leases to release."""
-
-    tokens: list[str]
-    delay_seconds: float | None = Field(None, description="In [0, 2592000]; the queue's back-off when left out.")
-    charge: Literal["counted", "uncounted"] = "counted"
-    dead_reason: str = Field("", description="Makes the tasks dead at once.")
 
 
 class NamesRequest(RequestBody):
@@ -269,6 +261,8 @@ class QueueBody(RequestBody):
         "pull",
         description="`push`: a push queue of App Engine's, known by name; its API refuses pull calls on it.",
     )
+    history_keep: int = Field(10_000, description="Ended leases that its history finds; 0: none.")
+    history_seconds: float = Field(86_400.0, description="For how long it finds them.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""
@@ -292,7 +286,7 @@ class EmptyBody(RequestBody):
 
 
 def _count_keys(tasks: Sequence[TaskIn]) -> int:
-    return sum([len(task.__pydantic_fields_set__) for task in tasks])
+    return sum([len(task.__pydantic_fields_set__) + (len(task.headers) if task.headers else 0) for task in tasks])
 
 
 def tag_filter(kind: str | None, tags: tuple[str, ...]) -> TagFilter:
@@ -349,11 +343,13 @@ class LeaseOut(TypedDict):
     expires_at: int
     ready_at: int
     added_at: int
+    headers: NotRequired[Annotated[dict[str, str], Field(description="Those of the task; left out: none.")]]
+    checkpoint: NotRequired[Annotated[str, Field(description="Base64; left out: no lease before left one.")]]
 
 
 def lease_out(lease: Lease) -> LeaseOut:
     """Return a lease as clients get it."""
-    return {
+    shown: LeaseOut = {
         "queue": lease.queue,
         "name": lease.name,
         "tag": lease.tag,
@@ -366,6 +362,11 @@ def lease_out(lease: Lease) -> LeaseOut:
         "ready_at": lease.ready_at,
         "added_at": lease.added_at,
     }
+    if lease.headers is not None:
+        shown["headers"] = dict(lease.headers)
+    if lease.checkpoint is not None:
+        shown["checkpoint"] = payload_json(lease.checkpoint)
+    return shown
 
 
 class Leases(TypedDict):
@@ -427,11 +428,18 @@ class TaskOut(TypedDict):
     worker: str
     reason: str
     max_leases: Annotated[int | None, Field(description="The task's own bound; null: its queue's.")]
+    headers: NotRequired[Annotated[dict[str, str], Field(description="Left out: none.")]]
+    attempts: NotRequired[
+        Annotated[list[Attempt], Field(description="Its last leases that ended without its work being done.")]
+    ]
+    progress: NotRequired[Annotated[Progress, Field(description="What its handler reported last.")]]
+    checkpoint_bytes: NotRequired[Annotated[int, Field(description="The size of its checkpoint.")]]
+    checkpoint: NotRequired[Annotated[str, Field(description="Base64, whole.")]]
 
 
 def task_out(task: StoredTask) -> TaskOut:
     """Return a task as clients get it, without its token and its fences."""
-    return {
+    shown: TaskOut = {
         "id": task.id,
         "name": task.shown_name,
         "named": task.name is not None,
@@ -448,6 +456,16 @@ def task_out(task: StoredTask) -> TaskOut:
         "reason": task.reason,
         "max_leases": task.max_leases,
     }
+    if task.headers is not None:
+        shown["headers"] = dict(task.headers)
+    if task.attempts:
+        shown["attempts"] = list(task.attempts)
+    if task.progress is not None:
+        shown["progress"] = task.progress
+    if task.checkpoint is not None:
+        shown["checkpoint_bytes"] = len(task.checkpoint)
+        shown["checkpoint"] = payload_json(task.checkpoint)
+    return shown
 
 
 class TaskPage(TypedDict):

@@ -4,7 +4,6 @@ A payload is text under `payload` when it is UTF-8, else base64 under `payload_b
 """
 
 from base64 import b64decode
-from binascii import Error as Base64Error
 from binascii import b2a_base64
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -13,10 +12,21 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from pydantic_core import from_json, to_json
 
 from queue_core import limits
+from queue_core.attempts import (
+    MAX_ATTEMPTS,
+    MAX_ERROR_CHARACTERS,
+    MAX_HOST_CHARACTERS,
+    MAX_MESSAGE_CHARACTERS,
+    MAX_PLACE_CHARACTERS,
+    WORDS,
+    Attempt,
+    AttemptOutcome,
+)
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidRequestError
+from queue_core.headers import Headers, check_headers
 from queue_core.store import HeldName
-from queue_core.task import QueueSpec, StoredTask, TaskState
+from queue_core.task import Progress, QueueSpec, StoredTask, TaskState
 from queue_core.validation import check_queue_spec
 
 MAX_NUMBER = 10**17
@@ -76,9 +86,9 @@ class RecordFields:
             raise BadFieldError(name, f"must be in [{least}, {most}]: {value}")
         return value
 
-    def seconds(self, name: str) -> float:
+    def seconds(self, name: str, default: object = _REQUIRED) -> float:
         """Take a duration in seconds, 0 or more."""
-        value = self._take(name, _REQUIRED)
+        value = self._take(name, default)
         if type(value) not in (int, float) or not 0 <= cast("float", value) <= MAX_NUMBER:
             raise BadFieldError(name, f"must be seconds, 0 or more: {_shown(value)}")
         return float(cast("float", value))
@@ -96,6 +106,10 @@ class RecordFields:
         if not isinstance(value, list):
             raise BadFieldError(name, f"must be a list: {_shown(value)}")
         return value
+
+    def any(self, name: str) -> object:
+        """Take a value of any kind."""
+        return self._take(name, _REQUIRED)
 
     def end(self) -> None:
         """Raise `BadFieldError` if a field was not taken."""
@@ -134,6 +148,10 @@ _STATES: Final = {name: state for state, name in STATE_NAMES.items()}
 
 
 _LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails", "mode"})
+_DEFAULTS: Final = {
+    field.name: field.default for field in fields(QueueSpec) if field.name in ("history_keep", "history_seconds")
+}
+"""Settings that are left out where they are the default, so that older versions read such a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +190,9 @@ def header_line(header: Header) -> bytes:
         {
             field.name: value
             for field in fields(spec)
-            if field.name != "moved_to" and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
+            if field.name != "moved_to"
+            and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
+            and (field.name not in _DEFAULTS or value != _DEFAULTS[field.name])
         }
         for spec in header.queues
     ]
@@ -201,15 +221,26 @@ def task_line(task: StoredTask) -> bytes:
         json["name"] = task.name
     if task.tag is not None:
         json["tag"] = task.tag
-    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases"):
+    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases", "headers"):
         value = getattr(task, name)
         if value:
             json[name] = value
+    if task.attempts:
+        json["attempts"] = [_attempt_json(attempt) for attempt in task.attempts]
+    if task.progress is not None:
+        json["progress"] = {"fraction": task.progress.fraction, "text": task.progress.text}
+    if task.checkpoint is not None:
+        json["checkpoint_base64"] = b2a_base64(task.checkpoint, newline=False).decode("ascii")
     try:
         json["payload"] = task.payload.decode()
     except UnicodeDecodeError:
         json["payload_base64"] = b2a_base64(task.payload, newline=False).decode("ascii")
     return to_json(json) + b"\n"
+
+
+def _attempt_json(attempt: Attempt) -> dict[str, object]:
+    values = {field.name: getattr(attempt, field.name) for field in fields(attempt)}
+    return {name: value for name, value in values.items() if value != ""}
 
 
 def footer_line(footer: Footer) -> bytes:
@@ -279,6 +310,8 @@ def _spec(found: RecordFields, number: int) -> QueueSpec:
             _emails(found, "user_emails"),
             _emails(found, "writer_emails"),
             _mode(found),
+            found.number("history_keep", _DEFAULTS["history_keep"], most=limits.MAX_HISTORY_LEASES),
+            found.seconds("history_seconds", _DEFAULTS["history_seconds"]),
             paused=found.flag("paused"),
         )
         found.end()
@@ -350,6 +383,10 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
         found.text("reason", "", most=limits.MAX_REASON_CHARACTERS),
         spent,
         _optional(found, "max_leases", limits.MAX_LEASES),
+        _headers(found),
+        _attempts(found),
+        _progress(found),
+        _checkpoint(found),
     )
 
 
@@ -367,14 +404,75 @@ def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, t
     )
 
 
+def _headers(found: RecordFields) -> Headers | None:
+    if not found.has("headers"):
+        return None
+    return checked("headers", check_headers, cast("Headers", found.any("headers"))) or None
+
+
+def _attempts(found: RecordFields) -> tuple[Attempt, ...]:
+    listed = found.many("attempts", [])
+    if len(listed) > MAX_ATTEMPTS:
+        raise BadFieldError("attempts", f"must be at most {MAX_ATTEMPTS}: {len(listed)}; keep the last ones")
+    return tuple(_attempt(one, number) for number, one in enumerate(listed))
+
+
+def _attempt(json: object, number: int) -> Attempt:
+    try:
+        found = RecordFields(json)
+        attempt = Attempt(
+            found.number("lease_number", least=1, most=limits.MAX_LEASES),
+            found.text("worker", "", most=limits.MAX_WORKER_CHARACTERS),
+            Instant(found.number("began_at")),
+            Instant(found.number("ended_at")),
+            _outcome(found),
+            found.text("error", "", most=MAX_ERROR_CHARACTERS),
+            found.text("message", "", most=MAX_MESSAGE_CHARACTERS),
+            found.text("place", "", most=MAX_PLACE_CHARACTERS),
+            found.text("host", "", most=MAX_HOST_CHARACTERS),
+        )
+        found.end()
+    except BadFieldError as error:
+        raise BadFieldError(f"attempts[{number}].{error.field}", error.problem) from None
+    return attempt
+
+
+def _outcome(found: RecordFields) -> AttemptOutcome:
+    outcome = found.text("outcome", most=20)
+    if outcome not in WORDS:
+        raise BadFieldError("outcome", f"must be one of {', '.join(WORDS)}: {outcome!r}")
+    return cast("AttemptOutcome", outcome)
+
+
+def _progress(found: RecordFields) -> Progress | None:
+    if not found.has("progress"):
+        return None
+    try:
+        inner = RecordFields(found.any("progress"))
+        progress = Progress(inner.seconds("fraction"), inner.text("text", "", most=limits.MAX_PROGRESS_CHARACTERS))
+        inner.end()
+    except BadFieldError as error:
+        raise BadFieldError(f"progress.{error.field}", error.problem) from None
+    return checked("progress", lambda one: limits.check_progress(one.fraction, one.text), progress)
+
+
+def _checkpoint(found: RecordFields) -> bytes | None:
+    if not found.has("checkpoint_base64"):
+        return None
+    return checked("checkpoint_base64", limits.check_checkpoint, _bytes(found, "checkpoint_base64"))
+
+
+def _bytes(found: RecordFields, name: str) -> bytes:
+    text = found.text(name, most=MAX_LINE_BYTES)
+    try:
+        return b64decode(text, validate=True)
+    except ValueError as error:  # binascii's own, and one for text that is not ASCII
+        raise BadFieldError(name, f"is not base64: {error}") from None
+
+
 def _payload(found: RecordFields) -> bytes:
     if found.has("payload_base64"):
         if found.has("payload"):
             raise BadFieldError("payload_base64", "excludes payload: leave one of them out")
-        text = found.text("payload_base64", most=MAX_LINE_BYTES)
-        try:
-            payload = b64decode(text, validate=True)
-        except Base64Error as error:
-            raise BadFieldError("payload_base64", f"is not base64: {error}") from None
-        return checked("payload_base64", limits.check_payload, payload)
+        return checked("payload_base64", limits.check_payload, _bytes(found, "payload_base64"))
     return checked("payload", limits.check_payload, found.text("payload", most=MAX_LINE_BYTES).encode())

@@ -41,6 +41,7 @@ def test_a_queue_in_the_file_becomes_its_spec() -> None:
                     "name_retention": "1d",
                     "lease_calls_per_second": 10,
                     "acl": {"users": ["a@example.org", "b@example.org"], "writers": ["w@example.org"]},
+                    "history": {"keep": 500, "for": "2h"},
                 }
             }
         }
@@ -58,8 +59,19 @@ def test_a_queue_in_the_file_becomes_its_spec() -> None:
             10,
             ("a@example.org", "b@example.org"),
             ("w@example.org",),
+            history_keep=500,
+            history_seconds=7200.0,
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("history", "keep", "seconds"),
+    [(0, 0, 86_400.0), ({}, 10_000, 86_400.0), ({"keep": 5}, 5, 86_400.0), ({"for": "0s"}, 10_000, 0.0)],
+)
+def test_a_queues_history_is_two_settings_or_0(history: object, keep: int, seconds: float) -> None:
+    spec = parsed({"queues": {"q": {"history": history}}}).specs()[0]
+    assert (spec.history_keep, spec.history_seconds) == (keep, seconds)
 
 
 def test_a_queue_without_settings_has_the_defaults_of_the_queue_itself() -> None:
@@ -141,6 +153,27 @@ QUEUE_YAML = {
         ),
         pytest.param(
             {"queues": {"q": {"acl": {"users": ["a b"]}}}}, "queues.q.acl.users.0", "email address", id="no address"
+        ),
+        pytest.param({"queues": {"q": {"history": 5}}}, "queues.q.history", "5: write {keep: ", id="a number alone"),
+        pytest.param({"queues": {"q": {"history": False}}}, "queues.q.history", "or 0 for no", id="off is no number"),
+        pytest.param({"queues": {"q": {"history": None}}}, "queues.q.history", "or 0 for no", id="history of nothing"),
+        pytest.param(
+            {"queues": {"q": {"history": {"keep": -1}}}}, "queues.q.history.keep", "at least 0: -1", id="less than none"
+        ),
+        pytest.param(
+            {"queues": {"q": {"history": {"keep": 1_000_001}}}},
+            "queues.q.history.keep",
+            "at most 1000000: 1000001",
+            id="too long a history",
+        ),
+        pytest.param(
+            {"queues": {"q": {"history": {"for": "367d"}}}}, "queues.q.history.for", "at most 366d: 367d", id="a year"
+        ),
+        pytest.param(
+            {"queues": {"q": {"history": {"kep": 5}}}},
+            "queues.q.history.kep",
+            "did you mean 'keep'",
+            id="keep misspelt",
         ),
         pytest.param({"server": {"listen": "7878"}}, "server.listen", "host:port", id="a port alone"),
         pytest.param({"server": {"listen": "h:99999"}}, "server.listen", "[0, 65535]", id="a port out of range"),

@@ -42,6 +42,24 @@ TWICE = [
     pytest.param("POST", f"{HERE}/renew", '{"tokens":["1.1"],"tokens":["1.2"]}', "tokens", id="renew"),
     pytest.param("POST", f"{HERE}/delete", '{"tokens":["1.1"],"tokens":["1.2"]}', "tokens", id="delete"),
     pytest.param("POST", f"{HERE}/release", '{"tokens":["1.1"],"tokens":["1.2"]}', "tokens", id="release"),
+    pytest.param("POST", f"{HERE}/add", '{"tasks":[{"headers":{"a":"1","a":"2"}}]}', "a", id="a header"),
+    pytest.param("POST", f"{HERE}/add", '{"tasks":[{"headers":{"a":"b:c","a":""}}]}', "a", id="a header with a colon"),
+    pytest.param("POST", f"{HERE}/add", '{"tasks":[{"headers":{},"headers":{"a":"1"}}]}', "headers", id="headers"),
+    pytest.param(
+        "POST", f"{HERE}/renew", '{"renewals":[{"token":"1.1","token":"1.2"}]}', "token", id="a lease with a report"
+    ),
+    pytest.param(
+        "POST",
+        f"{HERE}/renew",
+        '{"renewals":[{"token":"1.1","progress":{"fraction":0,"fraction":1}}]}',
+        "fraction",
+        id="progress",
+    ),
+    pytest.param(
+        "POST", f"{HERE}/release", '{"tokens":[],"error":{"place":"a:1","place":"b:1"}}', "place", id="an error"
+    ),
+    pytest.param("POST", "/v1/workers/w/release", '{"failure":{"host":"a","host":"b"}}', "host", id="a death"),
+    pytest.param("POST", f"{HERE}/history", '{"limit":1,"limit":2}', "limit", id="history"),
     pytest.param("POST", f"{HERE}/purge", '{"dead":"keep","dead":"only"}', "dead", id="purge"),
     pytest.param("PUT", HERE, '{"max_leases":1,"max_leases":2}', "max_leases", id="settings"),
     pytest.param("POST", "/v1/lead", '{"name":"a","holder":"b","seconds":1,"holder":"c"}', "holder", id="lead"),

@@ -30,6 +30,7 @@ CALLS = [
     ("POST", "/v1/queues/work/resume", b"{}", set()),
     ("POST", "/v1/queues/work/redrive", b"{}", set()),
     ("POST", "/v1/queues/work/peek", b"{}", {Role.VIEWER, Role.WORKER}),
+    ("POST", "/v1/queues/work/history", b"{}", {Role.VIEWER, Role.WORKER}),
     ("POST", "/v1/queues/work/observe", b"{}", {Role.VIEWER, Role.WORKER}),
     ("POST", "/v1/observe", b'{"looks":[{"queue":"work"}]}', {Role.VIEWER, Role.WORKER}),
     ("GET", "/v1/queues/work/stats", None, {Role.VIEWER, Role.PRODUCER, Role.WORKER}),

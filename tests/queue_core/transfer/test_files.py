@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.attempts import Attempt
 from queue_core.clock import Instant, SystemClock
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import HeldName, Store
-from queue_core.task import StoredTask, TaskState
+from queue_core.task import Progress, StoredTask, TaskState
 from queue_core.transfer.format import Footer, NameLine, footer_line, name_line, record_of, task_line
 from tests.support.stores.stores import opened
 from tests.support.stores.transfers import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
@@ -71,6 +72,30 @@ def test_a_payload_comes_back_from_its_line_byte_for_byte(payload: bytes) -> Non
             StoredTask(7, QUEUE, b"", NOW, NOW, None, None, TaskState.DELAYED, ready_at=NOW, spent=(NOW,)),
             id="postponed",
         ),
+        pytest.param(
+            StoredTask(
+                8,
+                QUEUE,
+                b"",
+                NOW,
+                NOW,
+                leases=2,
+                leased_at=NOW,
+                ready_at=NOW,
+                headers={"trace-id": 'ü"'},
+                attempts=(
+                    Attempt(1, "w", Instant(5), NOW, "expired"),
+                    Attempt(2, "", NOW, NOW, "raised", "ValueError", "größe\n", "tasks.py:1", "host"),
+                ),
+                progress=Progress(0.5, "page 1"),
+                checkpoint=b"\x00\xff",
+            ),
+            id="with headers, attempts, progress and a checkpoint",
+        ),
+        pytest.param(
+            StoredTask(9, QUEUE, b"", NOW, NOW, ready_at=NOW, progress=Progress(0.0), checkpoint=b""),
+            id="with an empty checkpoint",
+        ),
     ],
 )
 def test_a_task_comes_back_from_its_line_as_it_was(task: StoredTask) -> None:
@@ -91,6 +116,9 @@ def test_a_held_name_comes_back_from_its_line() -> None:
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 Change = Callable[[dict[str, object]], object]
+
+
+ATTEMPT = {"lease_number": 1, "began_at": 1, "ended_at": 2, "outcome": "raised"}
 
 
 def _set(**fields: object) -> Change:
@@ -133,6 +161,29 @@ def _without(field: str) -> Change:
         pytest.param(_set(queue="elsewhere"), "queue", id="queue not of the header"),
         pytest.param(_set(id=0), "id", id="id 0"),
         pytest.param(_set(id="7"), "id", id="id a string"),
+        pytest.param(_set(headers=["a"]), "headers", id="headers no map"),
+        pytest.param(_set(headers={"a b": ""}), "headers", id="header name out of form"),
+        pytest.param(_set(headers={"a": 1}), "headers", id="header no text"),
+        pytest.param(_set(headers={"a": "x" * 4096}), "headers", id="headers over 4 KiB"),
+        pytest.param(_set(attempts={}), "attempts", id="attempts no list"),
+        pytest.param(_set(attempts=[ATTEMPT] * 11), "attempts", id="attempts over 10"),
+        pytest.param(_set(attempts=[ATTEMPT, 7]), r"attempts\[1\]\.the line", id="attempt no object"),
+        pytest.param(
+            _set(attempts=[ATTEMPT | {"outcome": "done"}]), r"attempts\[0\]\.outcome", id="attempt of another outcome"
+        ),
+        pytest.param(
+            _set(attempts=[ATTEMPT | {"message": "m" * 501}]), r"attempts\[0\]\.message", id="attempt of many words"
+        ),
+        pytest.param(_set(attempts=[ATTEMPT | {"colour": 1}]), r"attempts\[0\]\.colour", id="attempt of more fields"),
+        pytest.param(_set(progress=0.5), r"progress\.the line", id="progress no object"),
+        pytest.param(_set(progress={"fraction": "half"}), r"progress\.fraction", id="progress in words"),
+        pytest.param(_set(progress={"fraction": 1.5}), "progress", id="progress over 1"),
+        pytest.param(
+            _set(progress={"fraction": 1, "text": "x" * 201}), r"progress\.text", id="progress told at length"
+        ),
+        pytest.param(_set(checkpoint_base64="%"), "checkpoint_base64", id="checkpoint no base64"),
+        pytest.param(_set(checkpoint_base64="é"), "checkpoint_base64", id="checkpoint not ASCII"),
+        pytest.param(_set(checkpoint_base64="AAAA" * 5462), "checkpoint_base64", id="checkpoint over 16 KiB"),
         pytest.param(_set(colour="red"), "colour", id="unknown field"),
         pytest.param(_set(kind="job"), "kind", id="unknown kind"),
         pytest.param(_without("kind"), "kind", id="no kind"),
@@ -167,6 +218,16 @@ def test_a_task_that_cannot_be_right_is_told_by_file_line_and_field(
             r"queues\[0\].lease_calls_per_second",
             id="no lease call at all",
         ),
+        pytest.param(
+            lambda line: line["queues"][0].update(history_keep=-1), r"queues\[0\].history_keep", id="history below 0"
+        ),
+        pytest.param(
+            lambda line: line["queues"][0].update(history_keep=True), r"queues\[0\].history_keep", id="history a flag"
+        ),
+        pytest.param(
+            lambda line: line["queues"][0].update(history_seconds="1d"), r"queues\[0\].history_seconds", id="in words"
+        ),
+        pytest.param(lambda line: line["queues"][0].update(history_seconds=4e7), r"queues\[0\]", id="over a year"),
         pytest.param(lambda line: line["queues"][0].update(on_exhausted="x"), r"queues\[0\].on_exhausted", id="on"),
         pytest.param(lambda line: line["queues"][0].update(lease_seconds=9e6), r"queues\[0\]", id="relations"),
         pytest.param(lambda line: line["queues"][0].update(name="no spaces"), r"queues\[0\]", id="queue name"),
