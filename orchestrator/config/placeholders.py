@@ -27,7 +27,7 @@ def names_worker(text: str) -> bool:
     return "worker" in _PLACEHOLDER.findall(text)
 
 
-def likely_mistakes(
+def near_misses(
     command: Sequence[str] | None, env: Mapping[str, str]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the place of each text in braces that is nearly a placeholder, and what is likely meant."""

@@ -114,15 +114,15 @@ def output_route(files: StateDir) -> ReadOnlyRoute:
         "worker_output",
         "What workers wrote to standard output and error: the last lines, or those behind a cursor.",
         "events",
-        lambda asked: shown_output(files, asked),
+        lambda parameters: shown_output(files, parameters),
         ShownOutput,
     )
 
 
-def shown_output(files: StateDir, asked: Mapping[str, str]) -> ShownOutput:
+def shown_output(files: StateDir, parameters: Mapping[str, str]) -> ShownOutput:
     """Return the lines that a query asks for. Raises `Problem`: 404 for an unknown name, 400 for a bad query."""
     try:
-        query = OutputQuery.model_validate(asked)
+        query = OutputQuery.model_validate(parameters)
     except ValidationError as error:
         raise invalid(error) from None
     output = FleetOutput(files)

@@ -174,7 +174,7 @@ class OutputFollower:
         positions: Mapping[str, OutputPosition] | None = None,
         max_bytes: int = MAX_NEW_BYTES,
     ) -> None:
-        """It begins at these positions, or the present ends; workers that come later are read from their beginning."""
+        """Begin at these positions, or the present ends; workers that come later are read from their beginning."""
         self._output = output
         self._choose = choose
         self._max_bytes = max_bytes

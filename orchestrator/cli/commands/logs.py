@@ -124,8 +124,8 @@ class RemoteReader:
 
     def last(self, name: str | None, *, lines: int, since: float | None) -> OutputBatch:
         """See `OutputReader.last`."""
-        asked = {"name": name, "lines": lines, "since": since}
-        batch, self._cursor = self._get({key: value for key, value in asked.items() if value is not None})
+        query = {"name": name, "lines": lines, "since": since}
+        batch, self._cursor = self._get({key: value for key, value in query.items() if value is not None})
         return batch
 
     def follow(self, name: str | None) -> None:
@@ -136,16 +136,16 @@ class RemoteReader:
 
     def new(self) -> OutputBatch:
         """See `OutputReader.new`."""
-        asked = {"after": self._cursor} | ({} if self._name is None else {"name": self._name})
-        batch, self._cursor = self._get(asked)
+        query = {"after": self._cursor} | ({} if self._name is None else {"name": self._name})
+        batch, self._cursor = self._get(query)
         return batch
 
     def close(self) -> None:
         """See `OutputReader.close`."""
         self._caller.close()
 
-    def _get(self, asked: Mapping[str, object]) -> tuple[OutputBatch, str]:
-        found = self._caller.request("GET", f"{PATH}?{urlencode(asked)}", None, repeat="safe")
+    def _get(self, query: Mapping[str, object]) -> tuple[OutputBatch, str]:
+        found = self._caller.request("GET", f"{PATH}?{urlencode(query)}", None, repeat="safe")
         if found.status == NOT_FOUND:
             raise self._missing(found)
         answer = read(found)
