@@ -27,9 +27,7 @@ def names_worker(text: str) -> bool:
     return "worker" in _PLACEHOLDER.findall(text)
 
 
-def near_misses(
-    command: Sequence[str] | None, env: Mapping[str, str]
-) -> Iterator[tuple[tuple[str | int, ...], str]]:
+def near_misses(command: Sequence[str] | None, env: Mapping[str, str]) -> Iterator[tuple[tuple[str | int, ...], str]]:
     """Yield the place of each text in braces that is nearly a placeholder, and what is likely meant."""
     places: list[tuple[tuple[str | int, ...], str]] = [
         *((("command", index), text) for index, text in enumerate(command or ())),

@@ -127,15 +127,23 @@ class ProcessRuntime:
     leaves behind in its process group is killed when it is reaped.
     """
 
-    def __init__(self, state_dir: Path, *, lock: Path | None = None, withheld: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        lock: Path | None = None,
+        withheld: Collection[str] = (),
+        logs: WorkerLogs | None = None,
+    ) -> None:
         """Args:
         state_dir: identifies the supervisor; workers of another state directory are never touched.
         lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans.
         withheld: environment variables that no worker inherits, such as secrets.
+        logs: the workers' logs; a folder of `state_dir` by default.
         """
         self._withheld = _NOT_INHERITED.union(withheld)
         self._state_dir = state_dir.resolve()
-        self.logs = WorkerLogs(self._state_dir / "workers")
+        self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
         self._selector = selectors.EpollSelector()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)

@@ -7,7 +7,7 @@ The supervisor checks sizes each turn, and the watchdog does where there is no s
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -38,11 +38,17 @@ _LATE_BYTES: Final = 64 * 1024
 _COPIED_BYTES: Final = MAX_LOG_BYTES - _LATE_READS * _LATE_BYTES
 
 
+def _is_unknown(_worker: str) -> bool:
+    return False
+
+
 class WorkerLogs:
     """The folder of workers' logs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_alive: Callable[[str], bool] = _is_unknown) -> None:
+        """`is_alive`: whether another runtime of the same folder runs this worker, whose log must stay."""
         self._folder = folder
+        self._is_alive = is_alive
         make_folder(folder)
 
     def path(self, worker: str) -> Path:
@@ -86,7 +92,10 @@ class WorkerLogs:
         return [worker for worker in workers if self._rotate(worker)]
 
     def trim(self, live: Collection[str]) -> None:
-        """Rotate all logs that are too large, and delete all but the 50 newest logs of ended workers."""
+        """Rotate all logs that are too large, and delete all but the 50 newest logs of ended workers.
+
+        A worker's log that is deleted while it lives would be lost, and grow on unseen.
+        """
         dead: list[tuple[float, str]] = []
         names: list[str] = []
         for entry in os.scandir(self._folder):
@@ -94,7 +103,7 @@ class WorkerLogs:
                 continue
             worker = entry.name.removesuffix(LOG_SUFFIX)
             names.append(worker)
-            if worker not in live:
+            if worker not in live and not self._is_alive(worker):
                 with contextlib.suppress(OSError):
                     dead.append((entry.stat().st_mtime, worker))
         self.rotate(names)

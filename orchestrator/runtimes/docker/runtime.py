@@ -54,6 +54,7 @@ class DockerRuntime:
         engine: str | None = None,
         clock: MonotonicClock | None = None,
         on_exit: Callable[[], None] = lambda: None,
+        logs: WorkerLogs | None = None,
     ) -> None:
         """Args:
         state_dir: identifies the supervisor; containers of another state directory are never touched.
@@ -61,6 +62,7 @@ class DockerRuntime:
             containers (without one: that of `state_dir`).
         engine: its URL; None for DOCKER_HOST, or the local one.
         on_exit: called from another thread when there is an exit to reap.
+        logs: the workers' logs; a folder of `state_dir` by default.
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
@@ -68,7 +70,7 @@ class DockerRuntime:
         self._clock = clock or SystemMonotonicClock()
         self._engine = DockerEngine(engine)
         self._ref = REF if engine is None else f"{REF}{engine}#"
-        self.logs = WorkerLogs(self._state_dir / "workers")
+        self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._on_exit = on_exit
         self._create_thread, self._threads = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")

@@ -157,6 +157,4 @@ def test_what_a_task_keeps_of_a_death_is_bounded_and_has_no_secret() -> None:
     assert (len(failure.error), len(failure.message)) == (100, 500)
     assert failure.message.startswith("password=*** x")
     assert (failure.outcome, failure.host) == ("worker_died", "")
-    assert Failure("worker_died", *failure_of_death(NOTICE).text.split(": "), host=host_name()) == failure_of_death(
-        NOTICE
-    )
+    assert failure_of_death(NOTICE) == Failure("worker_died", NOTICE.error, NOTICE.message, host=host_name())
