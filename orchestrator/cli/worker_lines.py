@@ -18,6 +18,7 @@ _LEVEL_COLOURS: Final[Mapping[str, str]] = {"warning": "yellow", "error": "red",
 _SHOWN_FIRST: Final = ("timestamp", "level", "event")
 # The prefix names the worker already.
 _LEFT_OUT: Final = frozenset({*_SHOWN_FIRST, "worker", "pool"})
+_MIB: Final = 1 << 20
 MAX_VALUE_CHARS: Final = 2_000
 """Length at which a value of a log entry is cut; texts of several lines are shown whole."""
 
@@ -59,7 +60,7 @@ class LinePrinter:
                 echo(text, mark=mark, color=self._has_colours)
 
     def _show_skipped(self, worker: str, size: int) -> None:
-        amount = "some output" if size < 0 else format_bytes(size)
+        amount = "some output" if size < 0 else _shown_size(size)
         if self._as_json:
             click.echo(clean_json(json.dumps({"worker": worker, "skipped_bytes": size})))
         else:
@@ -91,6 +92,11 @@ def shown_lines(text: str) -> tuple[str, Sequence[str]]:
     head = [stamp[11:19], f"[{level}]" if level else "", str(entry["event"])]
     pairs = [f"{name}={_value(value)}" for name, value in fields.items() if name not in long]
     return level, [" ".join(part for part in (*head, *pairs) if part), *_indented(long)]
+
+
+def _shown_size(size: int) -> str:
+    """Return a size in MiB with one decimal from 1 MiB on: it is an amount, not a setting."""
+    return f"{size / _MIB:.1f}MiB" if size >= _MIB else format_bytes(size)
 
 
 def _indented(long: Mapping[str, str]) -> Iterator[str]:

@@ -147,9 +147,11 @@ class FleetOutput:
                 fix="look where its platform keeps it",
             )
         if settings is not None:
-            raise NoOutputError(
-                f"pool {name}: no worker of it has written anything yet", fix="`towline workers` shows its workers"
-            )
+            fix = "`towline workers` shows its workers"
+            if kind == "docker":
+                listed = f"docker ps --all --filter label={POOL_LABEL}={name}"
+                fix += f"; output of an engine over ssh:// stays there: `{listed}`, then `docker logs CONTAINER`"
+            raise NoOutputError(f"pool {name}: no worker of it has written anything yet", fix=fix)
 
     def _unknown(self, name: str, begun: Mapping[str, str], workers: Mapping[str, str]) -> NoOutputError:
         if begun:

@@ -40,8 +40,8 @@ def towline(towline: Commands) -> Commands:
     (towline.folder / "towline.yaml").write_text(SETTINGS)
     files = StateDir(towline.folder / ".towline")
     files.path.mkdir()
-    settings = {"swarmed": {"runtime": "swarm"}, "elsewhere": {"runtime": "external"}, "new": {"runtime": "process"}}
-    pools = {name: {"settings": one} for name, one in settings.items()}
+    kinds = {"swarmed": "swarm", "elsewhere": "external", "contained": "docker", "new": "process"}
+    pools = {name: {"settings": {"runtime": kind}} for name, kind in kinds.items()}
     files.write_snapshot({"workers": [{"worker": "odd", "pool": "resize"}], "pools": pools})
     files.deaths.append({"worker": "gone-by-name", "pool": "other"})
     return towline
@@ -83,6 +83,7 @@ def test_a_pool_a_worker_or_the_beginning_of_its_name_is_chosen_also_of_those_th
         pytest.param("resize-", "2 workers' names begin with 'resize-'", id="several"),
         pytest.param("swarmed", "docker service logs", id="swarm"),
         pytest.param("elsewhere", "its platform keeps it", id="external"),
+        pytest.param("contained", "docker logs CONTAINER", id="docker"),
         pytest.param("new", "no worker of it has written anything yet", id="nothing yet"),
         pytest.param("../../towline", "there is no pool or worker", id="a path"),
     ],
@@ -128,7 +129,7 @@ def test_each_worker_has_a_colour_of_its_own_and_what_was_left_out_is_told(capsy
     printer.show(OutputBatch([WorkerLine("p", "a", "1"), WorkerLine("p", "b", "2")], {"b": 2 << 20}))
     first, second, third = sorted(capsys.readouterr().out.splitlines(), key=lambda line: "not shown" in line)
     assert first.split("a")[0] != second.split("b")[0]
-    assert "2MiB not shown" in third
+    assert "2.0MiB not shown" in third
     LinePrinter(as_json=True).show(OutputBatch((), {"b": -1}))
     assert json.loads(capsys.readouterr().out) == {"worker": "b", "skipped_bytes": -1}
 
