@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import unreachable_notice
 from orchestrator.runtime import Runtime
 from orchestrator.runtimes.composite import CompositeRuntime
 from orchestrator.runtimes.external import ExternalRuntime
 from orchestrator.runtimes.process import ProcessRuntime
+from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
 from orchestrator.sources.pull_queue import QueueSource, ServersPresence
@@ -84,12 +86,18 @@ def open_supervisor(
 def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> CompositeRuntime:
     """Return a runtime for every kind of worker that the pools name now or after a reload."""
     withheld = project.secret_variables(os.environ, url=url)
-    processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld)
+
+    def is_alive(worker: str) -> bool:
+        return every.runs(worker)
+
+    # Processes and containers write to the same folder, of which each runtime knows its own workers only.
+    logs = WorkerLogs(files.path / "workers", is_alive=is_alive)
+    processes = ProcessRuntime(files.path, lock=files.lock_path, withheld=withheld, logs=logs)
 
     def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
         from orchestrator.runtimes.docker.runtime import DockerRuntime
 
-        return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake)
+        return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake, logs=logs)
 
     def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
         from orchestrator.runtimes.docker.identity import identity_of
@@ -100,15 +108,16 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
             identity_of(files.path),
             engine=engine,
             nodes=settings.nodes if settings is not None else None,
-            disown=source.release_held_by,
+            disown=lambda worker: source.release_held_by(worker, unreachable_notice(worker)),
             on_exit=processes.wake,
         )
 
-    return CompositeRuntime(
+    every = CompositeRuntime(
         processes,
         {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
         pools=project.pools.values(),
     )
+    return every
 
 
 def _presence(url: str, token: str | None, stack: ExitStack) -> ServersPresence:

@@ -6,6 +6,7 @@ OrchestratorError
 │   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again next turn
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
 ├── AlreadySupervisedError   another supervisor uses this state directory
+├── NoOutputError            no such pool or worker has output here; it names those that have
 └── ReloadRefusedError       correct the file; the supervisor keeps the settings it has
 """
 
@@ -50,3 +51,11 @@ class ReloadRefusedError(OrchestratorError):
     def __init__(self, lines: Sequence[str]) -> None:
         self.lines = tuple(lines)
         super().__init__("\n".join(self.lines))
+
+
+class NoOutputError(OrchestratorError):
+    """There is no output of such a pool or worker; `fix` says where it may be."""
+
+    def __init__(self, message: str, *, fix: str) -> None:
+        self.fix = fix
+        super().__init__(message)

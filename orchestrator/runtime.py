@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from orchestrator.clock import Monotonic
+from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
 
 
@@ -69,6 +70,19 @@ class SpawnRequest:
     worker: str
     pool: PoolSpec
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The pool's command with this worker's name in it; empty for an `app`."""
+        return [self._filled(argument) for argument in self.pool.command or ()]
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """The pool's variables with this worker's name in them."""
+        return {name: self._filled(text) for name, text in self.pool.env.items()}
+
+    def _filled(self, text: str) -> str:
+        return filled(text, worker=self.worker, pool=self.pool.name)
 
 
 class Runtime(Protocol):

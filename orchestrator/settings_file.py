@@ -8,6 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
+from orchestrator.config.placeholders import near_misses
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
@@ -264,6 +265,8 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
         if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):
             found = unreachable(pool.containers.url or url, pool=name)
             notes.append(document.line_about(("pools", name, "runtime"), found))
+        for place, why in near_misses(pool.command, pool.env):
+            notes.append(document.line_about(("pools", name, *place), why))
         lease = queue_file.queues[pool.queue].lease
         if pool.grace > lease:
             note = f"is longer than the queue's lease, which is {format_seconds(lease)}"

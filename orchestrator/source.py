@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.samples import PresentWorker, QueueSample
 
@@ -64,10 +65,10 @@ class WorkSource(Protocol):
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """Return the tasks that a worker itself released in the last seconds and that no sample has reported yet."""
 
-    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
-        """Release every lease of a dead worker at once; return its tasks."""
+    def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
+        """Release every lease of a dead worker at once; return its tasks. They keep the notice with their attempts."""
 
-    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         """Release the tasks of a worker that was stopped from outside, without counting their leases.
 
         Return those that were still leased by it.
@@ -79,7 +80,7 @@ class WorkSource(Protocol):
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """Return whether a worker has ended a lease of the pool's queue since that pool's last sample."""
 
-    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
         """Hold tasks back or make them dead as the verdicts say; the others stay leased.
 
         Return for each the mark of a task that is now held back; "" for others, and for one that is no longer leased.

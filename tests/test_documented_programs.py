@@ -2,6 +2,7 @@
 
 import functools
 import re
+import shlex
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,8 +10,12 @@ from types import ModuleType
 import pytest
 
 from orchestrator.cli.commands.init import PROGRAM, SETTINGS
+from orchestrator.cli.commands.logs import logs
+from orchestrator.runtime import SpawnRequest
+from orchestrator.settings_file import parse
 from queue_core import App, NewTask
 from queue_core.testing import MemoryQueues, run_until_empty
+from tests.support.commands import Commands
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,3 +87,30 @@ def test_the_page_on_functions_shows_functions(monkeypatch: pytest.MonkeyPatch) 
     named = [task.name for task in queues.queue("thumbs").peek().tasks]
     assert named == [None, "cat"]
     assert _run(hooks, "hooks").app.queues == ("pages",)
+
+
+def test_the_commands_that_show_workers_output_are_ones_and_do_so(towline: Commands) -> None:
+    (towline.folder / "towline.yaml").write_text(SETTINGS)
+    folder = towline.folder / ".towline" / "workers"
+    folder.mkdir(parents=True)
+    (folder / "resize-7f3k2q.log").write_text('{"event": "done", "task": "cat-17"}\n')
+    page = (ROOT / "orchestrator/doc/logs.md").read_text()
+    commands = re.findall(r"^\$ towline logs ?(.*)$", page, re.MULTILINE)
+    assert len(commands) >= 6
+    for text in [*commands, *(example.partition(" logs")[2].partition("|")[0] for example in logs.examples)]:
+        arguments = shlex.split(text)
+        logs.make_context("logs", list(arguments))  # raises for an option that is none
+        if "--follow" not in arguments:
+            told = towline("logs", *arguments)
+            assert (told.code, "done" in told.out) == (0, True), text
+
+
+def test_a_workers_name_is_where_the_page_says() -> None:
+    (settings,) = re.findall(
+        r"^```yaml\n(pools:\n.*?)^```$", (ROOT / "orchestrator/doc/daemon.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    project = parse(f"queues: {{thumbs: {{max_leases: 5}}}}\n{settings}", name="towline.yaml", directory=ROOT)
+    request = SpawnRequest("resize-7f", project.pools["resize"])
+    assert request.command[-1] == "--metrics=/run/resize/resize-7f.prom"
+    assert request.variables == {"REPORT": "/srv/reports/resize-7f.csv"}
+    assert project.notes == ()

@@ -46,6 +46,9 @@ _FLEET: Final = {
     "workers": CommandEntry(
         "orchestrator.cli.commands.fleet", INSPECT, "list workers: state, leases, memory; and recent deaths"
     ),
+    "logs": CommandEntry(
+        "orchestrator.cli.commands.logs", INSPECT, "print or follow what workers write, of a pool, a worker or a task"
+    ),
     "why": CommandEntry("orchestrator.cli.commands.why", INSPECT, "explain a pool's size, or what happened to a task"),
     "why-died": CommandEntry(
         "orchestrator.cli.commands.why_died",

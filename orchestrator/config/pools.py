@@ -20,6 +20,7 @@ from orchestrator.config.model import (
     FleetSettingsModel,
     WorkerBounds,
 )
+from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
@@ -32,6 +33,11 @@ MAX_PRIORITY: Final = 1_000
 MAX_MIN_BILLING_SECONDS: Final = 86_400.0
 _APP_FILE: Final = re.compile(r"(?P<module>[^:]*)\.py(?::(?P<attribute>.*))?")
 POOL_NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+
+_ONE_COMMAND: Final = (
+    "all workers of a swarm service have one command, so {worker} can't be in it: write it in env, or let a shell read"
+    " $TOWLINE_WORKER"
+)
 
 # A running worker keeps these settings from its start: a change to any of them replaces it.
 _NEEDS_REPLACEMENT: Final = frozenset(
@@ -99,7 +105,9 @@ class PoolSpec(FleetSettingsModel):
         description="Handlers, as module:attribute; run by `towline work`.",
     )
     command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
-        default=None, min_length=1, description="Any other worker program, as a list of arguments."
+        default=None,
+        min_length=1,
+        description="Any other worker program, as a list; {worker} and {pool} are replaced.",
     )
     runtime: RuntimeChoice = Field(default=PROCESS, description="What runs a worker.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
@@ -108,7 +116,7 @@ class PoolSpec(FleetSettingsModel):
     concurrency: Count = Field(default=1, ge=1, le=MAX_CONCURRENCY, description="Tasks one worker holds at a time.")
     recycle: RecycleSettings = Field(default=RecycleSettings())
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
-        default_factory=dict, description="Added to the worker's environment."
+        default_factory=dict, description="Added to the worker's environment; {worker} and {pool} are replaced."
     )
     cwd: str | None = Field(
         default=None, min_length=1, description="The worker's working directory; for a container, in its image."
@@ -314,6 +322,11 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
     cwd, runtime = settings.get("cwd"), settings.get("runtime")
     if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
         yield SettingProblem(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
+    command = settings.get("command")
+    if isinstance(runtime, Mapping) and "swarm" in runtime and isinstance(command, list | tuple):
+        for index, argument in enumerate(command):
+            if names_worker(str(argument)):
+                yield SettingProblem(("command", index), _ONE_COMMAND)
     workers = settings.get("workers")
     if isinstance(workers, Mapping):
         low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)

@@ -13,6 +13,7 @@ from orchestrator.export.settings import (
     ExportedSecret,
     Portable,
     arguments_of,
+    check_placeholders,
     environment_of,
     portable,
 )
@@ -130,6 +131,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
             message = "the supervisor's container does not have these files: mount them there under the same paths"
             found.warn((*path, "runtime", "docker", "secrets"), message)
     else:
+        check_placeholders(pool, found)
         if pool.name == QUEUE:
             found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:

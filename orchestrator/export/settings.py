@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
+from orchestrator.config.placeholders import filled, names_worker
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest, Findings
 from orchestrator.launch import Launch
@@ -109,6 +110,7 @@ def _place_server(
     data["server"] = {"listen": f"0.0.0.0:{PORT}", "tokens": tokens}
 
 
+_NAMES_ITSELF: Final = "{worker}: an exported worker names itself as it starts: leave it out, or use its host's name"
 PYTHON: Final = "python3"
 APP_MODULE: Final = "queue_core.worker"
 # An external worker names itself and does not depend on our supervisor's life.
@@ -127,13 +129,33 @@ _LEFT_OUT: Final = frozenset(
 def arguments_of(pool: PoolSpec) -> list[str]:
     """Return the worker's command in a container."""
     settings = pool.containers
-    return list(pool.command or (settings.python if settings else PYTHON, "-m", APP_MODULE))
+    return command_in(pool) or [settings.python if settings else PYTHON, "-m", APP_MODULE]
+
+
+def command_in(pool: PoolSpec) -> list[str]:
+    """Return the pool's command with the pool's name in it; empty for an `app`."""
+    return [_filled(argument, pool) for argument in pool.command or ()]
+
+
+def check_placeholders(pool: PoolSpec, found: Findings) -> None:
+    """Refuse the placeholder of a worker's name: exported workers name themselves."""
+    for index, argument in enumerate(pool.command or ()):
+        if names_worker(argument):
+            found.wrong(("pools", pool.name, "command", index), _NAMES_ITSELF)
+    for name, text in pool.env.items():
+        if names_worker(text):
+            found.wrong(("pools", pool.name, "env", name), _NAMES_ITSELF)
+
+
+def _filled(text: str, pool: PoolSpec) -> str:
+    return filled(text, worker="{worker}", pool=pool.name)  # of the worker there is none: see `check_placeholders`
 
 
 def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
     """Return a worker's environment: the pool's own variables, then its queue and tags."""
     variables = Launch(url, "", "", 0.0).environment("", pool)
-    return {**pool.env, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
+    own = {name: _filled(text, pool) for name, text in pool.env.items()}
+    return {**own, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
 
 
 def bounds_of(pool: PoolSpec) -> tuple[int, int]:

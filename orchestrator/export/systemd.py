@@ -6,7 +6,7 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
-from orchestrator.export.settings import environment_of
+from orchestrator.export.settings import check_placeholders, command_in, environment_of
 
 Section = Sequence[tuple[str, str]]
 
@@ -103,7 +103,7 @@ def _supervisor(request: ExportRequest) -> str:
 def _worker(request: ExportRequest, pool: PoolSpec) -> str:
     url = request.project.queue_file.server.url(request.project.directory)
     environment = environment_of(pool, url=url)
-    program = pool.command or (*request.program, "work", "--json")
+    program = command_in(pool) or [*request.program, "work", "--json"]
     return _unit(
         (
             ("Description", f"Towline: worker %i of pool {pool.name}"),
@@ -137,6 +137,8 @@ def _check(pool: PoolSpec, found: Findings) -> None:
     path = ("pools", pool.name)
     if pool.runtime_kind == "external" and pool.app is None and pool.command is None:
         found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+    if pool.runtime_kind == "external":
+        check_placeholders(pool, found)
     if pool.command is not None and pool.runtime_kind == "external" and not pool.command[0].startswith("/"):
         found.wrong((*path, "command"), f"{pool.command[0]}: systemd wants the program's full path")
 

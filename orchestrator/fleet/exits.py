@@ -1,6 +1,7 @@
 """Find the cause of a worker's exit from its exit code, its signal and what was asked of it. Pure."""
 
 import signal
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -27,6 +28,8 @@ _IN_WORDS: Final = {
     EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
 }
 """The meanings of our own workers' exit codes; other programs may use them differently."""
+MAX_NOTICE_CHARS: Final = 300
+"""Length at which the sentence of a death notice is cut."""
 _MIB: Final = 2**20
 
 
@@ -53,6 +56,21 @@ ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 
 WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE})
 """Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeathNotice:
+    """A worker's end in texts, for the tasks that it held: each of them keeps it among its attempts.
+
+    Args:
+        error: its end in a word or two: `SIGKILL`, `exit code 3`, `out of memory`.
+        message: the certificate's sentence, and the command that shows the certificate.
+        is_on_this_host: whether it ran on the supervisor's host.
+    """
+
+    error: str
+    message: str
+    is_on_this_host: bool = False
 
 
 class EndedWorker(Protocol):
@@ -90,6 +108,28 @@ def cause_of(ended: EndedWorker, *, drained: bool, overdue: bool, hung: str = ""
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
+
+
+def unreachable_notice(worker: str) -> DeathNotice:
+    """Return what the tasks keep of a worker that is to be killed and can't be reached."""
+    return DeathNotice("unreachable", f"its node can't be reached to end it; see `towline why-died {worker}`")
+
+
+def ending_of(ended: EndedWorker, cause: Cause) -> str:
+    """Return a worker's end in a word or two: its signal, its exit code, or else its cause."""
+    if cause is Cause.OUT_OF_MEMORY:
+        return cause.value
+    number = _signal_of(ended)
+    if number is not None:
+        return _signal_name(number)
+    return cause.value if ended.code is None else f"exit code {ended.code}"
+
+
+def death_notice(worker: str, cause: Cause, detail: str, *, ending: str, is_on_this_host: bool) -> DeathNotice:
+    """Return what the tasks of a dead worker keep about its end; `ending` as `ending_of` gives it."""
+    said = detail_at_work(cause, detail)
+    cut = said if len(said) <= MAX_NOTICE_CHARS else f"{said[: MAX_NOTICE_CHARS - 3]}..."
+    return DeathNotice(ending, f"{cut}; see `towline why-died {worker}`", is_on_this_host)
 
 
 def detail_at_work(cause: Cause, detail: str) -> str:
@@ -143,8 +183,11 @@ def _cause_of_signal(number: int, *, drained: bool, overdue: bool) -> tuple[Caus
         return Cause.OVERDUE, "ended: it did not finish within its grace"
     if drained and number == signal.SIGTERM:
         return Cause.DRAINED, "asked to finish"
+    return Cause.SIGNALLED, f"ended by {_signal_name(number)}"
+
+
+def _signal_name(number: int) -> str:
     try:
-        name = signal.Signals(number).name
+        return signal.Signals(number).name
     except ValueError:
-        name = f"signal {number}"
-    return Cause.SIGNALLED, f"ended by {name}"
+        return f"signal {number}"

@@ -6,7 +6,9 @@ from prometheus_client.process_collector import ProcessCollector
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
+from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
 from queue_core.config.messages import did_you_mean
 from queue_core.server.extensions import Extensions, ReadOnlyRoute
@@ -180,8 +182,13 @@ PROBES: Final = {"/v1/supervisor/livez": ("/livez", "/healthz"), "/v1/supervisor
 """The probes' usual paths, served on a listener of the supervisor's own."""
 
 
-def fleet_paths(heartbeat: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False) -> Extensions:
-    """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener."""
+def fleet_paths(
+    heartbeat: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False, files: StateDir | None = None
+) -> Extensions:
+    """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
+
+    `files`: the state directory whose workers' output is shown.
+    """
 
     def probes_at(path: str) -> tuple[str, ...]:
         return PROBES[path] if is_alone else ()
@@ -230,6 +237,7 @@ def fleet_paths(heartbeat: Heartbeat, clock: MonotonicClock, *, is_alone: bool =
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
+            *([] if files is None else [output_route(files)]),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )

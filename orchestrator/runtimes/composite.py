@@ -96,6 +96,10 @@ class CompositeRuntime:
                 adopted.append(handle)
         return sorted(adopted, key=lambda handle: handle.spawned_at)
 
+    def runs(self, worker: str) -> bool:
+        """Return whether any of the runtimes runs this worker."""
+        return worker in self._runtime_of
+
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`."""
         used: dict[str, Usage] = {}

@@ -21,7 +21,6 @@ import structlog
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
@@ -128,15 +127,23 @@ class ProcessRuntime:
     leaves behind in its process group is killed when it is reaped.
     """
 
-    def __init__(self, state_dir: Path, *, lock: Path | None = None, withheld: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        lock: Path | None = None,
+        withheld: Collection[str] = (),
+        logs: WorkerLogs | None = None,
+    ) -> None:
         """Args:
         state_dir: identifies the supervisor; workers of another state directory are never touched.
         lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans.
         withheld: environment variables that no worker inherits, such as secrets.
+        logs: the workers' logs; a folder of `state_dir` by default.
         """
         self._withheld = _NOT_INHERITED.union(withheld)
         self._state_dir = state_dir.resolve()
-        self.logs = WorkerLogs(self._state_dir / "workers")
+        self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
         self._selector = selectors.EpollSelector()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -153,7 +160,7 @@ class ProcessRuntime:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
         pool = request.pool
         environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        environment.update(pool.env)
+        environment.update(request.variables)
         environment.update(request.environment)
         if not self._processes:
             self._other_processes.keep_watchdog()
@@ -161,7 +168,7 @@ class ProcessRuntime:
         try:
             output = self.logs.open(request.worker)
             child = subprocess.Popen(
-                pool.command or APP_COMMAND,
+                list(request.command) or APP_COMMAND,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -170,7 +177,7 @@ class ProcessRuntime:
                 start_new_session=True,
             )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
-            raise SpawnError(_reason(error, pool)) from error
+            raise SpawnError(_reason(error, request)) from error
         finally:
             if output is not None:
                 os.close(output)
@@ -429,9 +436,10 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _reason(error: Exception, pool: PoolSpec) -> str:
+def _reason(error: Exception, request: SpawnRequest) -> str:
+    pool = request.pool
     what = f"can't start a worker of pool {pool.name}"
-    program = (pool.command or APP_COMMAND)[0]
+    program = (request.command or APP_COMMAND)[0]
     if not isinstance(error, OSError):
         return f"{what}: {error}"
     if pool.cwd is not None and error.filename == pool.cwd:

@@ -7,7 +7,7 @@ The supervisor checks sizes each turn, and the watchdog does where there is no s
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -29,29 +29,35 @@ MAX_STACK_LINES: Final = 200
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
 _STACK_LINES: Final = ("Thread 0x", "Current thread 0x", '  File "', "  ...")
-_SUFFIX: Final = ".log"
-_BEFORE: Final = ".log.1"
+LOG_SUFFIX: Final = ".log"
+BEFORE_SUFFIX: Final = ".log.1"
 _PART: Final = ".log.part"
-_ROTATED: Final = "(towline: rotated; what came before is in "
+ROTATED_MARK: Final = "(towline: rotated; what came before is in "
 _LATE_READS: Final = 8
 _LATE_BYTES: Final = 64 * 1024
 _COPIED_BYTES: Final = MAX_LOG_BYTES - _LATE_READS * _LATE_BYTES
 
 
+def _is_unknown(_worker: str) -> bool:
+    return False
+
+
 class WorkerLogs:
     """The folder of workers' logs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_alive: Callable[[str], bool] = _is_unknown) -> None:
+        """`is_alive`: whether another runtime of the same folder runs this worker, whose log must stay."""
         self._folder = folder
+        self._is_alive = is_alive
         make_folder(folder)
 
     def path(self, worker: str) -> Path:
         """Return the file of a worker's output."""
-        return self._folder / f"{worker}{_SUFFIX}"
+        return self._folder / f"{worker}{LOG_SUFFIX}"
 
     def path_before(self, worker: str) -> Path:
         """Return the file of a worker's output before the last rotation."""
-        return self._folder / f"{worker}{_BEFORE}"
+        return self._folder / f"{worker}{BEFORE_SUFFIX}"
 
     def open(self, worker: str) -> int:
         """Open a worker's log and return the file descriptor; the caller closes it.
@@ -86,15 +92,18 @@ class WorkerLogs:
         return [worker for worker in workers if self._rotate(worker)]
 
     def trim(self, live: Collection[str]) -> None:
-        """Rotate all logs that are too large, and delete all but the 50 newest logs of ended workers."""
+        """Rotate all logs that are too large, and delete all but the 50 newest logs of ended workers.
+
+        A worker's log that is deleted while it lives would be lost, and grow on unseen.
+        """
         dead: list[tuple[float, str]] = []
         names: list[str] = []
         for entry in os.scandir(self._folder):
-            if not entry.name.endswith(_SUFFIX):
+            if not entry.name.endswith(LOG_SUFFIX):
                 continue
-            worker = entry.name.removesuffix(_SUFFIX)
+            worker = entry.name.removesuffix(LOG_SUFFIX)
             names.append(worker)
-            if worker not in live:
+            if worker not in live and not self._is_alive(worker):
                 with contextlib.suppress(OSError):
                     dead.append((entry.stat().st_mtime, worker))
         self.rotate(names)
@@ -105,7 +114,11 @@ class WorkerLogs:
     def rotate_all(self) -> None:
         """Rotate every log in the folder that is too large."""
         self.rotate(
-            [entry.name.removesuffix(_SUFFIX) for entry in os.scandir(self._folder) if entry.name.endswith(_SUFFIX)]
+            [
+                entry.name.removesuffix(LOG_SUFFIX)
+                for entry in os.scandir(self._folder)
+                if entry.name.endswith(LOG_SUFFIX)
+            ]
         )
 
     def _rotate(self, worker: str) -> bool:
@@ -121,7 +134,7 @@ class WorkerLogs:
                 kept = self._give_way(worker)
             os.truncate(path, 0)
             with path.open("ab") as file:
-                file.write(kept or f"{_ROTATED}{self.path_before(worker).name})\n".encode())
+                file.write(kept or f"{ROTATED_MARK}{self.path_before(worker).name})\n".encode())
             os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))  # the time of its last line, see ADR 12
         except OSError:
             return False
@@ -166,4 +179,4 @@ def _lines_at_the_end(path: Path, size: int) -> list[str]:
             text = file.read(size).decode(errors="replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip() and not line.startswith(_ROTATED)]
+    return [line for line in text.splitlines() if line.strip() and not line.startswith(ROTATED_MARK)]

@@ -1,17 +1,29 @@
 """Find what a dead worker holds at the queue, and hold back, release or kill those tasks by their tokens."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict, solo_worker_name
 from queue_core.api import Queues
+from queue_core.attempts import MAX_ERROR_CHARACTERS, Failure
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
+from queue_core.failures import failure_of, host_name
 from queue_core.limits import MAX_PEEK_TASKS, MAX_REASON_CHARACTERS
 from queue_core.task import ANY, TaskState, parse_token
 
 _NOBODY: Final = "recalled"
 _LEASED: Final = frozenset({TaskState.LEASED})
+_RECALLED: Final = Failure("given_back", message="no longer held back to run alone")
+
+
+def failure_of_death(notice: DeathNotice) -> Failure:
+    """Return a worker's end as the attempts of its tasks show it: secrets are replaced, long texts cut."""
+    host = host_name() if notice.is_on_this_host else ""
+    error = notice.error[:MAX_ERROR_CHARACTERS]
+    return replace(failure_of(notice.message), outcome="worker_died", error=error, host=host)
 
 
 def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
@@ -46,36 +58,39 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
     return held
 
 
-def apply_verdicts(queues: Queues, verdicts: Sequence[TaskVerdict]) -> list[str]:
+def apply_verdicts(queues: Queues, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> list[str]:
     """Apply verdicts: hold tasks back or make them dead. Return for each its mark, id and eta, if held back, else "".
 
     A task whose lease is no longer current is left alone.
     """
-    return [_apply(queues, verdict) for verdict in verdicts]
+    failure = failure_of_death(notice)
+    return [_apply(queues, verdict, failure) for verdict in verdicts]
 
 
-def give_back(queues: Queues, tasks: Sequence[SuspectedTask]) -> list[SuspectedTask]:
+def give_back(queues: Queues, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> list[SuspectedTask]:
     """Release tasks at once, in their old places and uncounted; return those whose lease was still current."""
     given = []
+    failure = failure_of_death(notice)
     for task in tasks:
         try:
-            queues.queue(task.queue).release(task.token, charge="uncounted")
+            queues.queue(task.queue).release(task.token, charge="uncounted", error=failure)
         except (LeaseLostError, UnknownQueueError):
             continue
         given.append(task)
     return given
 
 
-def _apply(queues: Queues, verdict: TaskVerdict) -> str:
+def _apply(queues: Queues, verdict: TaskVerdict, failure: Failure) -> str:
     if verdict.verdict == "given back":
         return ""
     held = verdict.task
     try:
         if verdict.verdict == "dead":
-            queues.queue(held.queue).release(held.token, dead_reason=verdict.why[:MAX_REASON_CHARACTERS])
+            reason = verdict.why[:MAX_REASON_CHARACTERS]
+            queues.queue(held.queue).release(held.token, dead_reason=reason, error=failure)
             return ""
         released = queues.queue(held.queue).release(
-            held.token, delay_seconds=verdict.hold_seconds, charge=verdict.charge
+            held.token, delay_seconds=verdict.hold_seconds, charge=verdict.charge, error=failure
         )
     except StoreError:
         raise
@@ -92,7 +107,8 @@ def recall(queues: Queues, tasks: Sequence[IsolatedTask]) -> None:
     for suspect in tasks:
         queue = queues.queue(suspect.task.queue)
         try:
-            queue.release(queue.lease(worker=solo_worker_name(suspect, identity=_NOBODY)), charge="uncounted")
+            leases = queue.lease(worker=solo_worker_name(suspect, identity=_NOBODY))
+            queue.release(leases, charge="uncounted", error=_RECALLED)
         except StoreError:
             raise
         except QueueError:

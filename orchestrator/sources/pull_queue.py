@@ -9,6 +9,7 @@ from typing import Final, Literal, Protocol
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.external import prefix_of
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
@@ -215,10 +216,10 @@ class QueueSource:
             and _ago(lease.ended_at, observation.now) <= within_seconds
         ]
 
-    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+    def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""
         with _as_unavailable(f"release the leases of worker {worker}"):
-            released = self._queues.release_worker(worker)
+            released = self._queues.release_worker(worker, failure=held_tasks.failure_of_death(notice))
         return [
             ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
             for lease in released
@@ -230,10 +231,10 @@ class QueueSource:
         with _as_unavailable(f"list the tasks that worker {worker} holds"):
             return held_tasks.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
 
-    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
         with _as_unavailable("release tasks"):
-            given = held_tasks.give_back(self._queues, tasks)
+            given = held_tasks.give_back(self._queues, tasks, notice)
         return [ReleasedTask(task.queue, task.task, task.tag, task.held_seconds, task.lease_number) for task in given]
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
@@ -243,10 +244,10 @@ class QueueSource:
             _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
         return any(lease.worker == worker for lease in finished)
 
-    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
-        """See `WorkSource.settle`."""
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
+        """See `WorkSource.apply_verdicts`."""
         with _as_unavailable("hold suspected tasks back"):
-            return held_tasks.apply_verdicts(self._queues, verdicts)
+            return held_tasks.apply_verdicts(self._queues, verdicts, notice)
 
     def recall(self, tasks: Sequence[IsolatedTask]) -> None:
         """See `WorkSource.recall`."""

@@ -10,7 +10,7 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, WITHOUT_FAULT, Cause, detail_at_work
+from orchestrator.fleet.exits import ENDS_WELL, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
 from orchestrator.fleet.quarantine import IsolatedTask, Key, TaskVerdict, judge_tasks, ledger_of
 from orchestrator.fleet.workers import Death
 from orchestrator.runtime import Exit
@@ -35,7 +35,8 @@ class WorkerEnd:
     """A worker's end; `spec` is its pool's, None for a pool that has left the settings.
 
     `waiting`: suspected tasks of the pool that wait already. `is_stopped`: something other than the supervisor ended
-    it. `draining_seconds`: how long before its end it was asked to finish; None when it was not.
+    it. `draining_seconds`: how long before its end it was asked to finish; None when it was not. `ending`: its end in a
+    word or two (see `ending_of`).
     """
 
     worker: str
@@ -46,12 +47,19 @@ class WorkerEnd:
     waiting: int = 0
     is_stopped: bool = False
     draining_seconds: float | None = None
+    ending: str = Cause.UNKNOWN.value
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
         """Return whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
         return "yes" if kind in {"process", "docker"} else "no"
+
+    @property
+    def notice(self) -> DeathNotice:
+        """The end as the tasks keep it that the worker held."""
+        is_here = self.spec is not None and runs_on_this_host(self.spec)
+        return death_notice(self.worker, self.cause, self.detail, ending=self.ending, is_on_this_host=is_here)
 
 
 @dataclass(slots=True)
@@ -165,7 +173,7 @@ class PostMortems:
             case.fates = self._judged(end)
         special = [fate for fate in case.fates if fate.verdict != "given back"]
         if special and not case.marks:
-            case.marks = self._source.apply_verdicts(special)
+            case.marks = self._source.apply_verdicts(special, end.notice)
             now = self._clock.monotonic()
             self._suspected += [
                 (end.pool, _suspect(fate, mark, now=now))
@@ -174,8 +182,8 @@ class PostMortems:
             ]
         if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not case.spared:
             # Neither the task nor its worker is at fault: the lease does not count.
-            case.spared = self._source.give_back(self._source.held_by(end.worker, end.spec))
-        case.released = [*case.spared, *self._source.release_held_by(end.worker)]
+            case.spared = self._source.give_back(self._source.held_by(end.worker, end.spec), end.notice)
+        case.released = [*case.spared, *self._source.release_held_by(end.worker, end.notice)]
 
     def _judged(self, end: WorkerEnd) -> Sequence[TaskVerdict]:
         if end.cause in WITHOUT_FAULT or end.spec is None:
@@ -228,6 +236,12 @@ class PostMortems:
     def _amend(self, case: _PostMortem) -> None:
         """Amend a certificate with the held tasks that were unknown when it was written."""
         self._record({"worker": case.end.worker, "amends": True, "held_unknown": False}, case)
+
+
+def runs_on_this_host(pool: PoolSpec) -> bool:
+    """Return whether a pool's workers run on the supervisor's host for certain."""
+    docker = pool.runtime.docker
+    return pool.runtime_kind == "process" or (docker is not None and docker.engine is None)
 
 
 def _held(case: _PostMortem) -> list[Record]:

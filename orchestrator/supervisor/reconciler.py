@@ -10,7 +10,7 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL
+from orchestrator.fleet.exits import ENDS_WELL, ending_of
 from orchestrator.fleet.external import without_external
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
@@ -167,7 +167,15 @@ class Reconciler:
         cause, detail = cause_in(pool.fleet, ended)
         draining_seconds = _draining_seconds(ended, pool.fleet.workers.get(ended.worker), pool.spec)
         return WorkerEnd(
-            ended.worker, pool.name, cause, detail, pool.spec, len(pool.suspected), ended.is_stopped, draining_seconds
+            ended.worker,
+            pool.name,
+            cause,
+            detail,
+            pool.spec,
+            len(pool.suspected),
+            ended.is_stopped,
+            draining_seconds,
+            ending_of(ended, cause),
         )
 
     def _queue_suspected(self) -> None:

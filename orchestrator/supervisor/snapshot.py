@@ -233,6 +233,7 @@ def _settings(spec: PoolSpec) -> dict[str, object]:
         "tags": "untagged" if spec.untagged else list(spec.tags or ()),
         "app": spec.app,
         "command": list(spec.command) if spec.command else None,
+        "runtime": spec.runtime_kind,
         "slo_seconds": spec.slo,
         "min": spec.workers.min,
         "max": spec.workers.max,

@@ -63,7 +63,7 @@ class SteadySource:
     def given_back_by(self, worker: str, pool: object, *, within_seconds: float) -> Sequence[object]:
         return []
 
-    def release_held_by(self, worker: str) -> Sequence[object]:
+    def release_held_by(self, worker: str, notice: object) -> Sequence[object]:
         return []
 
 

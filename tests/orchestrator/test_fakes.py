@@ -4,6 +4,7 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.runtime import SpawnRequest
 from tests.support.fleet.fakes import FakeRuntime, FakeSource
 from tests.support.fleet.fleet_builders import NOW, a_pool
@@ -36,7 +37,7 @@ def test_a_fake_source_does_not_retire_a_worker_that_holds_a_lease() -> None:
 
 def test_a_fake_source_makes_released_tasks_ready_again() -> None:
     source = FakeSource(held={"dead": ["t1", "t2"]})
-    assert [task.task for task in source.release_held_by("dead")] == ["t1", "t2"]
+    assert [task.task for task in source.release_held_by("dead", DeathNotice("SIGKILL", ""))] == ["t1", "t2"]
     sample = source.sample(a_pool(), workers=(), now=NOW)
     assert (sample.ready, sample.in_flight) == (2, 0)
 

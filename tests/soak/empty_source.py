@@ -12,6 +12,7 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.samples import PresentWorker, QueueSample
@@ -56,16 +57,16 @@ class EmptySource:
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         return False
 
-    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
         return [""] * len(verdicts)
 
     def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         pass
 
-    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+    def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         return ()
 
-    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         return ()
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:

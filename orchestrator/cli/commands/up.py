@@ -4,7 +4,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,12 +15,15 @@ import structlog
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.project_file import load_project, pools_loader
+from orchestrator.cli.up_output import output_shown
+from orchestrator.cli.worker_lines import LinePrinter, has_colours
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.settings_file import DEFAULT_FILE, Project
+from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.supervisor.output import FleetOutput
 from orchestrator.supervisor.view import Heartbeat
 from orchestrator.unix_signals import ignore_control_signals
 from queue_core.cli import exits
@@ -64,6 +67,14 @@ def renew(listening: int | None) -> NoReturn:
     os.execv(sys.executable, command)  # noqa: S606  our own command line
 
 
+_output_option = click.option(
+    "--logs/--quiet-workers",
+    "shows_output",
+    default=None,
+    help="Print what workers write on stdout, or not  [default: on a terminal]",
+)
+
+
 @command(
     "up",
     examples=(
@@ -74,6 +85,7 @@ def renew(listening: int | None) -> NoReturn:
 )
 @setting_options
 @log_options
+@_output_option
 @file_argument
 @json_option
 def up(
@@ -83,6 +95,7 @@ def up(
     lifecycle: str | None,
     log: str | None,
     log_level: logs.Level,
+    shows_output: bool | None,  # noqa: FBT001
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
@@ -91,6 +104,9 @@ def up(
     SIGHUP, a change of the file, or `towline reload` reloads the pools. The first SIGTERM lets workers finish within
     their grace, a second one kills them. SIGUSR2 restarts this command in the same process, as it is installed now,
     while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the next supervisor.
+
+    On a terminal it also prints what its workers write, each line after its worker's name (--quiet-workers: not);
+    `towline logs` finds it later. Of a worker that writes more than 128 KiB a second the rest is left out, and counted.
 
     Under systemd it reports readiness and feeds the watchdog after each turn; as a container's first process it reaps
     orphans. Exit code 78: the settings are wrong, and a restart does not help.
@@ -110,10 +126,11 @@ def up(
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
+        stack.enter_context(_workers_output(project, shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        heartbeat, paths = _heartbeat_and_paths()
+        heartbeat, paths = _heartbeat_and_paths(project)
         try:
             server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
@@ -132,12 +149,19 @@ def up(
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
 @click.option("--url", envvar="TOWLINE_URL", help="The queue server  [default: server.listen of the file]")
 @log_options
+@_output_option
 @file_argument
 @json_option
-def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+def supervise(
+    url: str | None,
+    log_level: logs.Level,
+    shows_output: bool | None,  # noqa: FBT001
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
 
-    Signals, systemd and exit codes are as for `towline up`.
+    Signals, systemd, exit codes and the workers' output are as for `towline up`.
     """
     begin_as_daemon()
     project = load_project(file)
@@ -146,7 +170,8 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = bearer_token()
     with ExitStack() as stack:
-        heartbeat, paths = _heartbeat_and_paths(is_alone=True)
+        stack.enter_context(_workers_output(project, shows_output, as_json=as_json))
+        heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, paths)
             click.echo(f"pool statistics at {listener.start()}", err=True)
@@ -155,11 +180,23 @@ def supervise(url: str | None, log_level: logs.Level, file: Path | None, as_json
     return renew(None) if code == RENEW else code
 
 
-def _heartbeat_and_paths(*, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
+def _workers_output(
+    project: Project,
+    is_wanted: bool | None,  # noqa: FBT001  None: on a terminal
+    *,
+    as_json: bool,
+) -> AbstractContextManager[None]:
+    """Return a context in which the workers' output is printed, where it is wanted."""
+    if not (sys.stdout.isatty() and not as_json if is_wanted is None else is_wanted):
+        return nullcontext()
+    return output_shown(FleetOutput(state_of(project)), LinePrinter(as_json=as_json, colours=has_colours()))
+
+
+def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
     """Return the heartbeat that the supervisor will update, and the HTTP paths that read it."""
     clock = SystemMonotonicClock()
     heartbeat = Heartbeat(now=clock.monotonic())
-    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone)
+    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone, files=state_of(project))
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:

@@ -144,8 +144,8 @@ def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
         tag = f" [{one['tag']}]" if one.get("tag") else ""
         seconds = number(one, "held_seconds")
         held_for = f" for {shown_seconds(seconds)}" if seconds is not None else ""
-        lease = f", lease {one['lease_number']}" if one.get("lease_number") else ""
-        yield f"    {one.get('queue')}/{one.get('task')}{tag}{held_for}{lease}: {fate(one, now)}"
+        attempt = f", attempt {one['lease_number']}" if one.get("lease_number") else ""
+        yield f"    {one.get('queue')}/{one.get('task')}{tag}{held_for}{attempt}: {fate(one, now)}"
     if now.trouble:
         yield f"    what has become of them since is not known: {now.trouble}"
 

@@ -6,7 +6,6 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from orchestrator.config.containers import ContainerSettings, Volume
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker import container_state as labels
@@ -91,7 +90,7 @@ def container_body(
     body: dict[str, object] = {
         "Image": settings.image,
         "Entrypoint": [],
-        "Cmd": command_of(pool, settings),
+        "Cmd": command_of(request, settings),
         "Env": [f"{name}={text}" for name, text in sorted(environment.items())],
         "Labels": labels_of(request, settings, paths=paths, spawned_at=spawned_at),
         "StopSignal": settings.stop_signal,
@@ -112,14 +111,14 @@ def container_body(
     return body
 
 
-def command_of(pool: PoolSpec, settings: ContainerSettings) -> list[str]:
+def command_of(request: SpawnRequest, settings: ContainerSettings) -> list[str]:
     """Return the worker's command. The image's entrypoint is not used: only the pool's program runs."""
-    return list(pool.command or (settings.python, "-m", APP_MODULE))
+    return list(request.command or (settings.python, "-m", APP_MODULE))
 
 
 def environment_of(request: SpawnRequest, *, url: str, paths: HostPaths) -> dict[str, str]:
     """Return a container's variables: its pool's, then the request's, adapted to paths in the container."""
-    environment = dict(request.pool.env)
+    environment = dict(request.variables)
     environment.update({k: v for k, v in request.environment.items() if k not in _NOT_PASSED})
     if paths.url is not None:
         environment["TOWLINE_URL_FILE"] = f"{SECRETS_TARGET}/{URL_SECRET}"

@@ -19,7 +19,6 @@ import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
@@ -55,6 +54,7 @@ class DockerRuntime:
         engine: str | None = None,
         clock: MonotonicClock | None = None,
         on_exit: Callable[[], None] = lambda: None,
+        logs: WorkerLogs | None = None,
     ) -> None:
         """Args:
         state_dir: identifies the supervisor; containers of another state directory are never touched.
@@ -62,6 +62,7 @@ class DockerRuntime:
             containers (without one: that of `state_dir`).
         engine: its URL; None for DOCKER_HOST, or the local one.
         on_exit: called from another thread when there is an exit to reap.
+        logs: the workers' logs; a folder of `state_dir` by default.
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
@@ -69,7 +70,7 @@ class DockerRuntime:
         self._clock = clock or SystemMonotonicClock()
         self._engine = DockerEngine(engine)
         self._ref = REF if engine is None else f"{REF}{engine}#"
-        self.logs = WorkerLogs(self._state_dir / "workers")
+        self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._on_exit = on_exit
         self._create_thread, self._threads = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
@@ -122,7 +123,7 @@ class DockerRuntime:
             raise RuntimeUnavailableError(slow) from None
         except docker.errors.APIError as error:
             raise SpawnError(
-                docker_state.failed_start(error_text(error), program=_program(request.pool), pool=request.pool.name)
+                docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
             ) from error
 
     def drain(self, worker: str) -> None:
@@ -234,7 +235,7 @@ class DockerRuntime:
                 ),
                 str(made["Id"]),
                 stop_signal=settings.stop_signal,
-                program=_program(request.pool),
+                program=_program(request),
             )
             self._registry.add(container)
         finally:
@@ -324,6 +325,6 @@ def _is_of(ref: str, prefix: str) -> bool:
     return ref.startswith(prefix) and "#" not in ref.removeprefix(prefix)
 
 
-def _program(pool: PoolSpec) -> str:
-    settings = pool.containers
-    return command_of(pool, settings)[0] if settings is not None else ""
+def _program(request: SpawnRequest) -> str:
+    settings = request.pool.containers
+    return command_of(request, settings)[0] if settings is not None else ""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.config.containers import SwarmSettings, Volume
+from orchestrator.config.placeholders import filled
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL, STATE_LABEL
 from orchestrator.runtimes.docker.create import (
@@ -73,7 +74,7 @@ def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) 
     own = {POOL_LABEL: pool.name, SPEC_LABEL: request.environment["TOWLINE_SPEC"]}
     container: dict[str, object] = {
         "Image": settings.image,
-        "Command": command_of(pool, settings),
+        "Command": command_of(request, settings),
         "Env": _environment(request, url=url, has_token=any(one.data is not None for one in secrets)),
         "Labels": {**settings.labels, **own},  # without our state's label: that marks containers of the Docker runtime
         "Init": settings.init,
@@ -115,8 +116,11 @@ def _environment(request: SpawnRequest, *, url: str, has_token: bool) -> list[st
         environment["TOWLINE_URL"] = url
     if has_token:
         environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_TARGET}/{TOKEN_SECRET}"
-    variables = {name: literal(value) for name, value in {**request.pool.env, **environment}.items()}
-    variables["TOWLINE_WORKER"] = worker_template(request.pool.name)
+    pool = request.pool
+    template = worker_template(pool.name)
+    variables = {name: filled(text, worker=template, pool=pool.name, quote=literal) for name, text in pool.env.items()}
+    variables |= {name: literal(value) for name, value in environment.items()}
+    variables["TOWLINE_WORKER"] = template
     return sorted(f"{name}={value}" for name, value in variables.items())
 
 

@@ -52,6 +52,7 @@ THE_COMMANDS = (
         "schema",
         "config",
         "health",
+        "logs",
         "completion",
     ),
     "run-appengine",

@@ -98,7 +98,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     )
     assert "given back; leased now by resize-next (lease 1)" in lines["thumbs/again"]
     assert "given back; ready now" in lines["thumbs/waits"]
-    assert "[big] for 500ms, lease 1: given back; gone since: done, or deleted" in lines["thumbs/gone"]
+    assert "[big] for 500ms, attempt 1: given back; gone since: done, or deleted" in lines["thumbs/gone"]
     assert "    Reading 9 GB\n    Killed" in told.out
     assert "towline redrive thumbs poison" in told.out
     shown = cast("dict[str, object]", towline("why-died", "resize-7f3k2q", "--json").json)

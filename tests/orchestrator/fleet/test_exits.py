@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from orchestrator.fleet.exits import Cause, cause_of, detail_at_work
+from orchestrator.fleet.exits import Cause, cause_of, death_notice, detail_at_work, ending_of, unreachable_notice
 from tests.support.fleet.fleet_builders import AnExit
 
 MIB = 2**20
@@ -79,3 +79,30 @@ def test_a_worker_that_was_ended_because_it_hung_is_told_as_unresponsive(
 
 def test_a_worker_that_hung_and_crashed_is_told_as_crashed() -> None:
     assert cause_of(AnExit("w1", code=1), drained=True, overdue=False, hung="silent")[0] is Cause.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("ended", "cause", "told"),
+    [
+        pytest.param(AnExit("w1", signal=signal.SIGKILL), Cause.SIGNALLED, "SIGKILL", id="a signal"),
+        pytest.param(AnExit("w1", signal=99), Cause.SIGNALLED, "signal 99", id="one without a name"),
+        pytest.param(AnExit("w1", code=137), Cause.SIGNALLED, "SIGKILL", id="one that a shell reports"),
+        pytest.param(AnExit("w1", code=3), Cause.CRASHED, "exit code 3", id="a code"),
+        pytest.param(
+            AnExit("w1", signal=signal.SIGKILL, out_of_memory=True), Cause.OUT_OF_MEMORY, "out of memory", id="memory"
+        ),
+        pytest.param(AnExit("w1"), Cause.UNKNOWN, "unknown", id="an adopted worker"),
+    ],
+)
+def test_an_end_in_a_word_or_two(ended: AnExit, cause: Cause, told: str) -> None:
+    assert ending_of(ended, cause) == told
+
+
+def test_the_notice_of_a_death_names_its_certificate_however_long_its_sentence_is() -> None:
+    notice = death_notice("w1", Cause.CRASHED, "x" * 900, ending="exit code 1", is_on_this_host=True)
+    assert notice.error == "exit code 1"
+    assert notice.message.endswith("...; see `towline why-died w1`")
+    assert len(notice.message) < 500
+    at_work = death_notice("w1", Cause.FINISHED, "finished by itself", ending="exit code 0", is_on_this_host=True)
+    assert "in the middle of its work" in at_work.message
+    assert "towline why-died w1" in unreachable_notice("w1").message

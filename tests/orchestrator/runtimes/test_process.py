@@ -17,6 +17,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, watchdog
+from orchestrator.runtimes.composite import CompositeRuntime
 from orchestrator.runtimes.process import STACK_SIGNAL, TASKS_NAME, ProcessRuntime
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.worker_logs import KEPT_ON_FULL_DISK_BYTES, MAX_LOG_BYTES, WorkerLogs
@@ -255,6 +256,29 @@ def test_logs_of_the_living_and_of_the_newest_dead_are_kept(tmp_path: Path) -> N
     logs.trim({"w0"})
     left = {path.stem for path in tmp_path.iterdir()}
     assert left == {"w0"} | {f"w{number}" for number in range(10, 60)}
+
+
+def test_a_log_is_kept_while_its_worker_lives_whichever_runtime_runs_it(tmp_path: Path) -> None:
+    """The log of a living worker, once deleted, would be written on unseen and without a bound."""
+    made: list[CompositeRuntime] = []
+    logs = WorkerLogs(tmp_path / "workers", is_alive=lambda worker: bool(made) and made[0].runs(worker))
+    processes = ProcessRuntime(tmp_path, logs=logs)
+    composite = CompositeRuntime(processes, {})
+    made.append(composite)
+    try:
+        composite.spawn(request_for(shell("exec sleep 60"), tmp_path), now=CLOCK.monotonic())
+        os.utime(logs.path("w1"), (0, 0))
+        for number in range(60):
+            (tmp_path / "workers" / f"v{number}.log").touch()
+        logs.trim(())  # as a runtime of containers does, which knows no processes
+        assert logs.path("w1").exists()
+        composite.kill("w1")
+        exits_of(composite, 1)
+        assert not composite.runs("w1")
+        logs.trim(())
+        assert not logs.path("w1").exists()
+    finally:
+        composite.close()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.clock import Monotonic
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import (
     DeathRecord,
     IsolatedTask,
@@ -13,13 +14,17 @@ from orchestrator.fleet.quarantine import (
     Verdict,
     solo_worker_name,
 )
-from orchestrator.sources.held_tasks import apply_verdicts, held_by, recall
+from orchestrator.sources.held_tasks import apply_verdicts, failure_of_death, give_back, held_by, recall
+from queue_core.attempts import Failure
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
+from queue_core.failures import host_name
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TaskState
+
+NOTICE = DeathNotice("SIGSEGV", "ended by SIGSEGV; see `towline why-died w1`", is_on_this_host=True)
 
 
 @pytest.fixture
@@ -81,6 +86,7 @@ def test_each_is_treated_as_it_is_to_be(queues: LocalQueues, queue: LocalQueue) 
             a_fate(spared, "held back", hold_seconds=60.0, charge="uncounted"),
             a_fate(dead, "dead", why="its worker died 3 times " + "x" * 9999),
         ],
+        NOTICE,
     )
     assert [bool(mark) for mark in marks] == [False, True, True, False]
     assert states(queue) == {
@@ -107,10 +113,10 @@ def test_a_task_that_moved_on_by_itself_is_left_alone(
     held = held_by(queues, "thumbs", "w1", cursor=0)
     queue.delete(leases[0])
     clock.advance(10)
-    assert apply_verdicts(queues, [a_fate(one, "held back", hold_seconds=60.0) for one in held]) == ["", "", ""]
+    assert apply_verdicts(queues, [a_fate(one, "held back", hold_seconds=60.0) for one in held], NOTICE) == ["", "", ""]
     assert states(queue) == {"b": TaskState.READY, "c": TaskState.READY}
     queues.delete_queue("thumbs")
-    assert apply_verdicts(queues, [a_fate(held[0], "dead", why="x")]) == [""]
+    assert apply_verdicts(queues, [a_fate(held[0], "dead", why="x")], NOTICE) == [""]
     assert held_by(queues, "thumbs", "w1", cursor=0) == []
     recall(queues, [a_suspect(held[0], "1.99")])
 
@@ -120,7 +126,7 @@ def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: Loc
     queue.lease(2, worker="w1")
     a, b = held_by(queues, "thumbs", "w1", cursor=0)
     marks = apply_verdicts(
-        queues, [a_fate(a, "held back", hold_seconds=60.0), a_fate(b, "held back", hold_seconds=70.0)]
+        queues, [a_fate(a, "held back", hold_seconds=60.0), a_fate(b, "held back", hold_seconds=70.0)], NOTICE
     )
     clock.advance(60)  # the first is anybody's by now
     recall(queues, [a_suspect(a, marks[0]), a_suspect(b, marks[1])])
@@ -130,3 +136,25 @@ def test_who_is_let_go_is_anybodys_and_uncharged(queues: LocalQueues, queue: Loc
     }
     with pytest.raises(WorkerRetiredError):
         queue.lease(worker=solo_worker_name(a_suspect(b, marks[1]), identity="w3"))
+
+
+def test_each_keeps_how_its_worker_ended(queues: LocalQueues, queue: LocalQueue) -> None:
+    queue.add([NewTask(name="held"), NewTask(name="dead"), NewTask(name="stopped")])
+    queue.lease(3, worker="w1")
+    held, dead, stopped = held_by(queues, "thumbs", "w1", cursor=0)
+    verdicts = [a_fate(held, "held back", hold_seconds=60.0), a_fate(dead, "dead", why="its worker died 5 times")]
+    apply_verdicts(queues, verdicts, NOTICE)
+    give_back(queues, [stopped], NOTICE)
+    kept = {task.shown_name: task.attempts for task in queue.peek().tasks}
+    for (attempt,) in kept.values():
+        assert (attempt.outcome, attempt.error, attempt.message) == ("worker_died", NOTICE.error, NOTICE.message)
+        assert (attempt.worker, attempt.host, attempt.lease_number) == ("w1", host_name(), 1)
+
+
+def test_what_a_task_keeps_of_a_death_is_bounded_and_has_no_secret() -> None:
+    notice = DeathNotice("signal 99" * 100, "password=hunter22 " + "x" * 9999)
+    failure = failure_of_death(notice)
+    assert (len(failure.error), len(failure.message)) == (100, 500)
+    assert failure.message.startswith("password=*** x")
+    assert (failure.outcome, failure.host) == ("worker_died", "")
+    assert failure_of_death(NOTICE) == Failure("worker_died", NOTICE.error, NOTICE.message, host=host_name())

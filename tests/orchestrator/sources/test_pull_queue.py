@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.samples import PresentWorker, QueueSample, Waiting
 from orchestrator.source import SampleQuery
 from orchestrator.sources.pull_queue import (
@@ -266,11 +267,13 @@ def test_all_that_a_dead_worker_holds_is_leasable_at_once(site: Site) -> None:
     site.queue.add([NewTask(b"1", name="one"), NewTask(b"2", name="two", tag="a")])
     site.queue.lease(2, worker="dead")
     site.clock.advance(2)
-    released = site.source.release_held_by("dead")
+    released = site.source.release_held_by("dead", DeathNotice("SIGKILL", "ended by SIGKILL", is_on_this_host=True))
     assert [(task.queue, task.task, task.tag, task.held_seconds) for task in released] == [
         ("thumbs", "one", None, 2.0),
         ("thumbs", "two", "a", 2.0),
     ]
+    (attempt,) = site.queue.peek(limit=1).tasks[0].attempts
+    assert (attempt.worker, attempt.outcome, attempt.text) == ("dead", "worker_died", "SIGKILL: ended by SIGKILL")
     assert len(site.queue.lease(2, worker="w1")) == 2
 
 

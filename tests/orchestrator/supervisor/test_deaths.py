@@ -317,3 +317,22 @@ def test_a_worker_that_ended_by_itself_is_not_asked_what_its_handlers_gave_back(
     stage.runtime.end(worker, now=stage.clock.monotonic(), code=0)
     stage.turn()
     assert [entry["held"] for entry in stage.logged(events.WORKER_REAPED)] == [0]
+
+
+def test_tasks_are_told_how_their_worker_ended_before_its_certificate_is_written(stage: ReconcilerStage) -> None:
+    (first,) = stage.with_workers(1)
+    die(stage, first, "innocent", number=signal.SIGKILL)
+    notice = stage.source.notices[first]
+    assert (notice.error, notice.is_on_this_host) == ("SIGKILL", True)
+    assert notice.message == f"ended by SIGKILL; see `towline why-died {first}`"
+    assert [one["worker"] for one in stage.files.read_deaths(limit=1)] == [first]
+
+
+def test_tasks_of_a_worker_that_ended_without_a_supervisor_are_told_so(stage: ReconcilerStage) -> None:
+    stage.source.held["gone"] = ["t"]
+    stage.reconciler.adopt([WorkerHandle("gone", "resize", "pid:1", "digest", stage.clock.monotonic())])
+    notice = stage.source.notices["gone"]
+    assert (notice.error, notice.message) == (
+        "unknown",
+        "ended while no supervisor was there; see `towline why-died gone`",
+    )

@@ -8,6 +8,7 @@ from typing import Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
@@ -115,6 +116,7 @@ class FakeSource:
     worked_unseen: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
+    notices: dict[str, DeathNotice] = field(default_factory=dict)
     leader: str | None = None
     leads_given_up: int = 0
     is_down: bool = False
@@ -167,9 +169,10 @@ class FakeSource:
         given = [(task, ago) for task, ago in self.given_back.pop(worker, []) if ago <= within_seconds]
         return [ReleasedTask(pool.queue, task, None, 0.5) for task, _ in given]
 
-    def release_held_by(self, worker: str) -> Sequence[ReleasedTask]:
+    def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         self._answer()
         self.released.append(worker)
+        self.notices[worker] = notice
         self.retired.add(worker)
         tasks = self.held.pop(worker, [])
         self.ready += len(tasks)
@@ -182,7 +185,7 @@ class FakeSource:
             for task in self.held.get(worker, ())
         ]
 
-    def give_back(self, tasks: Sequence[SuspectedTask]) -> Sequence[ReleasedTask]:
+    def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         self._answer()
         for task in tasks:
             self.settled.append((task.task, "not counted"))
@@ -195,7 +198,7 @@ class FakeSource:
         self._answer()
         return worker in self.worked_unseen
 
-    def apply_verdicts(self, verdicts: Sequence[TaskVerdict]) -> Sequence[str]:
+    def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
         self._answer()
         marks = []
         for fate in verdicts:

@@ -37,6 +37,12 @@ def test_a_worker_is_told_who_it_is_and_what_its_pool_adds(bench: RuntimeBench) 
     assert bench.output(handle) == "resize-1 thumbs blue\n"
 
 
+def test_a_workers_name_is_in_its_command_and_variables_where_the_pool_says(bench: RuntimeBench) -> None:
+    handle = bench.spawn("echo {worker} of {pool} $OUT; exit 0", env={"OUT": "to {worker}.csv"})
+    bench.exits()
+    assert bench.output(handle) == "resize-1 of resize to resize-1.csv\n"
+
+
 def test_a_worker_runs_in_the_directory_of_its_pool(bench: RuntimeBench, tmp_path: Path) -> None:
     folder = tmp_path / "inside"
     folder.mkdir()

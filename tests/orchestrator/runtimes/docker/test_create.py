@@ -51,6 +51,12 @@ def test_a_command_is_run_as_it_is() -> None:
     assert made(pool={"app": None, "command": ["work", "--fast"]})["Cmd"] == ["work", "--fast"]
 
 
+def test_a_container_has_its_workers_name_where_its_settings_say() -> None:
+    body = made(pool={"app": None, "command": ["work", "{worker}"], "env": {"FOR": "{pool}"}})
+    assert body["Cmd"] == ["work", "resize-1"]
+    assert environment(body)["FOR"] == "resize"
+
+
 def test_limits_are_what_the_engine_calls_them_and_leave_no_swap() -> None:
     host = mapping(made(memory="512MiB", cpus=0.5)["HostConfig"])
     assert (host["Memory"], host["MemorySwap"], host["NanoCpus"]) == (2**29, 2**29, 500_000_000)

@@ -111,6 +111,13 @@ def test_braces_in_a_value_are_not_taken_for_a_template(text: str, written: str)
     assert variables(a_body(env={"TEXT": text}))["TEXT"] == written
 
 
+def test_a_workers_name_in_a_value_is_the_one_that_swarm_gives_it() -> None:
+    body = a_body(app=None, command=["run", "{pool}"], env={"A": "{{x}}-{worker}", "B": "{pool}"})
+    assert container(body)["Command"] == ["run", "resize"]
+    assert variables(body)["A"] == '{{"{{"}}x}}-' + variables(body)["TOWLINE_WORKER"]
+    assert variables(body)["B"] == "resize"
+
+
 def test_every_setting_of_a_container_reaches_swarm() -> None:
     body = a_body(
         app=None,
