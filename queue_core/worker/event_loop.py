@@ -64,6 +64,7 @@ class HandlerEventLoop:
     def __init__(self, lifecycle: WorkerLifecycle, *, blocked_seconds: float = BLOCKED_SECONDS) -> None:
         self._lifecycle = lifecycle
         self._log_context = LogContext(lifecycle.settings.worker)
+        self._context = self._log_context.base(lifecycle.queue)
         self._blocked_seconds = blocked_seconds
         self._loop = asyncio.new_event_loop()
         self._thread = Thread(target=self._serve, name="towline-handlers", daemon=True)
@@ -89,7 +90,7 @@ class HandlerEventLoop:
         """Run the handler; `then` is called in the loop's thread with the outcome, and must not block."""
         invocation.is_alive = self.is_alive
         self._invocations[invocation] = None
-        self._loop.call_soon_threadsafe(self._begin, invocation, on_done)
+        self._loop.call_soon_threadsafe(self._begin, invocation, on_done, context=self._context)
 
     def result(self, invocation: Invocation) -> Outcome:
         """Run the handler, block until it ends, and return the outcome."""
@@ -260,7 +261,8 @@ class HandlerEventLoop:
         task.add_done_callback(self._ended)
         invocation.lines = lambda: self._lines_of(task)
         invocation.cancel = lambda: self._cancel(task)
-        invocation.time_out = lambda timeout: self._time_out(task, invocation, timeout)
+        if invocation.handler.timeout_seconds is not None:
+            invocation.time_out = lambda timeout: self._time_out(task, invocation, timeout)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.pop(task, None)
@@ -290,7 +292,7 @@ class HandlerEventLoop:
 
     async def _run(self, invocation: Invocation, on_done: OnDone) -> None:
         _INVOCATION.set(invocation)
-        self._log_context.bind(invocation.tasks[0].lease)
+        self._log_context.bind_task(invocation.tasks[0].lease)
         outcome: Outcome
         try:
             returned = invocation.handler.function(invocation.argument())

@@ -46,12 +46,23 @@ class LogContext:
         self._name = worker
 
     def bind(self, lease: Lease) -> None:
-        """Bind the fields of a task in the present context, a handler's own; a batch has its first task's."""
+        """Bind all fields for a task in the present context, a handler's own; a batch has its first task's."""
         self._queue.set(lease.queue)
+        self._worker.set(self._name)
+        self.bind_task(lease)
+
+    def base(self, queue: str) -> Context:
+        """Return a context with the fields that all tasks of a queue share, for `bind_task` in copies of it."""
+        context = Context()
+        context.run(self._queue.set, queue)
+        context.run(self._worker.set, self._name)
+        return context
+
+    def bind_task(self, lease: Lease) -> None:
+        """Bind the fields of a task in the present context, a copy of `base`."""
         self._task.set(lease.name)
         self._tag.set(lease.tag)
         self._lease_number.set(lease.lease_number)
-        self._worker.set(self._name)
         if lease.headers:
             trace_id = trace_id_of(lease.headers)
             if trace_id is not None:
