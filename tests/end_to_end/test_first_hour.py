@@ -1,4 +1,4 @@
-"""A stranger's first hour: a handler raises; the error is seen where people look; it is mended, and the task redriven."""
+"""A stranger's first hour: a handler raises; the error is seen where people look, mended, and the task redriven."""
 
 import os
 import re
