@@ -66,8 +66,8 @@ if TYPE_CHECKING:
         WaitingTask,
         WorkerActivity,
     )
-    from queue_core.store import Added, Deletion, Page, Renewal, Renewed, Storage
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
+    from queue_core.verbs import Added, Deletion, Page, Renewal, Renewed, Storage
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
     from queue_core.worker.functions.function import Function

@@ -17,8 +17,8 @@ from queue_core.stats import (
     WaitingTask,
     WorkerActivity,
 )
-from queue_core.store import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
-from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
+from queue_core.verbs import Added, Busy, Deletion, Page, Renewed, Storage
 
 TIMEOUT_SECONDS = 30.0
 """How long a reply may take, besides `wait_seconds`."""

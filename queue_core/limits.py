@@ -1,7 +1,7 @@
 """Every limit of the queue by name, with its unit and source, and the checks that enforce it. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import (
@@ -39,6 +39,7 @@ MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
 MAX_REASON_CHARACTERS = 2000  # our own
 MAX_WORKER_CHARACTERS = 200  # our own
 MAX_PEEK_TASKS = 1000  # our own
+MAX_HEADERS_BYTES = 4096  # our own: of all names and values of a task's headers together
 MAX_CHECKPOINT_BYTES = 16 << 10  # our own
 MAX_PROGRESS_CHARACTERS = 200  # our own
 MAX_HISTORY_LEASES = 1_000_000  # our own: a search by name reads them all
@@ -49,6 +50,7 @@ _NUMBERS = (int, float)
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 
@@ -190,6 +192,27 @@ def check_reason(reason: str) -> None:
     if len(reason) > MAX_REASON_CHARACTERS:
         raise InvalidCountError(f"dead_reason must be at most {MAX_REASON_CHARACTERS} characters: {len(reason)}")
     check_text("dead_reason", reason, error=InvalidCountError)
+
+
+def check_headers(headers: object) -> None:
+    """Raise `InvalidRequestError` unless these are headers: legal names, text values, at most 4 KiB together."""
+    if not isinstance(headers, Mapping):
+        raise InvalidRequestError(f"headers must be a map of text to text: {type(headers).__name__} given")
+    total_bytes = 0
+    for name, text in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise InvalidRequestError(
+                f"a header's name must be 1 to 64 letters, digits, '_', '.' or '-': {str(name)[:70]!r}"
+            )
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"header {name!r} must be text: {type(text).__name__} given; str(value) makes it")
+        check_text(f"header {name!r}", text)
+        total_bytes += len(name) + len(text.encode())
+    if total_bytes > MAX_HEADERS_BYTES:
+        raise InvalidRequestError(
+            f"headers must be at most {MAX_HEADERS_BYTES} bytes (4 KiB) together: {total_bytes}; "
+            "put the data into the payload"
+        )
 
 
 def check_progress(fraction: float, text: str) -> None:

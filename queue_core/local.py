@@ -27,22 +27,11 @@ from queue_core.failures import as_failure
 from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
-from queue_core.store import (
-    Added,
-    Busy,
-    Deletion,
-    Granted,
-    Page,
-    Release,
-    Renewed,
-    Storage,
-    Subscription,
-    Unit,
-    unit_of_lease,
-)
+from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
 
 T = TypeVar("T")
 

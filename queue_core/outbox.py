@@ -9,8 +9,8 @@ from queue_core.clock import Instant
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.fast_values import none_indexes, value
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, Deleted, Deletion, Granted, handed_over
 from queue_core.task import Lease, NewTask
+from queue_core.verbs import Added, Deleted, Deletion, Granted, handed_over
 
 
 @value

@@ -1,18 +1,23 @@
 """The queue's values: tasks, leases, tag filters and queue settings. Frozen; change them with `replace`. See ADR 3."""
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias, cast
 
 from queue_core.attempts import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import value
-from queue_core.headers import Headers
 from queue_core.limits import MAX_LEASE_SECONDS, NAME_RETENTION_SECONDS
 
 _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
+
+
+Headers: TypeAlias = Mapping[str, str]
+"""Text by name that a task carries beside its payload; see `limits.check_headers`."""
 
 
 class TaskState(IntEnum):
@@ -262,3 +267,13 @@ def quarantined_task_of(worker: str) -> QuarantinedTask | None:
         return None
     match = _SOLO_WORKER.fullmatch(worker)
     return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
+
+
+def headers_text(headers: Headers | None) -> str | None:
+    """Return headers as stored, a JSON object; None for none."""
+    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")) if headers else None
+
+
+def headers_of(text: str | None) -> dict[str, str] | None:
+    """Parse what `headers_text` wrote."""
+    return cast("dict[str, str]", json.loads(text)) if text else None

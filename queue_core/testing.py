@@ -11,9 +11,9 @@ from queue_core.clock import ManualClock, seconds_between
 from queue_core.errors import AppError, QueueError
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Deletion
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_TIMED_OUT

@@ -20,7 +20,11 @@ from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox
 from queue_core.quota import StorageGuard
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
-from queue_core.store import (
+from queue_core.store import Transaction
+from queue_core.stores import idempotency
+from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
+from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
+from queue_core.verbs import (
     Added,
     Busy,
     CallVerb,
@@ -33,12 +37,8 @@ from queue_core.store import (
     Release,
     Renewal,
     Renewed,
-    Transaction,
     handed_over,
 )
-from queue_core.stores import idempotency
-from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
-from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
 
 PURGE_CHUNK = 1000
 """Tasks that one purge or redrive handles: larger chunks keep other callers waiting for longer."""

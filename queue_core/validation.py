@@ -10,7 +10,7 @@ from queue_core.errors import (
     QueueMovedError,
     StorageLimitError,
 )
-from queue_core.headers import check_headers
+from queue_core.limits import check_headers
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "

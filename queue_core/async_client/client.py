@@ -15,8 +15,8 @@ from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Clock
 from queue_core.limits import check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
-from queue_core.store import Added, Busy, Deletion, Page, Renewed, Storage
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Added, Busy, Deletion, Page, Renewed, Storage
 
 T = TypeVar("T")
 

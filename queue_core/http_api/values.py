@@ -14,8 +14,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts import Attempt, Failure, check_failure
 from queue_core.clock import Instant
-from queue_core.headers import check_headers
-from queue_core.limits import check_checkpoint, check_text
+from queue_core.limits import check_checkpoint, check_headers, check_text
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -26,9 +25,9 @@ from queue_core.stats import (
     WaitingTask,
     WorkerActivity,
 )
-from queue_core.store import Added, Deletion, Page, Renewal, Renewed, Storage
 from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
+from queue_core.verbs import Added, Deletion, Page, Renewal, Renewed, Storage
 
 Json: TypeAlias = dict[str, object]
 

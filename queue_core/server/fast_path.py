@@ -25,9 +25,10 @@ from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.service import Operation
-from queue_core.store import Added, ClientCall, Deletion, PayloadAllowance, Renewed, Unit, handed_over
+from queue_core.store import Unit
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
 
 JSON_TYPE = b"application/json"
 REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)

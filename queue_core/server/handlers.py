@@ -16,9 +16,9 @@ from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
 from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
-from queue_core.store import ClientCall, Storage
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import ClientCall, Storage
 
 B = TypeVar("B", bound=schemas.RequestBody)
 

@@ -25,8 +25,8 @@ from queue_core.errors import InvalidRequestError
 from queue_core.failures import failure_of
 from queue_core.server.schemas import RequestBody, Whole
 from queue_core.stats import FinishedLease
-from queue_core.store import Release, Renewal
 from queue_core.task import Progress
+from queue_core.verbs import Release, Renewal
 
 
 class ProgressIn(RequestBody):

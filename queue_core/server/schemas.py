@@ -18,11 +18,11 @@ from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts import Attempt
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.headers import MAX_HEADERS_BYTES
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
+from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.stats import FinishedLease, TagStats, WorkerActivity
-from queue_core.store import Added, Deletion, Page, Renewed
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Added, Deletion, Page, Renewed
 
 Whole = Annotated[int, Field(ge=0, le=limits.MAX_INTEGER)]
 

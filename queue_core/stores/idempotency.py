@@ -11,8 +11,9 @@ from pydantic_core import from_json, to_json
 from queue_core.clock import Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, ClientCall, Granted, Renewed, Transaction
+from queue_core.store import Transaction
 from queue_core.task import ANY, Lease, TaskState, lease_of
+from queue_core.verbs import Added, ClientCall, Granted, Renewed
 
 T = TypeVar("T")
 

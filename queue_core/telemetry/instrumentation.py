@@ -6,8 +6,8 @@ Where nothing is instrumented an add and a handler's call cost one comparison wi
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from queue_core.store import Added
 from queue_core.task import Lease, NewTask
+from queue_core.verbs import Added
 
 HandlerCall: TypeAlias = Callable[..., object]
 ErrorTest: TypeAlias = Callable[[BaseException], bool]

@@ -18,10 +18,10 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from queue_core.failures import failure_of
-from queue_core.headers import MAX_HEADERS_BYTES
-from queue_core.store import Added
+from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.task import Lease, NewTask
 from queue_core.telemetry.instrumentation import ErrorTest, HandlerCall
+from queue_core.verbs import Added
 
 Attributes: TypeAlias = dict[str, str | int]
 

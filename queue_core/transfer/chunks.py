@@ -7,8 +7,9 @@ from typing import Final, Protocol, TypeVar
 from queue_core.api import ALL_STATES
 from queue_core.clock import Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.store import HeldName, Transaction
+from queue_core.store import Transaction
 from queue_core.task import ANY, StoredTask
+from queue_core.verbs import HeldName
 
 CHUNK_TASKS: Final = 500
 CHUNK_BYTES: Final = 4 << 20

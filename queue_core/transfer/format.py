@@ -24,10 +24,10 @@ from queue_core.attempts import (
 )
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.headers import Headers, check_headers
-from queue_core.store import HeldName
-from queue_core.task import Progress, QueueSpec, StoredTask, TaskState
+from queue_core.limits import check_headers
+from queue_core.task import Headers, Progress, QueueSpec, StoredTask, TaskState
 from queue_core.validation import check_queue_spec
+from queue_core.verbs import HeldName
 
 MAX_NUMBER = 10**17
 """Limit on instants and ids, as a token has 18 digits for each. In microseconds it is the year 5138."""

@@ -6,11 +6,10 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
-from queue_core.headers import Headers
 from queue_core.limits import MAX_LEASES, check_checkpoint, check_delay_seconds, check_progress
 from queue_core.semantics import retry_delay_seconds
-from queue_core.store import Renewal
-from queue_core.task import Lease, Progress, QueueSpec
+from queue_core.task import Headers, Lease, Progress, QueueSpec
+from queue_core.verbs import Renewal
 
 Seconds: TypeAlias = float | str
 """Seconds as a number, or a duration as people write it: "30s", "5m", "1h30m"."""

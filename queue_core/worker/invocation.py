@@ -16,10 +16,10 @@ from queue_core.attempts import GIVEN_BACK, Failure
 from queue_core.failures import failure_message, failure_of, host_name, is_library, place_in, redacted, shown_path
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
-from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
 from queue_core.telemetry import instrumentation
 from queue_core.validation import check_new_tasks
+from queue_core.verbs import Deletion
 from queue_core.worker import events
 from queue_core.worker.app import Handler
 from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout

@@ -19,8 +19,8 @@ from queue_core.errors import (
 )
 from queue_core.failures import failure_message, failure_of, host_name
 from queue_core.limits import MAX_TOKENS_PER_CALL
-from queue_core.store import Renewal
 from queue_core.task import Lease, TagFilter
+from queue_core.verbs import Renewal
 from queue_core.worker import events
 from queue_core.worker.context import Task
 from queue_core.worker.invocation import InvocationDone, InvocationFailed

@@ -9,8 +9,7 @@ from typing import Final
 
 from structlog.contextvars import STRUCTLOG_KEY_PREFIX, bind_contextvars
 
-from queue_core.headers import Headers
-from queue_core.task import Lease
+from queue_core.task import Headers, Lease
 
 TRACEPARENT: Final = "traceparent"
 """Header of a W3C trace context."""

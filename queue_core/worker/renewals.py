@@ -9,8 +9,8 @@ from typing import Final
 from queue_core.api import Queue
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
-from queue_core.store import Renewal
 from queue_core.task import Lease
+from queue_core.verbs import Renewal
 from queue_core.worker import events
 from queue_core.worker.context import Task
 from queue_core.worker.invocation import Invocation, full_lines

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 from queue_core.clock import SystemClock
-from queue_core.store import Deletion, LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Deletion, LeaseRequest
 
 PAYLOAD = b"x" * 200
 QUEUE = "bench"

@@ -13,9 +13,9 @@ from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import OutcomeUnknownError, QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.stats import FinishedLease
-from queue_core.store import Added
 from queue_core.stores import Durability
 from queue_core.task import Lease, NewTask
+from queue_core.verbs import Added
 from tests.faults.store_children import serve_until_killed
 from tests.support.stores.engines import free_port
 

@@ -10,8 +10,8 @@ from random import Random
 
 from queue_core.api import Queues
 from queue_core.errors import LeaseLostError
-from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
+from queue_core.verbs import Deletion
 from tests.faults.history import History
 from tests.faults.recorded import RecordedQueue, exact_outcome_of
 from tests.faults.workload import QUEUES, TAGS

@@ -14,8 +14,8 @@ from queue_core.errors import (
     StoreUnavailableError,
 )
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, Deletion, Renewed
 from queue_core.task import ANY, Lease, NewTask, TagFilter
+from queue_core.verbs import Added, Deletion, Renewed
 from tests.faults.history import (
     Answer,
     Answered,

@@ -13,10 +13,11 @@ from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, StoredTask, TaskState
+from queue_core.verbs import Deletion
 from tests.faults.checker import Violation, check
 from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of
 from tests.faults.lives import Contents, TaskInStore

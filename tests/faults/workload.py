@@ -7,8 +7,8 @@ from random import Random
 
 from queue_core.api import Queues
 from queue_core.errors import LeaseLostError, StoreUnavailableError
-from queue_core.store import Deletion
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Deletion
 from tests.faults.history import History
 from tests.faults.recorded import RecordedQueue
 

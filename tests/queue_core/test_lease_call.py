@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
-from queue_core.store import ClientCall
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import ClientCall
 from tests.support.eventually import eventually_async
 
 QUEUE = "q"

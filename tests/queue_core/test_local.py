@@ -18,10 +18,10 @@ from queue_core.errors import (
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Deletion
 
 
 class KeptLog:

@@ -6,9 +6,9 @@ from queue_core.clock import START, Instant, ManualClock, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QuarantinedTask, QueueSpec, TagFilter, quarantined_task_of
+from queue_core.verbs import Deletion
 
 NAME = "resize-7f3k2q.alone.16.1766370000123456"
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from queue_core.api import Queue
 from queue_core.connect import open_queue
-from queue_core.store import Deletion
 from queue_core.task import NewTask
+from queue_core.verbs import Deletion
 
 CHILD_SECONDS = 30
 Results = dict[str, object]

@@ -18,8 +18,8 @@ from queue_core.cli.output import print_info, print_json
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
-from queue_core.store import Added
 from queue_core.task import NewTask
+from queue_core.verbs import Added
 
 MAX_BATCH_BYTES: Final = 8 << 20
 """Payload bytes of one call; a batch that would be larger ends before `MAX_TASKS_PER_ADD`."""

@@ -16,9 +16,9 @@ from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.clock import SystemClock
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs import Deletion
 
 BATCH: Final = 100
 MAX_BACKLOG: Final = 20_000

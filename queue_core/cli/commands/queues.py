@@ -13,9 +13,9 @@ from queue_core.cli.target import TargetOptions, opened, opened_queue
 from queue_core.config.units import format_bytes, format_seconds
 from queue_core.http_api.values import flat_json
 from queue_core.stats import QueueStats, TagStats
-from queue_core.store import Storage
 from queue_core.task import QueueSpec
 from queue_core.validation import FILLED_FROM
+from queue_core.verbs import Storage
 
 PAGE = 1000
 

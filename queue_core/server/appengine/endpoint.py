@@ -28,9 +28,9 @@ from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
 from queue_core.service import Operation
-from queue_core.store import Granted
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Granted
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ from queue_core.server.appengine.codec import EIGHT_BYTES, LAST_BITS, CodecError
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fields import given_name, queue_of, tag_of
 from queue_core.server.appengine.schema import Label, MessageTable, ProtoRecord
-from queue_core.store import Added
 from queue_core.task import NewTask
+from queue_core.verbs import Added
 
 MAX_TASKS_PER_ADD = 100
 """Tasks of one BulkAdd. Source: App Engine's limit."""

@@ -21,9 +21,9 @@ from queue_core.server.appengine.fields import (
 from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
-from queue_core.store import Granted, PayloadAllowance, Renewal
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Granted, PayloadAllowance, Renewal
 
 ROOM = PayloadAllowance(32 << 20, each_bytes=64)
 """Bytes of the tasks in one response. Source: App Engine's documentation: fewer tasks are returned where they would

@@ -19,19 +19,10 @@ from queue_core.fast_values import value
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import Operation, QueueService
-from queue_core.store import (
-    ClientCall,
-    Deletion,
-    Granted,
-    PayloadAllowance,
-    Release,
-    Renewal,
-    Unit,
-    handed_over,
-    unit_of_lease,
-)
+from queue_core.store import Unit, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import ClientCall, Deletion, Granted, PayloadAllowance, Release, Renewal, handed_over
 
 OVERTIME_SECONDS = 1.0
 """Seconds for which the store's answer is awaited after the time of a call is up."""

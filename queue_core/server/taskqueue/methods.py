@@ -30,9 +30,9 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.store import PayloadAllowance, Renewal
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import PayloadAllowance, Renewal
 
 MAX_RESPONSE_BYTES = 1 << 20
 """Bytes of a lease's tasks as JSON. The first task is returned whatever its size."""

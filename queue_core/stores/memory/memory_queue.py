@@ -17,8 +17,8 @@ from queue_core.stats import (
     WaitingTask,
     sample_waiting,
 )
-from queue_core.store import Added, HeldName, Page
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
+from queue_core.verbs import Added, HeldName, Page
 
 KEPT_SAMPLES = 10_000
 """Finished leases kept of each queue, at least; more where its history is longer."""

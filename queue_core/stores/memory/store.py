@@ -8,9 +8,10 @@ from typing import Literal
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.process import forking
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Ticket, Unit
 from queue_core.stores.memory.signals import LocalSignals
 from queue_core.stores.memory.transaction import MemoryTransaction
+from queue_core.verbs import Check
 
 
 class MemoryStore(MemoryTransaction):

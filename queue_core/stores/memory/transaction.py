@@ -9,7 +9,10 @@ from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import (
+from queue_core.stores.memory.memory_queue import MemoryQueue
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
+from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
+from queue_core.verbs import (
     Added,
     Busy,
     CallVerb,
@@ -25,9 +28,6 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.memory.memory_queue import MemoryQueue
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
-from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 

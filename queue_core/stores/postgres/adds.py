@@ -4,13 +4,12 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.headers import headers_text
-from queue_core.store import Added
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import NewTask
+from queue_core.task import NewTask, headers_text
+from queue_core.verbs import Added
 
 _ADD_ONE = Statement(
     "towline_add_one",

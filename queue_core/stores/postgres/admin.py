@@ -8,7 +8,6 @@ from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease
-from queue_core.store import Busy
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
@@ -17,6 +16,7 @@ from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import StoredTask, TagFilter
+from queue_core.verbs import Busy
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 

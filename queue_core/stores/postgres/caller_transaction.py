@@ -7,11 +7,11 @@ from typing import Literal
 from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import NEVER, Instant
 from queue_core.stats import FinishedLease
-from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Release
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.task import NewTask, StoredTask, TagFilter
+from queue_core.verbs import Added, Deleted, Deletion, Granted, LeaseRequest, Release
 
 _NOTIFY = Statement(
     "towline_notify_on_commit",

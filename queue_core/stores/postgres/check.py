@@ -3,9 +3,9 @@
 import psycopg
 from psycopg import sql
 
-from queue_core.store import Check
 from queue_core.stores.postgres.client.connection import Connection
 from queue_core.stores.postgres.client.statements import qualified
+from queue_core.verbs import Check
 
 MAX_PROBLEMS = 50
 

@@ -11,11 +11,11 @@ import psycopg
 from psycopg import pq
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import ClientCall
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Row, Statement, qualified
+from queue_core.verbs import ClientCall
 
 _CLOSE = "SELECT xid::text, ids FROM towline.close_commit_marker(%s, %s)"
 

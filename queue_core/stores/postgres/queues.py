@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from queue_core.store import Storage
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import UNKNOWN, PostgresSession, refuse
 from queue_core.task import QueueSpec
+from queue_core.verbs import Storage
 
 _COLUMNS = (
     "name, lease_seconds, max_lease_seconds, max_leases, retry_min_seconds, retry_max_seconds, deletes_exhausted,"

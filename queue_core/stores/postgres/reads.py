@@ -22,7 +22,6 @@ from queue_core.stats import (
     WaitingTask,
     sample_waiting,
 )
-from queue_core.store import Page, PeekQuery
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
@@ -30,6 +29,7 @@ from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import QueueSpec, StoredTask, TagFilter
+from queue_core.verbs import Page, PeekQuery
 
 HEAD = 1000
 """Etas of ready tasks that are read for `waiting`."""

@@ -6,11 +6,10 @@ from typing import Any
 
 from queue_core.attempts import attempts_of
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.headers import headers_of
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import Progress, StoredTask, TaskState
+from queue_core.task import Progress, StoredTask, TaskState, headers_of
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
 DIED = 7

@@ -5,13 +5,13 @@ from typing import NoReturn
 
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
-from queue_core.store import ClientCall
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Call, Row, Statement, StatementRunner
 from queue_core.stores.postgres.commit_markers import NO_MARKER, AutocommitRunner, VerbAnswerLostError, marker_of
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
+from queue_core.verbs import ClientCall
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 

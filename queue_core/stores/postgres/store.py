@@ -15,7 +15,7 @@ from psycopg import pq
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
 from queue_core.process import forking
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Ticket, Unit
 from queue_core.stores.postgres import schema
 from queue_core.stores.postgres.caller_transaction import CallerTransaction
 from queue_core.stores.postgres.check import check
@@ -29,6 +29,7 @@ from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.remote_clock import RemoteClock
+from queue_core.verbs import Check
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))

@@ -6,7 +6,11 @@ from typing import Literal, TypeVar
 from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import (
+from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer
+from queue_core.stores.postgres.admin import NameOutcome
+from queue_core.stores.postgres.session import PostgresSession
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
+from queue_core.verbs import (
     Added,
     Busy,
     CallVerb,
@@ -23,10 +27,6 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer
-from queue_core.stores.postgres.admin import NameOutcome
-from queue_core.stores.postgres.session import PostgresSession
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from redis.crc import key_slot
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
-from queue_core.store import Added
 from queue_core.stores.redis.binary import pack_body, pack_bounds, pack_instants, parse_added
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import IDS, key_of
 from queue_core.task import NewTask
+from queue_core.verbs import Added
 
 IDS_PER_BLOCK = 1000
 """Ids that a queue of a cluster reserves at once, as the counter of all ids is on another node than most queues.

@@ -8,11 +8,11 @@ from typing import Literal
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.limits import check_eta
-from queue_core.store import Storage
 from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Storage
 
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:

@@ -9,11 +9,21 @@ from struct import Struct, pack
 
 from queue_core.attempts import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.headers import Headers, headers_of, headers_text
 from queue_core.stats import FinishedLease, LeaseOutcome
-from queue_core.store import Added
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
-from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import (
+    Headers,
+    Lease,
+    NewTask,
+    Progress,
+    QueueSpec,
+    StoredTask,
+    TagFilter,
+    TaskState,
+    headers_of,
+    headers_text,
+)
+from queue_core.verbs import Added
 
 LONG_PAYLOAD_BYTES = 2048
 """The longest payload in a task's body; longer ones are in a hash of their own, which only a lease reads."""

@@ -12,7 +12,6 @@ from struct import unpack_from
 from typing import NoReturn
 
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
-from queue_core.store import ClientCall
 from queue_core.stores.redis.binary import parse_settings
 from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
 from queue_core.stores.redis.client.connection import Answer, Cell
@@ -20,6 +19,7 @@ from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
+from queue_core.verbs import ClientCall
 
 VERSION = 4
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
 
-from queue_core.store import Check
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.client.connection import Answer
 from queue_core.stores.redis.keys import key_of
+from queue_core.verbs import Check
 
 MAX_PROBLEMS = 50
 TAGS_PER_CALL = 500

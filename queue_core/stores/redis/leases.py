@@ -7,7 +7,6 @@ from struct import Struct, pack, unpack_from
 from queue_core.attempts import GIVEN_BACK, failure_text
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.redis.adds import cells_of, change_with_ids, queues_of
 from queue_core.stores.redis.binary import (
     pack_filter,
@@ -21,6 +20,7 @@ from queue_core.stores.redis.binary import (
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.task import Lease, parse_token
+from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 

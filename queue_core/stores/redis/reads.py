@@ -19,7 +19,6 @@ from queue_core.stats import (
     WaitingTask,
     sample_waiting,
 )
-from queue_core.store import Page, PeekQuery
 from queue_core.stores.redis.admin import queue as settings_of
 from queue_core.stores.redis.binary import (
     pack_filter,
@@ -33,6 +32,7 @@ from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter
+from queue_core.verbs import Page, PeekQuery
 
 _COUNTS = Struct(">" + "6s" * 10 + "7sB")
 _LIVE = Struct(">QQI")

@@ -10,13 +10,14 @@ from typing import Literal
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
 from queue_core.process import forking
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Ticket, Unit
 from queue_core.stores.redis.calls import VERSION, Calls, library
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
 from queue_core.stores.redis.sharding.transaction import ShardedTransaction
 from queue_core.stores.redis.signals import RedisSignals
+from queue_core.verbs import Check
 
 
 class RedisStore:

@@ -6,7 +6,12 @@ from typing import Literal
 from queue_core.attempts import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
-from queue_core.store import (
+from queue_core.stores.redis import adds, admin, leases, reads, transfer
+from queue_core.stores.redis import workers as worker_verbs
+from queue_core.stores.redis.admin import NameOutcome
+from queue_core.stores.redis.calls import Calls
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import (
     Added,
     Busy,
     CallVerb,
@@ -23,11 +28,6 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.redis import adds, admin, leases, reads, transfer
-from queue_core.stores.redis import workers as worker_verbs
-from queue_core.stores.redis.admin import NameOutcome
-from queue_core.stores.redis.calls import Calls
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 
 class RedisTransaction:

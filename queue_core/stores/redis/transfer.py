@@ -6,13 +6,13 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
-from queue_core.store import Added, HeldName
 from queue_core.stores.redis.adds import change_with_ids
 from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import session_key
 from queue_core.task import StoredTask
+from queue_core.verbs import Added, HeldName
 
 _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")

@@ -10,11 +10,11 @@ from struct import pack, unpack_from
 from queue_core.attempts import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.stats import FinishedLease
-from queue_core.store import Busy
 from queue_core.stores.redis.binary import parse_all_finished
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
+from queue_core.verbs import Busy
 
 _ONE = ord("1")
 

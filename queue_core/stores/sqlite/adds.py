@@ -11,13 +11,12 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.headers import headers_text
-from queue_core.store import Added
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import NewTask
+from queue_core.task import NewTask, headers_text
+from queue_core.verbs import Added
 
 MAX_STAGED = 48
 """Tasks staged at most. A reader flushes so many in 0.15 to 0.22 ms, and one in 0.06 to 0.08 ms."""

@@ -11,7 +11,6 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.limits import check_eta
-from queue_core.store import Storage
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
@@ -31,6 +30,7 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, settings_of, spec_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Storage
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 

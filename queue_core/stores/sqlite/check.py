@@ -4,10 +4,10 @@ from dataclasses import fields
 from typing import get_args
 
 from queue_core.attempts import MAX_ATTEMPTS, Attempt
-from queue_core.store import Check
 from queue_core.stores.sqlite.admin import RECOUNT
 from queue_core.stores.sqlite.counters import Sample
 from queue_core.stores.sqlite.driver import SqliteConnection
+from queue_core.verbs import Check
 
 MAX_PROBLEMS = 50
 _ATTEMPT_FIELDS = len(fields(Attempt))

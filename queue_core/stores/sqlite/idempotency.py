@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from queue_core.clock import Instant, after
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import ClientCall
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.stores.sqlite.session import CatalogCache, SqliteSession
+from queue_core.verbs import ClientCall
 
 MAX_SESSIONS = 20_000
 """Client sessions whose last call one process remembers."""

@@ -8,9 +8,7 @@ from queue_core import semantics
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
-from queue_core.headers import headers_of
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
@@ -29,8 +27,9 @@ from queue_core.stores.sqlite.rows import (
     write_reports,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Lease, StoredTask, TaskState, parse_token
+from queue_core.task import Lease, StoredTask, TaskState, headers_of, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
+from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 
 _LEASED = int(TaskState.LEASED)
 

@@ -8,9 +8,7 @@ from itertools import islice
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList
-from queue_core.headers import headers_of
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
-from queue_core.store import Granted, LeaseRequest, PayloadAllowance
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.rows import (
@@ -29,8 +27,9 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
 from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
-from queue_core.task import Lease, TagFilter, lease_of
+from queue_core.task import Lease, TagFilter, headers_of, lease_of
 from queue_core.validation import check_lease_time
+from queue_core.verbs import Granted, LeaseRequest, PayloadAllowance
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload, headers, checkpoint"
 

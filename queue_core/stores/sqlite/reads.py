@@ -9,7 +9,6 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
-from queue_core.store import Page, PeekQuery
 from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
@@ -17,6 +16,7 @@ from queue_core.stores.sqlite.leases import in_order
 from queue_core.stores.sqlite.rows import COLUMNS, completed, ready_rows, task_of
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
+from queue_core.verbs import Page, PeekQuery
 
 MAX_WAITING_READ = 1000
 """Etas of ready tasks that `waiting` reads at most."""

@@ -12,14 +12,13 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.attempts import MAX_ATTEMPTS, attempts_of, attempts_text
 from queue_core.clock import Instant, after
-from queue_core.headers import headers_of
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Progress, StoredTask, TaskState
+from queue_core.task import Progress, StoredTask, TaskState, headers_of
 
 LONG_PAYLOAD_BYTES = 2048
 MAX_EXPIRED_PER_CALL = 500

@@ -12,7 +12,7 @@ from typing import Literal
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.process import forking
-from queue_core.store import Check, Ticket, Unit
+from queue_core.store import Ticket, Unit
 from queue_core.stores.sqlite import adds
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import INHERITED, Driver, Progress, Row, SqliteConnection, best_driver
@@ -31,6 +31,7 @@ from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 from queue_core.stores.sqlite.wal import DiskReserve, FileSyncer, GroupSync, OpenSyncer, SyncAhead, WalPreallocator
 from queue_core.stores.sqlite.write_lock import WriteLock
+from queue_core.verbs import Check
 
 CHECKPOINT_PAGES = 2000
 """Pages of the log after which it is folded into the file. With twice as many, finding pages in it costs more than is

@@ -5,13 +5,12 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.attempts import attempts_text
 from queue_core.clock import Instant
-from queue_core.headers import headers_text
-from queue_core.store import Added, HeldName
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, progress_text, refusal_of_name, spent_text
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import StoredTask, TaskState
+from queue_core.task import StoredTask, TaskState, headers_text
+from queue_core.verbs import Added, HeldName
 
 _INSERT = f"INSERT INTO tasks VALUES ({', '.join(19 * '?')})"  # noqa: S608
 _HELD = (

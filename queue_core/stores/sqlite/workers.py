@@ -8,9 +8,9 @@ from queue_core.attempts import Failure
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.store import Busy
 from queue_core.stores.sqlite.rows import COLUMNS, end, expire_due, task_of
 from queue_core.stores.sqlite.session import MAX_CACHED_WORKERS, SqliteSession
+from queue_core.verbs import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4

@@ -17,7 +17,7 @@ from queue_core.worker.functions.hooks import INJECTED, AppHooks, InjectedCall, 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from queue_core.store import Added
+    from queue_core.verbs import Added
     from queue_core.worker.functions.queues import AppQueues
 
 P = ParamSpec("P")

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from statistics import quantiles
 from typing import Self
 
-from queue_core.store import Deletion
 from queue_core.task import NewTask
+from queue_core.verbs import Deletion
 from tests.bench.driver import BATCH, WORKERS
 from tests.bench.measure import MeasurementFailedError
 from tests.bench.places import BenchStore, Engine, new_place, opened, sizes

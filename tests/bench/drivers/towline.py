@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from queue_core.store import Deletion
 from queue_core.task import Lease, NewTask
+from queue_core.verbs import Deletion
 from tests.bench.driver import IN_A_TABLE, Consumer, Loads, Producer
 from tests.bench.places import BenchStore, Durability, Engine, new_place, opened
 from tests.bench.site import BenchSite

@@ -14,8 +14,8 @@ import pytest
 
 from queue_core.connect import open_queue
 from queue_core.stats import QueueStats
-from queue_core.store import Page
 from queue_core.task import NewTask
+from queue_core.verbs import Page
 from tests.support.commands import CommandResult, program_environment, run_program
 from tests.support.eventually import eventually
 

@@ -9,8 +9,8 @@ from queue_core.api import Queue
 from queue_core.attempts import Failure
 from queue_core.cli.task_story import merged_events
 from queue_core.connect import open_queues
-from queue_core.store import Renewal
 from queue_core.task import NewTask, Progress, QueueSpec
+from queue_core.verbs import Renewal
 from tests.support.commands import Commands
 
 SETTINGS = """\

@@ -13,9 +13,9 @@ from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion, Renewal
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, Progress, QueueSpec
+from queue_core.verbs import Deletion, Renewal
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_timed_server
 

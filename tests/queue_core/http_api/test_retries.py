@@ -16,9 +16,9 @@ from queue_core.errors import (
 )
 from queue_core.http_api.caller import Retries
 from queue_core.http_api.transport import parse_address
-from queue_core.store import Deletion
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs import Deletion
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.servers import IMPATIENT, QUEUE, RunningServer, a_server
 

@@ -13,9 +13,9 @@ from queue_core.local import LocalQueues
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Deletion
 from tests.support.servers import IMPATIENT
 
 SPEC = QueueSpec("work", lease_seconds=30.0, max_leases=2, retry_min_seconds=0.0, retry_max_seconds=0.0)

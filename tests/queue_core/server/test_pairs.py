@@ -11,9 +11,10 @@ import pytest
 
 from queue_core.clock import Instant
 from queue_core.server.http.fast_protocol import FastProtocol
-from queue_core.store import Granted, LeaseRequest, Transaction, Unit
+from queue_core.store import Transaction, Unit
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask
+from queue_core.verbs import Granted, LeaseRequest
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

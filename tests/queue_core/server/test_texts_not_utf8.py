@@ -12,8 +12,8 @@ from queue_core.client import HttpQueues
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Deletion
 from tests.support.commands import run_program
 from tests.support.servers import a_server
 from tests.support.stores.stores import STORES, opened

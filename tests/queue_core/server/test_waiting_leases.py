@@ -16,10 +16,10 @@ from queue_core.local import LocalQueues
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
-from queue_core.store import Deletion
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 from tests.support.stores.remote_memory import RemoteMemory

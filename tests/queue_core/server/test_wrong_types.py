@@ -12,9 +12,9 @@ from queue_core.connect import open_queue
 from queue_core.errors import InvalidRequestError
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.store import Deletion
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, TagFilter
+from queue_core.verbs import Deletion
 
 
 @pytest.fixture(params=["memory", "sqlite", "server"])

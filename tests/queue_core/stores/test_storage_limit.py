@@ -13,8 +13,8 @@ from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
 from queue_core.server.appengine.codes import RpcCode
 from queue_core.server.cloudtasks.rest import UPLOAD
-from queue_core.store import Storage
 from queue_core.task import NewTask
+from queue_core.verbs import Storage
 from tests.support.commands import Commands
 from tests.support.google.appengine_calls import an_add, bulk_add, call, rpc_code_of
 from tests.support.google.cloud_tasks import PARENT

@@ -12,9 +12,10 @@ from queue_core.attempts import Attempt
 from queue_core.clock import Instant, SystemClock
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.store import HeldName, Store
+from queue_core.store import Store
 from queue_core.task import Progress, StoredTask, TaskState
 from queue_core.transfer.format import Footer, NameLine, footer_line, name_line, record_of, task_line
+from queue_core.verbs import HeldName
 from tests.support.stores.stores import opened
 from tests.support.stores.transfers import ODD_PAYLOADS, QUEUE, checked, exported, fill, lines_of
 

@@ -8,12 +8,13 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from queue_core.errors import BadFileError, CutShortError, MoveRefusedError, QueueMovedError
-from queue_core.store import LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.exporter import STDOUT
 from queue_core.transfer.importer import import_file
 from queue_core.transfer.progress import holding_lead
+from queue_core.verbs import LeaseRequest
 from tests.support.stores.transfers import (
     QUEUE,
     ProcessEndedError,

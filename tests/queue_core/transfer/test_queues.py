@@ -7,12 +7,13 @@ import pytest
 
 from queue_core.clock import ManualClock, SystemClock, after
 from queue_core.errors import MoveRefusedError, QueueMovedError, UnknownQueueError
-from queue_core.store import HeldName, LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.migration import queues_to_move, queues_to_undo
 from queue_core.transfer.progress import holding_lead
 from queue_core.validation import FILLED_FROM
+from queue_core.verbs import HeldName, LeaseRequest
 from tests.support.stores.stores import STORES, opened
 from tests.support.stores.transfers import (
     MAX_WRITES,

@@ -3,8 +3,9 @@
 import pytest
 
 from queue_core.errors import MoveRefusedError
-from queue_core.store import LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.verbs import LeaseRequest
 from tests.support.stores.transfers import (
     MAX_WRITES,
     QUEUE,

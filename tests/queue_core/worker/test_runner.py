@@ -9,8 +9,8 @@ from structlog.testing import capture_logs
 
 from queue_core.errors import AppError
 from queue_core.local import LocalQueue, LocalQueues
-from queue_core.store import Deletion
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs import Deletion
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.context import Task

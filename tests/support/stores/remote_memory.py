@@ -12,8 +12,9 @@ from typing import Literal
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Check, Signals, Ticket, Transaction, Unit
+from queue_core.store import Signals, Ticket, Transaction, Unit
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.verbs import Check
 
 STALL_SECONDS = 30.0
 _STATE = ("_queues", "_last_id", "_seen", "_retired", "_leads", "_answers")

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 from queue_core.clock import START, Instant
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.store import Added, HeldName, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, StoredTask, TaskState
+from queue_core.verbs import Added, HeldName
 from tests.support.stores.task_builders import QUEUE, at
 
 ELSEWHERE = "sqlite:////srv/new.db"

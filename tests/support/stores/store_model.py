@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from queue_core.attempts import GIVEN_BACK, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.task_builders import MICROSECOND
 
 QUEUES = ("one", "two")

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from queue_core.clock import START, Instant, after
 from queue_core.stats import QueueStats, Samples
-from queue_core.store import Added, Deleted, Deletion, Granted, LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
+from queue_core.verbs import Added, Deleted, Deletion, Granted, LeaseRequest
 
 QUEUE = "thumbs"
 SPEC = QueueSpec(QUEUE, lease_seconds=60.0, retry_min_seconds=1.0, retry_max_seconds=8.0, name_retention_seconds=100.0)

@@ -12,13 +12,14 @@ from queue_core.attempts import Failure
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.service import QueueService
-from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Renewal, Store, Transaction, Unit
+from queue_core.store import Store, Transaction, Unit
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.transfer.exporter import ExportResult, export
 from queue_core.transfer.importer import Import, ImportResult, check_file
 from queue_core.transfer.migration import MigrationResult, QueueMigration
 from queue_core.transfer.reader import ExportReader, opened_for_reading
+from queue_core.verbs import Deletion, HeldName, LeaseRequest, Release, Renewal
 
 QUEUE = "thumbs"
 STATES = frozenset(TaskState)

@@ -17,7 +17,13 @@ from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.semantics import size_of
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
-from queue_core.store import (
+from queue_core.stores.redis.admin import NameOutcome
+from queue_core.stores.redis.calls import Calls
+from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
+from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order, sum_of
+from queue_core.stores.redis.transaction import RedisTransaction
+from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import (
     Added,
     Busy,
     CallVerb,
@@ -33,12 +39,6 @@ from queue_core.store import (
     Renewed,
     Storage,
 )
-from queue_core.stores.redis.admin import NameOutcome
-from queue_core.stores.redis.calls import Calls
-from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
-from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order, sum_of
-from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 
 Add = Callable[[str, Sequence[NewTask]], list[Added]]
 Routed = tuple[ShardedQueue | None, int, NewTask]

@@ -6,8 +6,9 @@ import pytest
 
 from queue_core.attempts import GIVEN_BACK, MAX_ATTEMPTS, WORDS, Attempt, Failure
 from queue_core.clock import START, Instant
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.restored_tasks import opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease
 

@@ -4,8 +4,9 @@ import pytest
 
 from queue_core.attempts import WORDS
 from queue_core.clock import START, Instant
-from queue_core.store import Deletion, Release, Store
+from queue_core.store import Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import Deletion, Release
 from tests.support.stores.restored_tasks import a_leased_task, a_task, opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease, names, stats
 

@@ -4,8 +4,9 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidLeaseTimeError, QueueMovedError, UnknownQueueError, WorkerRetiredError
-from queue_core.store import Release, Store
+from queue_core.store import Store
 from queue_core.task import Lease, NewTask, TaskState
+from queue_core.verbs import Release
 from tests.support.stores.restored_tasks import fence, peek
 from tests.support.stores.task_builders import (
     MICROSECOND,

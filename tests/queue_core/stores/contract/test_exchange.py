@@ -5,8 +5,9 @@ from typing import Literal
 import pytest
 
 from queue_core.errors import InvalidLeaseTimeError, UnknownQueueError
-from queue_core.store import Deletion, LeaseRequest, Release, Store
+from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TagFilter
+from queue_core.verbs import Deletion, LeaseRequest, Release
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, exchange_one, grant, samples, stats
 
 NEXT = "next"

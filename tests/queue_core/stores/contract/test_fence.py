@@ -6,8 +6,9 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQueueError
-from queue_core.store import Deletion, HeldName, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.task import ANY, NewTask, TaskState
+from queue_core.verbs import Deletion, HeldName, LeaseRequest, Release, Renewal
 from tests.support.stores.restored_tasks import ELSEWHERE, a_task, fence, held_names, hold, opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, SPEC, a_queue, add, at, delete, lease, names, stats
 

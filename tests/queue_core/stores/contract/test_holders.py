@@ -9,8 +9,9 @@ from queue_core.errors import (
     UnknownQueueError,
 )
 from queue_core.limits import MAX_LEASE_SECONDS
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.task_builders import (
     MICROSECOND,
     QUEUE,

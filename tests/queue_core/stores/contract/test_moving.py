@@ -8,9 +8,10 @@ import pytest
 from queue_core.attempts import WORDS
 from queue_core.clock import START
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.store import Deletion, HeldName, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, HeldName, Release, Renewal
 from tests.support.stores.restored_tasks import a_leased_task, a_task, held_names, hold, peek, restore
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, grant, lease, names, stats
 

@@ -8,8 +8,9 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.stats import Samples
-from queue_core.store import LeaseRequest, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import LeaseRequest, Release, Renewal
 from tests.support.stores.task_builders import (
     MICROSECOND,
     QUEUE,

@@ -5,8 +5,9 @@ import pytest
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidEtaError, QueueMovedError, UnknownQueueError
 from queue_core.limits import MAX_ETA_SECONDS
-from queue_core.store import Release, Store
+from queue_core.store import Store
 from queue_core.task import NewTask, TagFilter, TaskState
+from queue_core.verbs import Release
 from tests.support.stores.restored_tasks import fence, peek
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, add, at, lease, names, stats
 

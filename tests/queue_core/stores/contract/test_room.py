@@ -4,8 +4,9 @@ import pytest
 
 from queue_core import semantics
 from queue_core.clock import START, Instant
-from queue_core.store import Deletion, Granted, LeaseRequest, PayloadAllowance, Store
+from queue_core.store import Store
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
+from queue_core.verbs import Deletion, Granted, LeaseRequest, PayloadAllowance
 from tests.support.stores.task_builders import QUEUE, add, at, grant, lease, stats
 
 LONG, SHORT = b"l" * 3000, b"s" * 1000

@@ -2,8 +2,9 @@
 
 import pytest
 
-from queue_core.store import Deletion, Store
+from queue_core.store import Store
 from queue_core.task import NewTask
+from queue_core.verbs import Deletion
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, SPEC, a_queue, add, at, lease, samples, stats
 
 BEFORE, AFTER = -MICROSECOND, MICROSECOND

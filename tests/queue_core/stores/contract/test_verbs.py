@@ -8,8 +8,9 @@ from queue_core.errors import (
     UnknownQueueError,
 )
 from queue_core.limits import MAX_PAYLOAD_BYTES
-from queue_core.store import Deletion, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, Release, Renewal
 from tests.support.stores.task_builders import (
     MICROSECOND,
     QUEUE,

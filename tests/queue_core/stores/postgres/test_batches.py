@@ -2,9 +2,9 @@
 
 from contextlib import closing
 
-from queue_core.store import LeaseRequest
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.verbs import LeaseRequest
 from tests.support.stores.stores import new_store_url
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from queue_core.clock import Clock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Added, ClientCall, Deletion, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
+from queue_core.verbs import Added, ClientCall, Deletion, LeaseRequest, Release, Renewal
 from tests.support.cutting_proxy import CuttingTcpProxy, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.postgres_connections import Operator, Pooler, operator, port_of, through

@@ -7,10 +7,11 @@ import psycopg
 import pytest
 
 from queue_core.clock import START
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, at
 

@@ -13,9 +13,10 @@ import pytest
 from queue_core.errors import QueueMovedError
 from queue_core.local import LocalQueue
 from queue_core.service import QueueService
-from queue_core.store import LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
+from queue_core.verbs import LeaseRequest
 from tests.support.eventually import eventually
 from tests.support.stores.postgres_connections import is_lock_awaited
 from tests.support.stores.stores import new_store_url

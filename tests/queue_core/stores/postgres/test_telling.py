@@ -6,10 +6,11 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from queue_core.store import Deletion, LeaseRequest, PayloadAllowance, Release, Store, Transaction
+from queue_core.store import Store, Transaction
 from queue_core.stores import open_store
 from queue_core.stores.postgres.notify import listener
 from queue_core.task import ANY, NewTask, TagFilter
+from queue_core.verbs import Deletion, LeaseRequest, PayloadAllowance, Release
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add
 

@@ -17,12 +17,13 @@ from queue_core.errors import (
 )
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import Deletion, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.client import pubsub
 from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
 from tests.support.stores.redis_clients import a_client, a_redis, impatient, operator, signals_on

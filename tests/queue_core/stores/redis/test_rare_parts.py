@@ -11,11 +11,12 @@ import redis
 from queue_core.attempts import Failure
 from queue_core.clock import NEVER, START, Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, Lease, NewTask, Progress, TagFilter
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.redis_cluster import a_cluster
 from tests.support.stores.redis_stores import a_redis_store, a_sharded_store, hash_of, operator_of, take_all
 from tests.support.stores.stores import new_url

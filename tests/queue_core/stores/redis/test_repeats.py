@@ -6,12 +6,12 @@ from struct import pack
 import pytest
 
 from queue_core.clock import START, Instant
-from queue_core.store import Deletion, LeaseRequest, Release
 from queue_core.stores.redis.binary import pack_body, parse_leases
 from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask
+from queue_core.verbs import Deletion, LeaseRequest, Release
 from tests.support.stores.redis_stores import a_redis_store, hash_of
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, grant, lease, stats
 

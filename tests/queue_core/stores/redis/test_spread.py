@@ -12,10 +12,11 @@ from queue_core.clock import START
 from queue_core.errors import InvalidSettingError, UnknownQueueError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
-from queue_core.store import ClientCall, Deletion, LeaseRequest, PayloadAllowance, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, TaskState
+from queue_core.verbs import ClientCall, Deletion, LeaseRequest, PayloadAllowance, Release, Renewal
 from tests.support.eventually import eventually
 from tests.support.stores.redis_cluster import a_cluster
 from tests.support.stores.redis_stores import SHARDS, SPREAD, a_sharded_store, operator_of, take_all

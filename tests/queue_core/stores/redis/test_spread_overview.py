@@ -6,8 +6,9 @@ import pytest
 
 from queue_core.clock import START
 from queue_core.errors import QueueMovedError, WorkerRetiredError
-from queue_core.store import HeldName, Release, Store
+from queue_core.store import Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import HeldName, Release
 from tests.support.stores.redis_stores import a_sharded_store, take_all
 from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, add, at, delete, grant, lease, names, samples, stats

@@ -10,11 +10,12 @@ import apsw
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.store import Deletion, LeaseRequest, Release, Renewal, Store
+from queue_core.store import Store
 from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask, TagFilter
+from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.task_builders import (
     MICROSECOND,
     QUEUE,

@@ -10,9 +10,9 @@ import pytest
 from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.errors import StoreFullError
-from queue_core.store import Deletion
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, a_server
 from tests.support.stores.small_disk import a_small_disk, fill

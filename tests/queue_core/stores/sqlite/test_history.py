@@ -8,7 +8,6 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.stats import FinishedLease
-from queue_core.store import Deletion
 from queue_core.stores.sqlite.counters import (
     KEPT_SAMPLES,
     MAX_NAMES_SOUGHT,
@@ -19,6 +18,7 @@ from queue_core.stores.sqlite.counters import (
 )
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
+from queue_core.verbs import Deletion
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease
 
 FINISHED = FinishedLease(QUEUE, "_1", None, "w", 1, "deleted", 0.5, 1.5, at(5), added_at=START)

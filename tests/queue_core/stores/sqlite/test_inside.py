@@ -10,12 +10,12 @@ from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import LazyList, none_indexes
 from queue_core.stats import FinishedLease
-from queue_core.store import Deleted, LeaseRequest, Release, Renewal
 from queue_core.stores.sqlite.counters import pack, sample_of, unpack
 from queue_core.stores.sqlite.lease_ends import fences_of
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import Lease, NewTask, Progress, TagFilter, parse_token
+from queue_core.verbs import Deleted, LeaseRequest, Release, Renewal
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease
 
 LEASE = Lease("q", "n", None, b"p", "1.2", "w", 3, START, at(1), at(2), at(3))

@@ -7,10 +7,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from queue_core.store import ClientCall, Deletion, Granted, LeaseRequest, Store
+from queue_core.store import Store
 from queue_core.stores.sqlite import workers
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, Lease, NewTask
+from queue_core.verbs import ClientCall, Deletion, Granted, LeaseRequest
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease, names
 
 FILE = "queue.db"

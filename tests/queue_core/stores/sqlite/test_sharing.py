@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.store import LeaseRequest
 from queue_core.stores.sqlite import store as store_module
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, NewTask
+from queue_core.verbs import LeaseRequest
 from tests.support.stores.sqlite_stores import a_store
 from tests.support.stores.task_builders import QUEUE, add, at, delete, lease, stats
 

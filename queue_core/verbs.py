@@ -1,0 +1,237 @@
+"""What the verbs of a store take and return: requests, outcomes, and the values in them. Frozen.
+
+A `None` in place of an outcome: that token is not current and changed nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Literal, TypeAlias
+
+from queue_core import semantics
+from queue_core.attempts import GIVEN_BACK, Failure
+from queue_core.clock import Instant
+from queue_core.errors import OutcomeUnknownError
+from queue_core.fast_values import value
+from queue_core.stats import FinishedLease
+from queue_core.task import Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
+
+_THEN = attrgetter("then")
+
+Busy: TypeAlias = Literal["keep", "finish"]
+"""How to retire a worker that holds a lease: see `Transaction.retire_worker`."""
+
+
+@value
+class Added:
+    """The outcome of one add. `exists`, `tombstoned`: the name is taken, and nothing was changed."""
+
+    name: str
+    status: Literal["added", "exists", "tombstoned"]
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadAllowance:
+    """The bytes that the leased tasks of one reply may take; a task that does not fit is not leased.
+
+    Args:
+        total_bytes: the limit for all tasks together.
+        each_bytes: overhead per task, besides its payload, its tag and its given name.
+        least: number of tasks leased whatever their size, so that no task is too large to be leased.
+    """
+
+    total_bytes: int
+    each_bytes: int = 0
+    least: int = 1
+
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many tasks of these sizes fit, counted from the first: see `semantics.fitting`."""
+        return semantics.fitting(sizes, total_bytes=self.total_bytes, each_bytes=self.each_bytes, least=self.least)
+
+    def after(self, sizes: Sequence[int]) -> "PayloadAllowance":
+        """Return the allowance that is left after tasks of these sizes."""
+        taken = sum(sizes) + len(sizes) * self.each_bytes
+        return PayloadAllowance(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
+
+
+@value
+class LeaseRequest:
+    """A request for up to `count` tasks of `tags`, leased to `worker` ("": no named worker).
+
+    `seconds` None: the queue's `lease_seconds`. `allowance` None: tasks of any total size.
+    """
+
+    count: int
+    seconds: float | None
+    tags: TagFilter
+    worker: str
+    allowance: PayloadAllowance | None = None
+
+
+@value
+class Granted:
+    """The result of a lease: leases granted, and leases that the call found expired.
+
+    `more_due`: the call expired its bounded number of tasks and more are due; when `leases` is empty, call again at
+    once. `refused`: the worker was retired, so an exchange granted it nothing.
+    """
+
+    leases: Sequence[Lease]
+    expired: tuple[FinishedLease, ...] = ()
+    more_due: bool = False
+    refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A request that a lease end `seconds` from now; None: the queue's `lease_seconds`.
+
+    `progress`, `checkpoint`: what its handler reports with it; None: no news.
+    """
+
+    token: str
+    seconds: float | None = None
+    progress: Progress | None = None
+    checkpoint: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """A lease and its new end."""
+
+    token: str
+    name: str
+    tag: str | None
+    worker: str
+    lease_number: int
+    expires_at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A request to give a lease back. `delay_seconds` None: the queue's back-off, reduced by `jitter` in [0, 1).
+
+    `failure`: why; it is kept among the task's attempts.
+    """
+
+    token: str
+    delay_seconds: float | None = None
+    charge: Literal["counted", "uncounted"] = "counted"
+    dead_reason: str = ""
+    jitter: float = 0.0
+    failure: Failure = GIVEN_BACK
+
+    @property
+    def reason(self) -> str:
+        """The reason of the task if it dies by this release."""
+        return self.dead_reason or self.failure.text
+
+    @property
+    def given_reason(self) -> str:
+        """The reason of the ended lease if its task lives on: "" where nothing was said."""
+        return "" if self.failure == GIVEN_BACK else self.failure.text
+
+
+@value
+class Deletion:
+    """A request to end a lease by deleting its task and, atomically, add the tasks of `then`.
+
+    A task of `then` without a `queue` goes to the same queue.
+    """
+
+    token: str
+    then: tuple[NewTask, ...] = ()
+
+
+def handed_over(deletions: Sequence[Deletion]) -> list[tuple[NewTask, ...]]:
+    """Return the `then` of each deletion that has one; few do."""
+    return list(filter(None, map(_THEN, deletions)))
+
+
+@value
+class Deleted:
+    """A deletion that took effect, with the outcomes of its `then`."""
+
+    finished: FinishedLease
+    then: tuple[Added, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeldName:
+    """The given name of a deleted task; it refuses a second add until `until`."""
+
+    name: str
+    until: Instant
+
+
+CallVerb: TypeAlias = Literal["add", "lease", "exchange", "delete", "other"]
+"""The verbs of a client's call that a store may deduplicate itself; `other`: with a `then`, or for a solo worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCall:
+    """One call of a client's session: a session makes one call at a time and numbers them upwards.
+
+    `is_repeat`: the call may have been sent before, so look for its recorded answer. `age_seconds`: the longest time
+    since it was first sent.
+    """
+
+    session: str
+    number: int
+    is_repeat: bool = False
+    age_seconds: int = 60
+
+    def answer_in(self, last: tuple[int, bytes] | None) -> bytes | None:
+        """Return this call's answer if `last`, the number and answer of the session's last call, is this call.
+
+        Raises `OutcomeUnknownError` when `last` is a later call.
+        """
+        if last is None or last[0] < self.number:
+            return None
+        if last[0] > self.number:
+            raise OutcomeUnknownError(
+                f"call {self.number} of its session comes after call {last[0]} was answered: whether it took effect is "
+                "not known; check before repeating"
+            )
+        return last[1]
+
+
+@dataclass(frozen=True, slots=True)
+class PeekQuery:
+    """The arguments of `Transaction.peek`, as a store passes them on."""
+
+    tags: TagFilter
+    states: frozenset[TaskState]
+    names: Sequence[str] | None
+    after: int
+    limit: int
+    payload_bytes: int
+    now: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some tasks of a queue in id order; the next page begins after `next_after` (None: no more)."""
+
+    tasks: tuple[StoredTask, ...]
+    next_after: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The limit on the payload bytes of all tasks of a store, and the bytes in use.
+
+    `limit_bytes` None: no limit; then nothing is counted and `used_bytes` is 0.
+    """
+
+    limit_bytes: int | None = None
+    used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result of `Store.check`: each of `problems` is a broken invariant; a healthy store has none."""
+
+    problems: tuple[str, ...]
+    tasks: int
