@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from queue_core.appengine.connect import connect_appengine
     from queue_core.async_client.client import AsyncQueue, AsyncQueues
     from queue_core.async_client.connect import open_queue_async, open_queues_async
-    from queue_core.attempts import Attempt, Failure
+    from queue_core.attempts.attempt import Attempt, Failure
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
     from queue_core.connect import open_queue, open_queues
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from queue_core.worker.functions.hooks import INJECTED, Injected
 else:
     _HOMES = {
-        "queue_core.attempts": "Attempt Failure",
+        "queue_core.attempts.attempt": "Attempt Failure",
         "queue_core.api": "ObservationQuery Observation Queue Queues",
         "queue_core.appengine.connect": "connect_appengine",
         "queue_core.async_client.client": "AsyncQueue AsyncQueues",

@@ -19,9 +19,9 @@ from queue_core.api import (
     as_tokens,
     payloads_of,
 )
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.attempts.failures import as_failure
 from queue_core.errors import InvalidRequestError
-from queue_core.failures import as_failure
 from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json

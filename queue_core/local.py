@@ -20,10 +20,10 @@ from queue_core.api import (
     as_tokens,
     payloads_of,
 )
-from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
+from queue_core.attempts.failures import as_failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
-from queue_core.failures import as_failure
 from queue_core.limits import check_text, check_wait_seconds, check_worker
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats

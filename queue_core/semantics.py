@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from queue_core.attempts import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
+from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock, Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias, cast
 
-from queue_core.attempts import Attempt
+from queue_core.attempts.attempt import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import value

@@ -12,7 +12,7 @@ from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
 from queue_core.api import ALL_STATES, Observation, ObservationQuery
-from queue_core.attempts import GIVEN_BACK, WORKER_DIED, Failure, check_failure
+from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError

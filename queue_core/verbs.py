@@ -1,4 +1,4 @@
-"""What the verbs of a store take and return: requests, outcomes, and the values in them. Frozen.
+"""Requests and outcomes: the values that the verbs of a store take and return. Frozen.
 
 A `None` in place of an outcome: that token is not current and changed nothing.
 """
@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Literal, TypeAlias
 
 from queue_core import semantics
-from queue_core.attempts import GIVEN_BACK, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, Failure
 from queue_core.clock import Instant
 from queue_core.errors import OutcomeUnknownError
 from queue_core.fast_values import value

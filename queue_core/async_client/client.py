@@ -11,7 +11,7 @@ from typing import Final, Literal, Self, TypeVar
 from queue_core.api import ALL_STATES, Ended, Error, Observation, ObservationQuery, Queue, Queues, Renewable
 from queue_core.async_client.calls import ThreadedCalls
 from queue_core.async_client.waits import Wait
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock
 from queue_core.limits import check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from queue_core.api import Queues
-from queue_core.attempts import Attempt
+from queue_core.attempts.attempt import Attempt
 from queue_core.cli.output import payload_fields, shown_instant, shown_seconds
 from queue_core.clock import Instant, seconds_between
 from queue_core.errors import UnknownQueueError

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from queue_core.attempts import Attempt
+from queue_core.attempts.attempt import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.django.payloads import DjangoTask, TaskCall
 from queue_core.django.tasks_api import TaskError, TaskResult, TaskResultStatus

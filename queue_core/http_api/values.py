@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.api import Observation, ObservationQuery
-from queue_core.attempts import Attempt, Failure, check_failure
+from queue_core.attempts.attempt import Attempt, Failure, check_failure
 from queue_core.clock import Instant
 from queue_core.limits import check_checkpoint, check_headers, check_text
 from queue_core.stats import (

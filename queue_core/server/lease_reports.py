@@ -12,7 +12,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.attempts import (
+from queue_core.attempts.attempt import (
     GIVEN_BACK,
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,
@@ -21,8 +21,8 @@ from queue_core.attempts import (
     WORKER_DIED,
     Failure,
 )
+from queue_core.attempts.failures import failure_of
 from queue_core.errors import InvalidRequestError
-from queue_core.failures import failure_of
 from queue_core.server.schemas import RequestBody, Whole
 from queue_core.stats import FinishedLease
 from queue_core.task import Progress

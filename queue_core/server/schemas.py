@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.api import Observation, ObservationQuery
-from queue_core.attempts import Attempt
+from queue_core.attempts.attempt import Attempt
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json

@@ -17,7 +17,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from queue_core.failures import failure_of
+from queue_core.attempts.failures import failure_of
 from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.task import Lease, NewTask
 from queue_core.telemetry.instrumentation import ErrorTest, HandlerCall

@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from pydantic_core import from_json, to_json
 
 from queue_core import limits
-from queue_core.attempts import (
+from queue_core.attempts.attempt import (
     MAX_ATTEMPTS,
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from queue_core.attempts.failures import place_in
 from queue_core.errors import AppError, AppImportError
-from queue_core.failures import place_in
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of

@@ -15,9 +15,9 @@ from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
+from queue_core.attempts.failures import failure_message, failure_of, host_name
 from queue_core.clock import seconds_between
-from queue_core.failures import failure_message, failure_of, host_name
 from queue_core.worker import events
 from queue_core.worker.context import Timeout
 from queue_core.worker.invocation import (

@@ -12,8 +12,16 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.attempts import GIVEN_BACK, Failure
-from queue_core.failures import failure_message, failure_of, host_name, is_library, place_in, redacted, shown_path
+from queue_core.attempts.attempt import GIVEN_BACK, Failure
+from queue_core.attempts.failures import (
+    failure_message,
+    failure_of,
+    host_name,
+    is_library,
+    place_in,
+    redacted,
+    shown_path,
+)
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.task import Lease, NewTask

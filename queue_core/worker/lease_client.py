@@ -7,7 +7,8 @@ from functools import partial
 from typing import Literal
 
 from queue_core.api import Queue
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
+from queue_core.attempts.failures import failure_message, failure_of, host_name
 from queue_core.errors import (
     InvalidLeaseTimeError,
     InvalidRequestError,
@@ -17,7 +18,6 @@ from queue_core.errors import (
     UnknownQueueError,
     WorkerRetiredError,
 )
-from queue_core.failures import failure_message, failure_of, host_name
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.task import Lease, TagFilter
 from queue_core.verbs import Renewal

@@ -100,7 +100,7 @@ def _mypy(installed: Installed, folder: Path, *files: str) -> subprocess.Complet
 
 def test_the_wheel_has_the_packages_and_says_that_they_are_typed(installed: Installed) -> None:
     names = zipfile.ZipFile(installed.wheel).namelist()
-    assert {"queue_core/py.typed", "orchestrator/py.typed", "queue_core/testing.py"} <= set(names)
+    assert {"queue_core/py.typed", "orchestrator/py.typed", "queue_core/testing/run.py"} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"queue_core", "orchestrator", "towline"}
 
 

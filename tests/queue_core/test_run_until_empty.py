@@ -266,7 +266,7 @@ def test_each_test_has_queues_of_its_own(run_until_empty):
 def test_fixtures_give_each_test_its_queues(tmp_path: Path) -> None:
     (tmp_path / "test_thumbs.py").write_text(PLUGIN_TESTS)
     root = Path(__file__).parents[2]
-    options = ["-q", "-p", "queue_core.pytest_plugin", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
+    options = ["-q", "-p", "queue_core.testing.pytest_plugin", "-p", "no:cacheprovider", "--rootdir", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
@@ -274,15 +274,15 @@ def test_fixtures_give_each_test_its_queues(tmp_path: Path) -> None:
 
 
 def test_loading_the_fixtures_costs_nothing_until_one_is_used() -> None:
-    module = "queue_core.pytest_plugin"
+    module = "queue_core.testing.pytest_plugin"
     program = f"import sys, pytest; known = {{*sys.modules}}; import {module}; print(*{{*sys.modules}} - known)"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True
     )
-    assert set(done.stdout.split()) == {"queue_core", module}
+    assert set(done.stdout.split()) == {"queue_core", "queue_core.testing", module}
 
 
 def test_pytest_finds_the_fixtures_by_an_entry_point_and_is_no_dependency() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"towline": "queue_core.pytest_plugin"}
+    assert project["entry-points"]["pytest11"] == {"towline": "queue_core.testing.pytest_plugin"}
     assert not [needed for needed in project["dependencies"] if needed.startswith("pytest")]

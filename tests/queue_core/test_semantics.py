@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from queue_core import semantics
-from queue_core.attempts import WORDS
+from queue_core.attempts.attempt import WORDS
 from queue_core.clock import Instant, after
 from queue_core.errors import InvalidEtaError
 from queue_core.limits import MAX_ETA_SECONDS

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask

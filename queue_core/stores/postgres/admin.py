@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.attempts import GIVEN_BACK, Failure, failure_text
+from queue_core.attempts.attempt import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta

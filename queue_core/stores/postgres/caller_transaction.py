@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import NEVER, Instant
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres.client import binary as pack

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from operator import itemgetter, lt
 
-from queue_core.attempts import failure_text
+from queue_core.attempts.attempt import failure_text
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes

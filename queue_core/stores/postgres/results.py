@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from queue_core.attempts import attempts_of
+from queue_core.attempts.attempt import attempts_of
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement

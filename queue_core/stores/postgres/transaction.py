@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer

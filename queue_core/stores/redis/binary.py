@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from struct import Struct, pack
 
-from queue_core.attempts import Attempt, attempts_of, attempts_text
+from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings

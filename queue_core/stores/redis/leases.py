@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from struct import Struct, pack, unpack_from
 
-from queue_core.attempts import GIVEN_BACK, failure_text
+from queue_core.attempts.attempt import GIVEN_BACK, failure_text
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease
 from queue_core.stores.redis.adds import cells_of, change_with_ids, queues_of

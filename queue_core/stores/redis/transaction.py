@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.stores.redis import adds, admin, leases, reads, transfer

@@ -7,7 +7,7 @@ atomic call retires a worker from all queues; in a cluster it is one call for ea
 from collections.abc import Sequence
 from struct import pack, unpack_from
 
-from queue_core.attempts import GIVEN_BACK, Failure, failure_text
+from queue_core.attempts.attempt import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.stats import FinishedLease
 from queue_core.stores.redis.binary import parse_all_finished

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import get_args
 
-from queue_core.attempts import MAX_ATTEMPTS, Attempt
+from queue_core.attempts.attempt import MAX_ATTEMPTS, Attempt
 from queue_core.stores.sqlite.admin import RECOUNT
 from queue_core.stores.sqlite.counters import Sample
 from queue_core.stores.sqlite.driver import SqliteConnection

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.attempts import MAX_ATTEMPTS, attempts_of, attempts_text
+from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text
 from queue_core.clock import Instant, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from queue_core import semantics
-from queue_core.attempts import attempts_text
+from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import Instant
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from queue_core import semantics
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease

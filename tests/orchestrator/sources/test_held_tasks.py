@@ -15,10 +15,10 @@ from orchestrator.fleet.quarantine import (
     solo_worker_name,
 )
 from orchestrator.sources.held_tasks import apply_verdicts, failure_of_death, give_back, held_by, recall
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
+from queue_core.attempts.failures import host_name
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
-from queue_core.failures import host_name
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

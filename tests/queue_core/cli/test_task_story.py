@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from queue_core.api import Queue
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.cli.task_story import merged_events
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, Progress, QueueSpec

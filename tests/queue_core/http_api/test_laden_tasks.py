@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queue_core.api import Queues
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueue
 from queue_core.errors import InvalidRequestError, LeaseLostError
 from queue_core.http_api import values

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.attempts import Attempt
+from queue_core.attempts.attempt import Attempt
 from queue_core.clock import Instant, SystemClock
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.limits import MAX_PAYLOAD_BYTES

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from queue_core.attempts import GIVEN_BACK, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Store, Transaction

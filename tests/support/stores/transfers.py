@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.service import QueueService

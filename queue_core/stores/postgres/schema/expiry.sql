@@ -20,12 +20,12 @@ CREATE FUNCTION part_name(q towline.queues, given text, ended_at int8) RETURNS v
     WHERE names.queue = q.id AND names.name = given
 $$;
 
--- Return the reason of a task that dies of an expired lease: `WORDS` of `attempts.py`.
+-- Return the reason of a task that dies of an expired lease: `WORDS` of `attempts/attempt.py`.
 CREATE FUNCTION expired_reason() RETURNS text LANGUAGE sql IMMUTABLE AS $$
     SELECT 'its lease expired: nobody renewed it'
 $$;
 
--- Return the fields of an attempt that say that its lease expired: `EXPIRED_TEXT` of `attempts.py`.
+-- Return the fields of an attempt that say that its lease expired: `EXPIRED_TEXT` of `attempts/attempt.py`.
 CREATE FUNCTION expired_fields() RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT '"expired","","","",""' $$;
 
 -- Return the attempts of a task with one more, a line of JSON each; the last 10 are kept. fields: those that say how it

@@ -112,7 +112,7 @@ function is_exhausted(queue, held)
 end
 
 local MOST_ATTEMPTS = 10
-local EXPIRED_FAILURE = '"expired","","","",""'                     -- as attempts.py has it, and its words
+local EXPIRED_FAILURE = '"expired","","","",""'                     -- as attempts/attempt.py has it, and its words
 local EXPIRED_REASON = 'its lease expired: nobody renewed it'
 
 -- Keep a lease that ends now among the attempts of its task, without the oldest where there are too many. `failure` is

@@ -12,7 +12,7 @@ from secrets import randbits
 from typing import Literal
 from zlib import crc32
 
-from queue_core.attempts import WORKER_DIED, Failure
+from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.semantics import size_of

@@ -38,7 +38,7 @@ CREATE UNIQUE INDEX counts_by_tag ON counts (queue, tag);
 INSERT INTO counts (id, queue) VALUES (0, 0);
 
 -- States: 0 ready, 1 delayed, 2 leased, 3 dead. `max_leases` is the task's own limit, NULL where its queue's applies. `headers`
--- is a JSON object, `attempts` a JSON array a line (`attempts.py`), `progress` the array of a fraction and a text; NULL: none.
+-- is a JSON object, `attempts` a JSON array a line (`attempts/attempt.py`), `progress` the array of a fraction and a text; NULL: none.
 -- `payload` comes last and is NULL when it is long: then it is in `payloads`, so that a lease never rewrites a megabyte.
 CREATE TABLE tasks (
   id         INTEGER PRIMARY KEY,

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.attempts import GIVEN_BACK, MAX_ATTEMPTS, WORDS, Attempt, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, MAX_ATTEMPTS, WORDS, Attempt, Failure
 from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.attempts import WORDS
+from queue_core.attempts.attempt import WORDS
 from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState

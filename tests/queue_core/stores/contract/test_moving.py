@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from queue_core.attempts import WORDS
+from queue_core.attempts.attempt import WORDS
 from queue_core.clock import START
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.store import Store

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from queue_core.attempts import (
+from queue_core.attempts.attempt import (
     EXPIRED_TEXT,
     MAX_ATTEMPTS,
     WORDS,

@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 import redis
 
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.clock import NEVER, START, Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.store import Store

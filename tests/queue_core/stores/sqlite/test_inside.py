@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.attempts import Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import LazyList, none_indexes

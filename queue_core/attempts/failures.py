@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final, Literal
 
-from queue_core.attempts import (
+from queue_core.attempts.attempt import (
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,
     MAX_MESSAGE_CHARACTERS,

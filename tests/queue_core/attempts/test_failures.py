@@ -6,10 +6,17 @@ from collections.abc import Callable
 import pytest
 from pydantic import BaseModel
 
-from queue_core.attempts import MAX_MESSAGE_CHARACTERS, Attempt, Failure, attempts_of, attempts_text, check_failure
+from queue_core.attempts.attempt import (
+    MAX_MESSAGE_CHARACTERS,
+    Attempt,
+    Failure,
+    attempts_of,
+    attempts_text,
+    check_failure,
+)
+from queue_core.attempts.failures import failure_of
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.failures import failure_of
 from queue_core.local import LocalQueue
 from queue_core.task import NewTask, QueueSpec
 from queue_core.testing import MemoryQueues
@@ -33,7 +40,7 @@ def raised_by(call: Callable[[], object]) -> BaseException:
 def test_the_place_is_in_the_users_code_and_not_in_a_library() -> None:
     failure = failure_of(raised_by(lambda: json.loads("{")))
     assert failure.error == "JSONDecodeError"
-    assert failure.place.startswith("tests/queue_core/test_failures.py:")
+    assert failure.place.startswith("tests/queue_core/attempts/test_failures.py:")
 
 
 @pytest.mark.parametrize(

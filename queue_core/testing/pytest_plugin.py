@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from queue_core import App, NewTask
-    from queue_core.testing import MemoryQueues, TaskOutcome
+    from queue_core.testing.run import MemoryQueues, TaskOutcome
 
 
 class EmptyingRun(Protocol):
@@ -19,13 +19,13 @@ class EmptyingRun(Protocol):
     def __call__(
         self, app: "App", tasks: "bytes | NewTask | Iterable[NewTask]" = (), *, max_calls: int = ...
     ) -> "list[TaskOutcome]":
-        """See `queue_core.testing.run_until_empty`."""
+        """See `queue_core.testing.run.run_until_empty`."""
 
 
 @pytest.fixture
 def towline_queues() -> "MemoryQueues":
     """Queues in memory of the test's own, with a manual clock."""
-    from queue_core.testing import MemoryQueues
+    from queue_core.testing.run import MemoryQueues
 
     return MemoryQueues()
 
@@ -33,11 +33,11 @@ def towline_queues() -> "MemoryQueues":
 @pytest.fixture
 def run_until_empty(towline_queues: "MemoryQueues") -> EmptyingRun:
     """Run an app's handlers and functions until the queues of `towline_queues` are empty."""
-    from queue_core import testing
+    from queue_core.testing import run
 
-    def run(
-        app: "App", tasks: "bytes | NewTask | Iterable[NewTask]" = (), *, max_calls: int = testing.MAX_CALLS
+    def empty(
+        app: "App", tasks: "bytes | NewTask | Iterable[NewTask]" = (), *, max_calls: int = run.MAX_CALLS
     ) -> "list[TaskOutcome]":
-        return testing.run_until_empty(app, tasks, queues=towline_queues, max_calls=max_calls)
+        return run.run_until_empty(app, tasks, queues=towline_queues, max_calls=max_calls)
 
-    return run
+    return empty
