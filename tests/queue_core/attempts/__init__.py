@@ -1,1 +1,1 @@
-"""The verbs as coroutines."""
+"""Attempts of tasks, and what an exception becomes."""
