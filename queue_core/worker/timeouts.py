@@ -167,9 +167,11 @@ class Timeouts:
                 urgency="finish",
             )
         )
-        client = self._open_client()
-        client.fail(failed)
-        client.close()
-        with self._changed:
-            self._unreleased -= 1
-        lifecycle.wake()
+        try:
+            client = self._open_client()
+            client.fail(failed)
+            client.close()
+        finally:
+            with self._changed:
+                self._unreleased -= 1
+            lifecycle.wake()

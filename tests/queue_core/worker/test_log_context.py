@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,16 +9,14 @@ import pytest
 from structlog.contextvars import get_contextvars
 
 from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
-from queue_core.stores import open_store
-from queue_core.task import NewTask, QueueSpec
+from queue_core.task import NewTask
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
 from queue_core.worker.log_context import trace_id_of
 from tests.support.eventually import eventually
+from tests.support.fleet.worker_process import worker_on_one_task
 from tests.support.fleet.workers import both_kinds, memory_queues, plain_or_async, running_worker
 
-ROOT = Path(__file__).resolve().parents[3]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 PROGRAM = """
@@ -109,31 +104,8 @@ def test_a_trace_is_found_in_the_headers(headers: dict[str, str], trace_id: str 
     assert trace_id_of(headers) == trace_id
 
 
-def worked(folder: Path, program: str) -> "subprocess.CompletedProcess[str]":
-    """Run a worker process on one task of a store in the folder, and return what it wrote."""
-    (folder / "tasks.py").write_text(program)
-    url = f"sqlite:///{folder / 'queue.db'}"
-    queues = LocalQueues(QueueService(open_store(url)))
-    queues.put_queue(QueueSpec("q"))
-    queues.queue("q").add([NewTask(name="t", tag="x")])
-    queues.close()
-    settings = {"TOWLINE_APP": "tasks:app", "TOWLINE_URL": url, "TOWLINE_WORKER": "w-1"}
-    settings |= {"TOWLINE_RECYCLE": '{"tasks": 1}', "PYTHONUNBUFFERED": ""}
-    done = subprocess.run(
-        [sys.executable, "-m", "queue_core.worker"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **settings},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done
-
-
 def test_lines_of_logging_and_of_structlog_carry_the_task(tmp_path: Path) -> None:
-    done = worked(tmp_path, PROGRAM)
+    done = worker_on_one_task(tmp_path, PROGRAM)
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     context = {"queue": "q", "task": "t", "tag": "x", "lease_number": 1, "worker": "w-1"}
     own = [line for line in lines if line["event"] in {"program.logged", "thumb.made"}]
@@ -145,18 +117,20 @@ def test_lines_of_logging_and_of_structlog_carry_the_task(tmp_path: Path) -> Non
 
 
 def test_what_a_program_configured_for_its_own_log_is_left_alone(tmp_path: Path) -> None:
-    done = worked(tmp_path, "import logging\nlogging.basicConfig(format='mine: %(message)s', level=20)\n" + PROGRAM)
+    done = worker_on_one_task(
+        tmp_path, "import logging\nlogging.basicConfig(format='mine: %(message)s', level=20)\n" + PROGRAM
+    )
     assert "mine: by logging" in done.stderr
     assert "program.logged" not in done.stderr
 
 
 def test_a_line_that_a_handler_prints_reaches_a_file_at_once(tmp_path: Path) -> None:
-    done = worked(tmp_path, PROGRAM + "    import os\n    os.write(1, b'written later\\n')\n")
+    done = worker_on_one_task(tmp_path, PROGRAM + "    import os\n    os.write(1, b'written later\\n')\n")
     assert done.stdout == "printed\nwritten later\n"
 
 
 def test_the_log_of_a_library_is_not_written_twice(tmp_path: Path) -> None:
     warning = "    logging.getLogger('asyncio').warning('slow')\n"
-    done = worked(tmp_path, PROGRAM + warning)
+    done = worker_on_one_task(tmp_path, PROGRAM + warning)
     lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
     assert [line["event"] for line in lines if line.get("message") == "slow"] == ["library.logged"]

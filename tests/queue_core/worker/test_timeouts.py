@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -24,6 +25,7 @@ from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.timeouts import Timeouts
 from tests.support.eventually import eventually, eventually_async
+from tests.support.fleet.worker_process import worker_on_one_task
 from tests.support.fleet.workers import memory_queues, running_worker
 
 HERE = "tests/queue_core/worker/test_timeouts.py"
@@ -247,6 +249,15 @@ def test_a_call_that_ended_in_time_is_left_alone(store: tuple[LocalQueues, Local
     clock.advance(3600.0)
     timeouts.end_due()
     assert invocation.returned(invocation.run(LogContext("w")))[0].task is invocation.tasks[0]
+
+
+def test_the_process_ends_although_the_handler_that_was_left_still_runs(tmp_path: Path) -> None:
+    program = (
+        "import time\nfrom queue_core import App, Task\napp = App()\n"
+        f"@app.task(queue='q', timeout={SOON})\ndef handle(task: Task) -> None:\n    time.sleep(3600)\n"
+    )
+    done = worker_on_one_task(tmp_path, program, code=EXIT_TIMED_OUT)
+    assert "tasks.py:6" in done.stderr
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
