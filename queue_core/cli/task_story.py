@@ -262,7 +262,8 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
         of_lease = {**head, "worker": task.worker, "lease_number": task.leases}
         events.append({"event": "task.leased", "at": task.leased_at, **of_lease})
     if task is not None and task.state is TaskState.DEAD:
-        events.append({"event": "task.died", "at": task.eta, **head, "reason": task.reason})
+        last = {"worker": story.leases[-1].worker, "lease_number": story.leases[-1].number} if story.leases else {}
+        events.append({"event": "task.died", "at": task.eta, **head, **last, "reason": task.reason})
     events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
     return events
 

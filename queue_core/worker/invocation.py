@@ -175,7 +175,7 @@ class Invocation:
         return tuple([outcome for outcome in done if not outcome.task.lost])
 
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
-        """Return the outcome of an exception; log it unless it is a `Retry` or `Dead`.
+        """Return the outcome of an exception; log it unless it is a `Retry`.
 
         After the handler's timeout any exception is the end of its cancellation.
         """
@@ -190,7 +190,7 @@ class Invocation:
         if isinstance(meant, Retry | Dead):
             given_back = isinstance(meant, Retry) and origin is None
             failure = failure_of(origin or error, payloads=payloads, outcome="given_back" if given_back else "raised")
-            return _as_meant(meant, self.remaining(), self._placed(failure))
+            return self._as_meant(meant, self.remaining(), self._placed(failure), now=now, log=log)
         failure = self._placed(failure_of(error, payloads=payloads))
         remaining = self.remaining()
         log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
@@ -223,8 +223,19 @@ class Invocation:
             where=full_lines(self.stood_at),
         )
         if isinstance(meant, Retry | Dead):
-            return _as_meant(meant, tasks, failure)
+            return self._as_meant(meant, tasks, failure, now=now, log=log)
         return InvocationFailed(tasks, backoff=self.handler.retry, failure=failure)
+
+    def _as_meant(
+        self, meant: Retry | Dead, tasks: tuple[Task, ...], failure: Failure, *, now: float, log: FilteringBoundLogger
+    ) -> InvocationFailed:
+        """Return the outcome of a `Retry` or `Dead`; log that the handler gave its task up."""
+        if isinstance(meant, Retry):
+            return InvocationFailed(tasks, delay_seconds=meant.delay_seconds, charge=meant.charge, failure=failure)
+        reason = redacted(meant.reason, [task.payload for task in tasks])[:MAX_REASON_CHARACTERS]
+        reason = reason or "its handler gave it up"
+        log.warning(events.HANDLER_GAVE_UP, **self.log_fields(now=now), reason=reason, place=failure.place)
+        return InvocationFailed(tasks, dead_reason=reason, failure=failure)
 
     def _placed(self, failure: Failure) -> Failure:
         """Return a failure whose place is the handler's, where it is none of the user's: a value that can't be used."""
@@ -261,13 +272,6 @@ class Invocation:
         check_add_count(len(tasks))
         check_new_tasks(tasks)
         return tuple(tasks)
-
-
-def _as_meant(meant: Retry | Dead, tasks: tuple[Task, ...], failure: Failure) -> InvocationFailed:
-    if isinstance(meant, Retry):
-        return InvocationFailed(tasks, delay_seconds=meant.delay_seconds, charge=meant.charge, failure=failure)
-    reason = meant.reason[:MAX_REASON_CHARACTERS] or "its handler gave it up"
-    return InvocationFailed(tasks, dead_reason=reason, failure=failure)
 
 
 def _shown(value: object) -> str:

@@ -102,6 +102,23 @@ def test_what_a_handler_answers_its_own_error_with_is_kept_with_that_error(
     assert (tasks["linked"].state, tasks["linked"].reason) == (TaskState.DEAD, "not an image")
 
 
+def give_up(task: Task) -> None:
+    raise Dead(f"no such picture: {task.text}")  # given up
+
+
+@both_kinds
+def test_a_task_given_up_is_logged_with_its_reason_and_without_its_payload(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
+    app = App()
+    app.task(queue="q")(plain_or_async(kind, give_up))
+    with capture_logs() as logs:
+        task = released(store, app)
+    assert task.reason == "no such picture: <payload>"
+    (logged,) = [entry for entry in logs if entry["event"] == events.HANDLER_GAVE_UP]
+    assert (logged["reason"], logged["place"], logged["task"]) == (task.reason, line_with("given up"), "t")
+
+
 def test_an_error_that_is_mapped_is_kept_itself(store: tuple[LocalQueues, LocalQueue]) -> None:
     app = App()
     app.task(queue="q", on={ValueError: Dead("no such width")})(fail)
