@@ -307,7 +307,7 @@ class Runner:
         """Run the `on_stop` hooks, or wait until the thread of the handlers has; not while it is stuck in one."""
         if not self._stops_in_caller:
             self._hooks.stop(grace_left_seconds=self._hook_seconds)
-        elif not self._executor.running():
+        elif not (self._executor.running() or self._timeouts.left()):
             self._hooks.wait_until_stopped(timeout_seconds=max(SHORTEST_STOP_SECONDS, self._hook_seconds()))
 
     def _hook_seconds(self) -> float:
