@@ -41,6 +41,7 @@ class Cause(StrEnum):
     MISCONFIGURED = "misconfigured"
     QUEUE_LOST = "queue lost"
     CRASHED = "crashed"
+    TIMED_OUT = "timed out"  # a plain handler ran beyond its timeout: its worker gave the task back and ended
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out of memory"
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
@@ -54,8 +55,9 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 """Causes that need no attention."""
 
-WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE})
-"""Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away."""
+WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE, Cause.TIMED_OUT})
+"""Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away, or it gave the one
+that timed out back by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
         return (Cause.DRAINED, "asked to finish") if drained else (Cause.FINISHED, "finished by itself")
     if ended.code == EXIT_MISCONFIGURED:
         return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
+    if ended.code == EXIT_TIMED_OUT:
+        return Cause.TIMED_OUT, f"exit code {EXIT_TIMED_OUT}{_IN_WORDS[EXIT_TIMED_OUT]}"
     if ended.code == EXIT_QUEUE_LOST:
         return Cause.QUEUE_LOST, f"exit code {ended.code}: its queue or supervisor was away for too long"
     return Cause.CRASHED, f"exit code {ended.code}{_IN_WORDS.get(ended.code, '')}"

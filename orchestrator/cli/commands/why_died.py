@@ -37,6 +37,8 @@ _ADVICE: Final[Mapping[str, str]] = {
     Cause.OUT_OF_MEMORY: "give the pool's workers more memory, or fewer tasks at a time (concurrency); recycle.memory"
     " replaces a worker that grows slowly before the kernel does",
     Cause.CRASHED: "its last lines should say why; a handler that only raises never ends its worker",
+    Cause.TIMED_OUT: "`towline why` of the task that timed out shows where its handler stood; give what it waits for a"
+    " timeout of its own, shorter than the handler's, and no worker needs to end",
     Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
     Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",

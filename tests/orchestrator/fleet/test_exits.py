@@ -45,6 +45,12 @@ MIB = 2**20
             id="a worker that can't go on",
         ),
         pytest.param(
+            AnExit("w1", code=79),
+            Cause.TIMED_OUT,
+            "exit code 79: a handler ran beyond its timeout and could not be ended; its last lines say where it stands",
+            id="a worker that left a call behind its timeout",
+        ),
+        pytest.param(
             AnExit("w1", code=77),
             Cause.CRASHED,
             "exit code 77: a handler changed the user or group that the process runs as",
