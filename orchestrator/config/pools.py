@@ -104,6 +104,11 @@ class PoolSpec(FleetSettingsModel):
         examples=["tasks:app"],
         description="Handlers, as module:attribute; run by `towline work`.",
     )
+    start: Literal["auto", "fork", "exec"] = Field(
+        default="auto",
+        description="How a process with an app starts: forked from one that has imported it where that is safe (auto),"
+        " always (fork), or by importing it itself (exec).",
+    )
     command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
         min_length=1,

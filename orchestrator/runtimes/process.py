@@ -25,6 +25,8 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
+from orchestrator.runtimes.template_process import ForkedWorker
+from orchestrator.runtimes.templates import Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
@@ -73,19 +75,19 @@ class OtherProcesses:
             with contextlib.suppress(OSError):
                 self._watchdog.keep(str(self._state_dir), str(self._lock))
 
-    def collect(self, *, workers: Collection[int]) -> None:
-        """Collect ended children except `workers`, whose pids stay valid until their own exits are collected.
+    def collect(self, *, others: Collection[int]) -> None:
+        """Collect ended children except `others`, workers and templates: their pids stay valid until they are collected.
 
         As process 1 of a container we inherit every orphan (ADR 16).
         """
         self._watchdog.collect()
-        self._inherited.difference_update([pid for pid in self._inherited.difference(workers) if _is_collected(pid)])
+        self._inherited.difference_update([pid for pid in self._inherited.difference(others) if _is_collected(pid)])
         if os.getpid() != 1:
             return
-        while (pid := _first_ended()) and pid not in workers:
+        while (pid := _first_ended()) and pid not in others:
             _is_collected(pid)
         if pid:  # a worker's exit hides others' until it is collected
-            for orphan in set(procfs.ended_children_of(1)).difference(workers):
+            for orphan in set(procfs.ended_children_of(1)).difference(others):
                 _is_collected(orphan)
 
     def leave(self) -> None:
@@ -118,6 +120,7 @@ class _Process:
     pid: int
     start_ticks: int
     pidfd: int
+    is_forked: bool = False
 
 
 class ProcessRuntime:
@@ -154,6 +157,7 @@ class ProcessRuntime:
         self._peaks: dict[str, int] = {}
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
+        self._templates = Templates(self._state_dir, open_log=self.logs.open)
         self._other_processes = OtherProcesses(self._state_dir, lock=lock)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
@@ -167,6 +171,9 @@ class ProcessRuntime:
         output = None
         try:
             output = self.logs.open(request.worker)
+            forked = self._templates.fork(request, environment, log_descriptor=output, now=now)
+            if forked is not None:
+                return self._spawned(request, forked, now=now)
             child = subprocess.Popen(
                 list(request.command) or APP_COMMAND,
                 stdin=subprocess.DEVNULL,
@@ -197,6 +204,14 @@ class ProcessRuntime:
         ref = procfs.ref_of(child.pid, start_ticks)
         handle = WorkerHandle(request.worker, pool.name, ref, request.environment["TOWLINE_SPEC"], now)
         self._add(_Process(handle, child.pid, start_ticks, pidfd))
+        return handle
+
+    def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
+        """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
+        ref = procfs.ref_of(forked.pid, forked.start_ticks)
+        handle = WorkerHandle(request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now)
+        self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+        forked.let_go()
         return handle
 
     def drain(self, worker: str) -> None:
@@ -245,7 +260,10 @@ class ProcessRuntime:
             self.logs.trim(self._processes)
             if self._processes:
                 self._other_processes.keep_watchdog()
-        self._other_processes.collect(workers={process.pid for process in self._processes.values()})
+            self._templates.upkeep(busy={process.handle.pool for process in self._processes.values()}, now=now)
+        self._other_processes.collect(
+            others={process.pid for process in self._processes.values()} | self._templates.pids()
+        )
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
@@ -301,6 +319,7 @@ class ProcessRuntime:
         for process in self._processes.values():
             os.close(process.pidfd)
         self._processes.clear()
+        self._templates.close()
         self._selector.close()
         if self._wake_fd >= 0:
             os.close(self._wake_fd)
