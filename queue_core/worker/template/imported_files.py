@@ -8,6 +8,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -41,14 +42,20 @@ def changed_files(known: Mapping[str, FileVersion]) -> list[str]:
 
 def application_modules() -> list[tuple[str, ModuleType]]:
     """Return the modules with files that are neither the standard library's nor an installed package's."""
-    libraries = _library_folders()
     return [
         (name, module)
         for name, module in list(sys.modules.items())
-        if isinstance(path := getattr(module, "__file__", None), str)
-        and not str(Path(path).absolute()).startswith(libraries)
-        and _PACKAGE_FOLDERS.isdisjoint(Path(path).parts)
+        if isinstance(path := getattr(module, "__file__", None), str) and is_of_application(path)
     ]
+
+
+def is_of_application(path: str) -> bool:
+    """Return whether a file is neither the standard library's nor an installed package's."""
+    if path.startswith("<frozen"):
+        return False
+    return not str(Path(path).absolute()).startswith(_library_folders()) and _PACKAGE_FOLDERS.isdisjoint(
+        Path(path).parts
+    )
 
 
 def _version_of(path: str) -> FileVersion | None:
@@ -59,6 +66,7 @@ def _version_of(path: str) -> FileVersion | None:
     return status.st_mtime_ns, status.st_size
 
 
+@cache
 def _library_folders() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}

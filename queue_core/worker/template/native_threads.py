@@ -2,7 +2,8 @@
 
 A forked process has none of its parent's threads. A library that knows this ends its threads before the fork and starts
 them anew on both sides (OpenBLAS); another one waits in the child for threads that it has not (GNU OpenMP, after its
-first parallel region). A trial fork shows which of the two a library is.
+first parallel region). A trial fork shows which of the two a library is. A library whose threads stay and whose child
+does without them is known by name only.
 """
 
 import bisect
@@ -47,11 +48,15 @@ LIBRARIES: Final = (
     ("cygrpc", "gRPC"),
     ("tensorflow", "TensorFlow"),
     ("jaxlib", "JAX"),
+    ("cv2", "OpenCV"),
     ("libcuda", "CUDA"),
     ("librdkafka", "librdkafka"),
 )
 """Parts of file names, and the libraries that they are of."""
-_THREAD_NAMES: Final = (("grpc_", "gRPC"), ("event_engine", "gRPC"), ("jemalloc", "jemalloc"), ("rdk:", "librdkafka"))
+_THREAD_NAMES: Final = (("grpc_", "gRPC"), ("event_engine", "gRPC"), ("rdk:", "librdkafka"), ("polars-", "Polars"))
+_SAFE_NAMES: Final = frozenset({"jemalloc_bg_thd"})
+"""Names of threads that a child does without. jemalloc, within Apache Arrow, which pandas imports, takes its locks
+before a fork, and the child goes on with the thread switched off (its `background_thread_postfork_child`)."""
 _ENDS_ITS_THREADS: Final = frozenset({"OpenBLAS"})
 """Libraries known to end their threads before a fork, where no trial fork can be made. Its builds on OpenMP have the
 threads of that library instead."""
@@ -90,13 +95,13 @@ def native_thread_hazards(*, may_fork: bool) -> list[ForkHazard]:
         may_fork: make a trial fork, if there are such threads at all. Not with other hazards: handlers of a library
             that is in use may never return. Then libraries known to end their threads are left out.
     """
-    if not _lasting_ids():
+    if not _native_ids():
         return []
     if may_fork:
         refused = trial_fork()
         if refused is not None:
             return [refused]
-    threads = native_threads(_lasting_ids())
+    threads = _native_threads(_lasting_ids())
     if not may_fork:
         threads = [thread for thread in threads if thread.library not in _ENDS_ITS_THREADS]
     return hazards_of(threads, loaded=_loaded_libraries())
@@ -115,13 +120,13 @@ def hazards_of(threads: Sequence[NativeThread], *, loaded: Sequence[str]) -> lis
     ]
 
 
-def _hazard(library: str, name: str, count: int, suspects: str) -> ForkHazard:
+def _hazard(library: str, name: str, count: int, perhaps: str) -> ForkHazard:
     called = f" {name!r}" if name else ""
     number, runs = ("a thread", "runs") if count == 1 else (f"{count} threads", "run")
     return ForkHazard(
         kind="native_thread",
-        detail=f"{number}{called} of {library}{suspects}",
-        sentence=f"{number}{called} of {library}{suspects} {runs} after the import and would be missing in a forked "
+        detail=f"{number}{called} of {library}{perhaps}",
+        sentence=f"{number}{called} of {library}{perhaps} {runs} after the import and would be missing in a forked "
         "worker, which may hang: use the library first in a handler or in @app.on_start, then workers can fork",
     )
 
@@ -159,17 +164,22 @@ def trial_fork(*, seconds: float = TRIAL_SECONDS) -> ForkHazard | None:
 
 
 def _lasting_ids() -> list[int]:
-    """Return the kernel's numbers of native threads, without those that are ending and those that Python runs."""
+    """Return the kernel's numbers of native threads that do not end within a moment."""
+    ids = _native_ids()
     for _ in range(ENDING_CHECKS):
-        ids = [number for number in _living_ids() if number not in python_native_ids()]
-        if len(ids) <= len(unlisted_frames()):
-            return []
+        if not ids:
+            break
         threading.Event().wait(ENDING_CHECK_SECONDS)
+        ids = _native_ids()
     return ids
 
 
-def _living_ids() -> list[int]:
-    return sorted(int(task.name) for task in _TASKS.iterdir() if not _is_ending(task))
+def _native_ids() -> list[int]:
+    """Return the kernel's numbers of native threads, none where all may be threads of `_thread`."""
+    python = python_native_ids()
+    living = sorted(int(task.name) for task in _TASKS.iterdir() if not _is_ending(task))
+    ids = [number for number in living if number not in python and _name_of(number) not in _SAFE_NAMES]
+    return ids if len(ids) > len(unlisted_frames()) else []
 
 
 def _is_ending(task: Path) -> bool:
@@ -180,7 +190,7 @@ def _is_ending(task: Path) -> bool:
     return fields[0] in "ZX" or bool(int(fields[6]) & _PF_EXITING)
 
 
-def native_threads(ids: Sequence[int]) -> list[NativeThread]:
+def _native_threads(ids: Sequence[int]) -> list[NativeThread]:
     """Return the native threads with these numbers, without those that Python runs."""
     process = _name_of(os.getpid())
     code = CodeMap.read()

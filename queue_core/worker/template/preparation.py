@@ -1,4 +1,4 @@
-"""What a process does before it forks workers, and each of them first of all."""
+"""Preparation of a process that forks workers, and of each worker right after its fork."""
 
 import codecs
 import contextlib

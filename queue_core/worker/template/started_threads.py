@@ -9,8 +9,9 @@ from types import FrameType
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from queue_core.attempts.failures import is_library, shown_path
+from queue_core.attempts.failures import shown_path
 from queue_core.worker.template.hazard import REMEDY, ForkHazard
+from queue_core.worker.template.imported_files import is_of_application
 
 _STARTERS: Final = ("threading", "concurrent.futures", "asyncio", "queue_core.worker.template")
 """Packages that start threads for their callers."""
@@ -64,17 +65,14 @@ def place_of_frame(frame: FrameType | None) -> str:
     """
     library = ""
     while frame is not None:
-        module = str(frame.f_globals.get("__name__", ""))
-        filename, number = frame.f_code.co_filename, frame.f_lineno
-        if is_library(filename):
-            if not library and not _is_starter(module) and not filename.startswith("<frozen"):
-                library = f"{module}:{number}"
-        elif not _is_starter(module):
-            place = f"{shown_path(filename)}:{number}"
-            if not library:
-                return place
-            return library if module.startswith("queue_core.") else f"{library}, called by {place},"
+        module, filename, number = str(frame.f_globals.get("__name__", "")), frame.f_code.co_filename, frame.f_lineno
         frame = frame.f_back
+        if _is_starter(module) or filename.startswith("<frozen"):
+            continue
+        if is_of_application(filename) and not module.startswith("queue_core."):
+            place = f"{shown_path(filename)}:{number}"
+            return f"{library}, called by {place}," if library else place
+        library = library or f"{module}:{number}"
     return library or _UNKNOWN
 
 

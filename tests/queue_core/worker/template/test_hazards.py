@@ -110,6 +110,19 @@ def test_the_threads_of_a_pool_are_those_of_the_line_that_submits(tmp_path: Path
     assert [each.detail for each in hazards] == ["thread 'ThreadPoolExecutor-0_0' of shop.py:5"]
 
 
+def test_a_thread_of_a_library_is_told_with_the_line_that_called_it(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "tracing.py").write_text(
+        "import threading\n\ndef trace():\n"
+        "    threading.Thread(target=threading.Event().wait, name='traces', daemon=True).start()\n"
+    )
+    (hazard,) = hazards_after(
+        tmp_path, "import sys\nsys.path.append('site-packages')\nimport tracing\ntracing.trace()\n"
+    )
+    assert hazard.sentence.startswith("tracing:4, called by shop.py:4, started the thread 'traces' while")
+
+
 def test_a_thread_that_threading_does_not_know_is_found_once(tmp_path: Path) -> None:
     hazards = hazards_after(
         tmp_path,
@@ -122,6 +135,18 @@ def test_a_thread_that_threading_does_not_know_is_found_once(tmp_path: Path) -> 
 def test_a_thread_of_a_c_library_that_stays_at_a_fork_is_a_hazard(tmp_path: Path) -> None:
     (hazard,) = hazards_after(tmp_path, NATIVE_THREAD)
     assert (hazard.kind, hazard.detail) == ("native_thread", "a thread of a C library")
+
+
+def test_a_thread_of_jemalloc_that_stays_at_a_fork_is_no_hazard(tmp_path: Path) -> None:
+    name = """
+import os
+for task in set(os.listdir("/proc/self/task")) - {str(os.getpid())}:
+    with open(f"/proc/self/task/{task}/comm", "w") as comm:
+        comm.write(NAME)
+"""
+    assert hazards_after(tmp_path, NATIVE_THREAD + name.replace("NAME", "'jemalloc_bg_thd'")) == []
+    (hazard,) = hazards_after(tmp_path, NATIVE_THREAD + name.replace("NAME", "'feeder'"))
+    assert hazard.detail == "a thread 'feeder' of a C library"
 
 
 def test_threads_that_a_library_ends_before_a_fork_are_no_hazard(tmp_path: Path) -> None:
