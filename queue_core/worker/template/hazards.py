@@ -63,7 +63,7 @@ def _grpc_hazards() -> Iterator[ForkHazard]:
         for module in ("grpc._channel", "grpc.aio._channel")
         if isinstance(kind := _loaded(module, "Channel"), type)
     )
-    if channels and any(isinstance(each, channels) for each in gc.get_objects()):
+    if channels and any(_is_a(each, channels) for each in gc.get_objects()):
         yield ForkHazard(
             "grpc",
             "a gRPC channel",
@@ -85,6 +85,11 @@ def _loaded(module: str, name: str) -> Callable[[], object] | None:
     """Return a function or class of a module that is imported already, else None."""
     found = getattr(sys.modules.get(module), name, None)
     return found if callable(found) else None
+
+
+def _is_a(value: object, kinds: type | tuple[type, ...]) -> bool:
+    """Return whether a value is of a class, by its type: `isinstance` would set up the object behind a lazy proxy."""
+    return issubclass(type(value), kinds)
 
 
 def _child_hazards() -> Iterator[ForkHazard]:
@@ -121,11 +126,11 @@ def _generator_hazards() -> Iterator[ForkHazard]:
             kinds += (kind,)
     reseeded = {id(getattr(sys.modules.get(library), name, None)) for library, name in _RESEEDED}
     found: dict[int, tuple[str, str, str]] = {}
-    for module_name, module in application_modules():
-        for name, value in list(vars(module).items()):
-            if isinstance(value, kinds) and not isinstance(value, random.SystemRandom) and id(value) not in reseeded:
+    for module_name, path, values in application_modules():
+        for name, value in list(values.items()):
+            if _is_a(value, kinds) and not _is_a(value, random.SystemRandom) and id(value) not in reseeded:
                 # The first one that has it made it: a module moves to the end of `sys.modules` when it is imported.
-                found.setdefault(id(value), (module_name, shown_path(str(module.__file__)), name))
+                found.setdefault(id(value), (module_name, shown_path(path), name))
     for module_name, place, name in found.values():
         yield ForkHazard(
             "generator",

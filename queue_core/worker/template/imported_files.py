@@ -26,9 +26,8 @@ def imported_files() -> dict[str, FileVersion]:
     A module in an archive stands for the archive. A file that is gone is left out.
     """
     found = {}
-    for _, module in application_modules():
-        loader = getattr(module, "__loader__", None)
-        path = str(getattr(loader, "archive", None) or module.__file__)
+    for _, file, values in application_modules():
+        path = str(getattr(values.get("__loader__"), "archive", None) or file)
         version = _version_of(path)
         if version is not None:
             found[path] = version
@@ -40,13 +39,19 @@ def changed_files(known: Mapping[str, FileVersion]) -> list[str]:
     return sorted(path for path, version in known.items() if _version_of(path) != version)
 
 
-def application_modules() -> list[tuple[str, ModuleType]]:
-    """Return the modules with files that are neither the standard library's nor an installed package's."""
-    return [
-        (name, module)
-        for name, module in list(sys.modules.items())
-        if isinstance(path := getattr(module, "__file__", None), str) and is_of_application(path)
-    ]
+def application_modules() -> list[tuple[str, str, dict[str, object]]]:
+    """Return the name, file and values of each module of the application: not the standard library's nor an installed one.
+
+    A module that loads itself at its first use is left as it is.
+    """
+    found = []
+    for name, module in list(sys.modules.items()):
+        if issubclass(type(module), ModuleType):
+            values: dict[str, object] = object.__getattribute__(module, "__dict__")
+            path = values.get("__file__")
+            if isinstance(path, str) and is_of_application(path):
+                found.append((name, path, values))
+    return found
 
 
 def is_of_application(path: str) -> bool:

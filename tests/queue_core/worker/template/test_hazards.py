@@ -382,6 +382,27 @@ def test_a_generator_is_told_by_the_module_that_made_it(tmp_path: Path) -> None:
     assert [each.detail for each in hazards] == ["prices.RANDOM"]
 
 
+def test_looking_sets_up_no_lazy_object_and_no_lazy_module(tmp_path: Path) -> None:
+    (tmp_path / "later.py").write_text("print('loaded')\n")
+    application = """
+import importlib.util, sys
+class Settings:
+    @property
+    def __class__(self):
+        print("set up")
+        return int
+settings = Settings()
+spec = importlib.util.find_spec("later")
+spec.loader = importlib.util.LazyLoader(spec.loader)
+sys.modules["later"] = later = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(later)
+sys.modules["grpc._channel"] = channel = importlib.util.module_from_spec(importlib.util.find_spec("types"))
+channel.Channel = type("Channel", (), {})
+"""
+    assert hazards_after(tmp_path, application) == []
+    assert output_of(tmp_path, application + "later.__doc__, isinstance(settings, int)") == "loaded\nset up\n"
+
+
 def test_the_start_of_threads_is_as_before_after_the_block() -> None:
     before = vars(threading.Thread)["start"]
     thread = threading.Thread(target=threading.Event().set)
