@@ -40,7 +40,7 @@ def changed_files(known: Mapping[str, FileVersion]) -> list[str]:
 
 
 def application_modules() -> list[tuple[str, str, dict[str, object]]]:
-    """Return the name, file and values of each module of the application: not the standard library's nor an installed one.
+    """Return the name, file and values of each module that is not the standard library's nor an installed one.
 
     A module that loads itself at its first use is left as it is.
     """

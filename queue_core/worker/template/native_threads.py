@@ -53,7 +53,13 @@ LIBRARIES: Final = (
     ("librdkafka", "librdkafka"),
 )
 """Parts of file names, and the libraries that they are of."""
-_THREAD_NAMES: Final = (("grpc_", "gRPC"), ("event_engine", "gRPC"), ("rdk:", "librdkafka"), ("polars-", "Polars"))
+_THREAD_NAMES: Final = (
+    ("grpc_", "gRPC"),
+    ("event_engine", "gRPC"),
+    ("lifeguard", "gRPC"),
+    ("rdk:", "librdkafka"),
+    ("polars-", "Polars"),
+)
 _SAFE_NAMES: Final = frozenset({"jemalloc_bg_thd"})
 """Names of threads that a child does without. jemalloc, within Apache Arrow, which pandas imports, takes its locks
 before a fork, and the child goes on with the thread switched off (its `background_thread_postfork_child`)."""
@@ -215,6 +221,16 @@ def _loaded_libraries() -> list[str]:
     return sorted({library for part, library in LIBRARIES if any(part in name for name in files)} - _ENDS_ITS_THREADS)
 
 
+def _stack_pointer_of(number: int) -> int:
+    """Return where the stack of a waiting thread ends. Raises `ValueError` or `OSError` when it can't be read."""
+    for _ in range(ENDING_CHECKS):
+        fields = (_TASKS / str(number) / "syscall").read_text(encoding="ascii").split()
+        if fields != ["running"]:
+            return int(fields[-2], 16)
+        threading.Event().wait(ENDING_CHECK_SECONDS)
+    raise ValueError(f"thread {number} runs without a pause")
+
+
 class CodeMap:
     """The files whose code is in this process, by address."""
 
@@ -252,11 +268,10 @@ class CodeMap:
     def origin_of(self, number: int) -> str:
         """Return the file that a thread began in: the outermost address of code on its stack, but for the C library's.
 
-        "" when the stack can't be read, as that of a thread on a processor can't.
+        "" when the stack can't be read, as that of a thread that never waits can't.
         """
         try:
-            fields = (_TASKS / str(number) / "syscall").read_text(encoding="ascii").split()
-            pointer = int(fields[-2], 16)
+            pointer = _stack_pointer_of(number)
             end = next(end for start, end in self._stacks if start <= pointer < end)
             with Path("/proc/self/mem").open("rb", buffering=0) as memory:
                 memory.seek(pointer)

@@ -168,7 +168,8 @@ def test_open_mp_after_a_parallel_region_is_a_hazard(tmp_path: Path) -> None:
         tmp_path,
         f"import ctypes\nlibc = ctypes.CDLL(None)\nctypes.CDLL({library!r}).GOMP_parallel(libc.getpid, None, 3, 0)\n",
     )
-    assert [each.detail for each in hazards] == ["2 threads of GNU OpenMP (libgomp)"]
+    assert {each.kind for each in hazards} == {"native_thread"}
+    assert "of GNU OpenMP (libgomp)" in hazards[0].detail
 
 
 def test_open_blas_computes_rightly_in_a_fork(tmp_path: Path) -> None:
@@ -354,8 +355,7 @@ def test_a_grpc_channel_is_a_hazard_and_its_import_is_not(tmp_path: Path) -> Non
     assert hazards_after(tmp_path, "import grpc") == []
     hazards = hazards_after(tmp_path, "import grpc\nchannel = grpc.insecure_channel('127.0.0.1:1')")
     assert ("grpc", "a gRPC channel") in {(each.kind, each.detail) for each in hazards}
-    (thread,) = [each for each in hazards if each.kind == "native_thread"]
-    assert thread.detail.endswith("of gRPC")
+    assert "of gRPC" in " ".join(each.detail for each in hazards if each.kind == "native_thread")
 
 
 def test_a_cuda_context_is_a_hazard_of_a_torch_that_is_loaded(tmp_path: Path) -> None:
