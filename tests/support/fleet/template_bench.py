@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.runtimes import procfs
-from orchestrator.runtimes.template_process import ForkedWorker, TemplateProcess, TemplateState
+from orchestrator.runtimes.template_process import LIVING, ForkedWorker, TemplateProcess, TemplateState
 from tests.support.eventually import eventually
 
 REPOSITORY: Final = Path(__file__).parents[3]
@@ -118,7 +118,7 @@ class TemplateBench:
 
         def is_gone() -> bool:
             return (
-                all(template.collect() for template in self.templates if template.state == "ended")
+                all(template.collect() for template in self.templates if template.state not in LIVING)
                 and not self.collect()
                 and self.processes() <= {t.pid for t in self.templates if not t.is_collected}
                 and not procfs.ended_children_of(os.getpid())
