@@ -115,7 +115,9 @@ class Templates:
         name = min(_own_variables(pool), default=None)
         if name is not None and pool.name not in self._told_why_not:
             self._told_why_not.add(pool.name)
-            reason = f"env.{name} has the worker's name in it, which the import may read; `start: fork` forks all the same"
+            reason = (
+                f"env.{name} has the worker's name in it, which the import may read; start: fork forks all the same"
+            )
             log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
         return name is not None
 
