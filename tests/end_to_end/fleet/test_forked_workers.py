@@ -102,7 +102,7 @@ def test_forked_workers_crash_are_adopted_take_new_code_and_leave_nothing(crew: 
         eventually(lambda: len(crew.begun()) == 2, seconds=LONG_SECONDS)
         assert [(entry[0], entry[2], entry[3]) for entry in crew.begun()] == [(second, "1", "1"), (third, "1", "2")]
         assert crew.is_forked(crew.workers()[third])
-        (task,) = queue.peek()
+        (task,) = queue.peek().tasks
         (attempt,) = task.attempts
         assert attempt.worker == second
         eventually(lambda: "works on it" in towline("logs", third).out)

@@ -80,11 +80,15 @@ class TemplatesStage:
         """Return the process of the only template."""
 
         def only() -> set[int]:
-            self.templates.collect()
-            return found if len(found := self.templates.pids()) == 1 else set()
+            return found if len(found := self.collected()) == 1 else set()
 
         (pid,) = eventually(only)
         return pid
+
+    def collected(self) -> set[int]:
+        """Collect templates that have ended, and return the processes of the others."""
+        self.templates.collect()
+        return self.templates.pids()
 
     def upkeep(self, *busy: str) -> None:
         self.templates.upkeep(busy=busy, now=Monotonic(self.now))
@@ -257,7 +261,7 @@ def test_a_template_is_kept_while_its_pool_has_workers_and_for_a_while_after(sta
     assert len(stage.templates.pids()) == 1
     stage.now += 0.001
     stage.upkeep()
-    eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
+    eventually(lambda: stage.collected() == set())
 
 
 def test_an_import_that_does_not_end_is_given_up(stage: TemplatesStage) -> None:
@@ -269,7 +273,7 @@ def test_an_import_that_does_not_end_is_given_up(stage: TemplatesStage) -> None:
     assert stage.state(request) == "importing"
     stage.now += 0.001
     stage.upkeep("resize")
-    eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
+    eventually(lambda: stage.collected() == set())
 
 
 def test_few_templates_import_at_the_same_time_and_the_others_follow(stage: TemplatesStage) -> None:
@@ -278,7 +282,12 @@ def test_few_templates_import_at_the_same_time_and_the_others_follow(stage: Temp
         assert not stage.fork(request)
     assert len(stage.templates.pids()) == MAX_IMPORTING
     names = [request.pool.name for request in requests]
-    eventually(lambda: stage.upkeep(*names) or len(stage.templates.pids()) == len(requests), seconds=60)
+
+    def all_have_begun() -> bool:
+        stage.upkeep(*names)
+        return len(stage.templates.pids()) == len(requests)
+
+    eventually(all_have_begun, seconds=60)
     for request in requests:
         assert stage.settled(request) == "ready"
 
