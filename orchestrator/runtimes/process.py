@@ -271,7 +271,7 @@ class ProcessRuntime:
             self.logs.trim(self._processes)
             if self._processes:
                 self._other_processes.keep_watchdog()
-            self._templates.upkeep(busy={process.handle.pool for process in self._processes.values()}, now=now)
+            self._templates.maintain(busy={process.handle.pool for process in self._processes.values()}, now=now)
         self._other_processes.add(self._templates.take_orphans())
         self._other_processes.collect(
             others={process.pid for process in self._processes.values()} | self._templates.pids()

@@ -110,7 +110,7 @@ class TemplateProcess:
 
     @property
     def is_collected(self) -> bool:
-        """Whether it has ended and `collect` has seen it."""
+        """True once it has ended and `collect` has seen that."""
         return self._process.returncode is not None
 
     def poll(self) -> TemplateState:

@@ -89,7 +89,7 @@ class Templates:
             return None
         template.used_at = now
         state = template.process.poll()
-        self._tell(request.pool.name, template)
+        self._log_state(request.pool.name, template)
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
         try:
@@ -136,7 +136,7 @@ class Templates:
             process.end()
             template.told = process.state
 
-    def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
+    def maintain(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
 
         Args:
@@ -144,7 +144,7 @@ class Templates:
         """
         for pool, template in list(self._templates.items()):
             template.process.poll()
-            self._tell(pool, template)
+            self._log_state(pool, template)
             if pool in busy:
                 template.used_at = now
             if now - template.used_at > KEPT_SECONDS:
@@ -152,7 +152,7 @@ class Templates:
             elif template.process.state == "importing" and now - template.begun_at > IMPORT_SECONDS:
                 template.process.failure = f"its import did not end within {IMPORT_SECONDS:g} s"
                 template.process.end()
-                self._tell(pool, template)
+                self._log_state(pool, template)
         for pool, (request, environment) in list(self._waiting.items()):
             if pool in busy:
                 self._template(request, environment, now=now)
@@ -218,7 +218,7 @@ class Templates:
             template.process.end()
             self._ending.append(template.process)
 
-    def _tell(self, pool: str, template: _PoolTemplate) -> None:
+    def _log_state(self, pool: str, template: _PoolTemplate) -> None:
         """Log a template's state once it is known."""
         process = template.process
         if process.state in ("importing", template.told):

@@ -91,7 +91,7 @@ class TemplatesStage:
         return self.templates.pids()
 
     def upkeep(self, *busy: str) -> None:
-        self.templates.upkeep(busy=busy, now=Monotonic(self.now))
+        self.templates.maintain(busy=busy, now=Monotonic(self.now))
 
 
 @pytest.fixture
