@@ -24,14 +24,10 @@ from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
 from queue_core.process.terminal import open_missing_streams
 from queue_core.worker.template.environment_block import replace_environment
-from queue_core.worker.template.safety import (
-    changed_files,
-    find_hazards,
-    imported_files,
-    prepare_to_fork,
-    recorded_threads,
-    reseed,
-)
+from queue_core.worker.template.hazards import find_hazards
+from queue_core.worker.template.imported_files import changed_files, imported_files
+from queue_core.worker.template.preparation import prepare_to_fork, reseed
+from queue_core.worker.template.started_threads import recorded_threads
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
 """The number of the control socket's descriptor."""
@@ -67,6 +63,7 @@ def main() -> int:
     if failure:
         _send(control, {"failed": failure})
         return EXIT_MISCONFIGURED
+    files = imported_files()
     hazards = find_hazards(own_descriptors={control.fileno()}, threads=threads)
     prepare_to_fork()
     _send(
@@ -77,7 +74,6 @@ def main() -> int:
             "seconds": clock.monotonic() - began,
         },
     )
-    files = imported_files()
     while (request := _next_request(control)) is not None:
         if changed := changed_files(files):
             _send(control, {"outdated": changed[0]})
