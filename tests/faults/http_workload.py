@@ -14,7 +14,7 @@ from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
 from queue_core.verbs import Deletion
 from tests.faults.history import History
 from tests.faults.recorded import RecordedQueue, exact_outcome_of
-from tests.faults.workload import QUEUES, TAGS
+from tests.faults.workload import QUEUES, TAGS, drawn_failure, drawn_headers
 
 FILTERS = (ANY, ANY, ANY, UNTAGGED, TagFilter.of("parse"), TagFilter.of("parse", "resize"), TagFilter.oldest())
 LEASE_SECONDS = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0)
@@ -126,12 +126,13 @@ class HttpWorkloadCaller:
         self._forget(queue, mine)
         tokens = [lease.token for lease in mine]
         way = self._random.randrange(6)
+        error = drawn_failure(self._random, tokens)
         if way < 2:
-            queue.release(tokens, charge="uncounted", delay_seconds=0.0)
+            queue.release(tokens, charge="uncounted", delay_seconds=self._random.choice((None, 0.0)), error=error)
         elif way == 2:
-            queue.release(tokens, dead_reason="broken")
+            queue.release(tokens, dead_reason="broken", error=error)
         else:
-            queue.release(tokens, delay_seconds=self._random.choice((None, 0.0, 0.05, 0.3)))
+            queue.release(tokens, delay_seconds=self._random.choice((None, 0.0, 0.05, 0.3)), error=error)
 
     def delete_by_name(self) -> None:
         """Delete one of its own tasks, even while it is leased."""
@@ -153,7 +154,8 @@ class HttpWorkloadCaller:
             queue.renew([*tokens, *(lease.token for lease in mine)], seconds=self._random.choice(LEASE_SECONDS))
         else:
             self._forget(queue, mine)
-            queue.release([*tokens, *(lease.token for lease in mine)])
+            given_back = [*tokens, *(lease.token for lease in mine)]
+            queue.release(given_back, error=drawn_failure(self._random, given_back))
 
     def _some(self, most: int) -> tuple[RecordedQueue, list[Lease]]:
         """Return up to `most` leases held in one queue."""
@@ -169,7 +171,8 @@ class HttpWorkloadCaller:
     def _then(self) -> tuple[NewTask, ...]:
         if self._random.random() < 0.7:
             return ()
-        return (NewTask(self._payload(), tag=self._random.choice(TAGS), queue="next"),)
+        headers = drawn_headers(self._random)
+        return (NewTask(self._payload(), tag=self._random.choice(TAGS), queue="next", headers=headers),)
 
     def _new_task(self, queue: RecordedQueue) -> NewTask:
         kind = self._random.randrange(20)
@@ -178,12 +181,13 @@ class HttpWorkloadCaller:
             return NewTask(b"", name=f"shared-{queue.name}-{number}", tag=TAGS[number % len(TAGS)])
         delay_seconds = self._random.choice(DELAYS_SECONDS) if kind == 1 else None
         tag = self._random.choice(TAGS)
+        headers = drawn_headers(self._random)
         if kind < 7:
             name = self._uid()
             self._named = [*self._named, (queue, name)][-STALE_KEPT:]
             payload = self._random.randbytes(self._random.choice(SIZES))
-            return NewTask(payload, name=name, tag=tag, delay_seconds=delay_seconds)
-        return NewTask(self._payload(), tag=tag, delay_seconds=delay_seconds)
+            return NewTask(payload, name=name, tag=tag, delay_seconds=delay_seconds, headers=headers)
+        return NewTask(self._payload(), tag=tag, delay_seconds=delay_seconds, headers=headers)
 
     def _payload(self) -> bytes:
         size = LARGE_BYTES if self._random.random() < LARGE_SHARE else self._random.choice(SIZES)
