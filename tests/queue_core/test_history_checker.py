@@ -13,6 +13,7 @@ from tests.faults.history import (
     Invoked,
     RequestedCall,
     ReturnedAdd,
+    digest_of,
     pair,
     read_histories,
 )
@@ -41,6 +42,14 @@ def test_every_invariant_has_a_history_that_breaks_it() -> None:
 def test_violations_are_counted_with_none_left_out() -> None:
     counts = count_by_invariant(check(HandMadeHistory().add().calls, Contents()))
     assert counts == {invariant: int(invariant == "I1") for invariant in (*INVARIANTS, *REPORTED_BY_DRIVERS)}
+
+
+def test_a_digest_tells_a_payload_and_its_headers_from_others() -> None:
+    payload, headers = b"payload", {"request-id": "r-7", "odd": "\u00fc\n"}
+    others = [(payload, {}), (payload, {**headers, "odd": "\u00fc"}), (payload, {"request-id": "r-7"}), (b"", headers)]
+    assert digest_of(payload, headers) == digest_of(payload, dict(reversed(headers.items())))
+    assert digest_of(payload, {}) == digest_of(payload)
+    assert len({digest_of(payload, headers), *(digest_of(*other) for other in others)}) == len(others) + 1
 
 
 def test_a_stepped_clock_proves_nothing() -> None:
