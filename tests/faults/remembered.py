@@ -128,6 +128,7 @@ def _histories(lives: Mapping[str, Life], contents: Contents) -> Iterator[str]:
     for life in lives.values():
         keys = {(grant.call.request.queue, grant.lease.name) for grant in life.grants if grant.call is not None}
         keys |= {(task.queue, task.name) for task in life.stored}
+        keys |= {(call.request.queue, life.uid) for call, _ in life.named_deletions}
         known |= keys
         for queue, name in sorted(key for key in keys if key[0] in contents.histories):
             for what in _of_task(life, queue, rows.get((queue, name), [])):
@@ -147,8 +148,10 @@ def _of_task(life: Life, queue: str, leases: Sequence[KeptLease]) -> Iterator[st
         yield "its history has a deletion, but it is in the store"
     grants = [grant for grant in life.grants if grant.call is not None and grant.call.request.queue == queue]
     maybe_deleted = _ends(grants, "delete", "deleted", ("done", "open"))
+    # Deleting by name ends the lease of whoever holds the task.
+    by_name = any(effect != "refused" for _, effect in life.named_deletions)
     for end in ends:
-        if end[0] == "deleted" and end not in maybe_deleted:
+        if end[0] == "deleted" and end not in maybe_deleted and not by_name:
             yield f"its history has {_told(end)}, which nobody asked for"
     surely = _ends(grants, "delete", "deleted", ("done",)) + _ends(grants, "release", "released", ("done",))
     for end, number in surely.items():

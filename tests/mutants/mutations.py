@@ -338,8 +338,8 @@ MUTATIONS: Final = (
         "a-drain-charges-what-nobody-worked-on",
         "I11",
         "queue_core/worker/lease_client.py",
-        "self._release(leases, delay_seconds=None, charge=charge)",
-        'self._release(leases, delay_seconds=None, charge="counted")',
+        "self._release(leases, delay_seconds=None, charge=charge, failure=failure)",
+        'self._release(leases, delay_seconds=None, charge="counted", failure=failure)',
         ("tests/queue_core/worker/test_drain.py",),
     ),
     Mutation(

@@ -105,6 +105,14 @@ def remembering() -> Iterator[tuple[str, HandMadeHistory]]:
     yield "killed in the delete, done", deleted("unknown").remembers(an_end(FIRST))
     yield "killed in the delete, then deleted by name", deleted("unknown").by_name("a").remembers()
     yield (
+        "deleted by name while it was leased",
+        HandMadeHistory().add().lease(FIRST).by_name("a").remembers(an_end(FIRST)),
+    )
+    yield (
+        "deleted by name while somebody held it who was killed before learning of it",
+        lost().by_name("a").remembers(an_end(FIRST, worker="w")),
+    )
+    yield (
         "failed, then deleted",
         failed().lease(SECOND).end("delete", SECOND.token).remembers(an_end(SECOND), an_end(FIRST, "released")),
     )
@@ -222,22 +230,22 @@ def forgetting() -> Iterator[tuple[str, str, HandMadeHistory]]:
     yield (
         "I20",
         "a deletion that nobody asked for",
-        HandMadeHistory().add().lease(FIRST).by_name("a").remembers(an_end(FIRST)),
+        HandMadeHistory().add().lease(FIRST).by_name("a", "unknown").remembers(an_end(FIRST)),
     )
     yield (
         "I20",
         "a deletion that was refused",
-        HandMadeHistory()
-        .add()
-        .lease(SHORT)
-        .end("delete", SHORT.token, lost=True)
-        .by_name("a")
-        .remembers(an_end(SHORT)),
+        HandMadeHistory().add().lease(SHORT).end("delete", SHORT.token, lost=True).remembers(an_end(SHORT)),
     )
     yield (
         "I20",
         "a deletion of what is still there",
         deleted("unknown").keeps(a_stored(lease=FIRST, state="LEASED")).remembers(an_end(FIRST)),
     )
-    yield "I20", "a deletion of a task that nobody held", HandMadeHistory().add().by_name("a").remembers(an_end(FIRST))
+    yield "I20", "a deletion of a task that nobody held", HandMadeHistory().add().remembers(an_end(FIRST))
+    yield (
+        "I20",
+        "a deletion by token and another by name",
+        deleted("unknown").by_name("a").remembers(an_end(FIRST), an_end(SECOND)),
+    )
     yield "I20", "a release that is not remembered", failed().keeps(a_stored(lease=FIRST)).remembers()
