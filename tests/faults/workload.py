@@ -30,6 +30,8 @@ SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
 LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.3, 0.03)
 MAX_HELD = 12
 SHARED_NAMES = 400
+STUBBORN_NAMES = frozenset(f"shared-{spec.name}-{number}" for spec in QUEUES for number in range(0, SHARED_NAMES, 40))
+"""Tasks that nobody finishes: they go back to their old places, and have more attempts than are kept."""
 STALE_TOKENS_KEPT = 10
 HEADED_SHARE = 0.3
 ODD_TEXT = 'B\u00fcrste "\U0001f6b2" \\ 100 % \t\r\n\u2028'
@@ -141,7 +143,7 @@ class StoreCaller:
     def exchange(self) -> None:
         """Delete finished tasks and lease the next."""
         queue = self._random.choice(self._queues)
-        mine = [pair for pair in self._held if pair[0] is queue][:5]
+        mine = [pair for pair in self._held if pair[0] is queue and pair[1].name not in STUBBORN_NAMES][:5]
         self._forget(mine)
         deletions = [Deletion(lease.token, self._then()) for _, lease in mine]
         leases = queue.lease(
@@ -150,9 +152,13 @@ class StoreCaller:
         self._held += [(queue, lease) for lease in leases]
 
     def delete(self) -> None:
-        """Finish one task, sometimes handing over to the next queue."""
+        """Finish one task, sometimes handing over to the next queue; give a stubborn one back."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
+            if lease.name in STUBBORN_NAMES:
+                error = drawn_failure(self._random, [lease.token])
+                queue.release([lease.token], charge="uncounted", error=error)
+                continue
             queue.delete([Deletion(lease.token, self._then())])
 
     def renew(self) -> None:
@@ -164,7 +170,7 @@ class StoreCaller:
         """Release one lease with random options."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
-            way = self._random.randrange(5)
+            way = 0 if lease.name in STUBBORN_NAMES else self._random.randrange(5)
             error = drawn_failure(self._random, [lease.token])
             if way == 0:
                 delay_seconds = self._random.choice((None, 0.0))
