@@ -4,7 +4,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stats import History
 from queue_core.store import Store, Transaction
+from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState, token_of
@@ -24,6 +25,7 @@ from queue_core.verbs import Deletion
 from tests.faults.checker import Violation, check
 from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of
 from tests.faults.lives import Contents, KeptAttempt, KeptLease, TaskInStore
+from tests.faults.moved import changed_on_the_way, move_all
 from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
 
@@ -165,6 +167,7 @@ def open_and_check(
                 afterwards.lease(LEASED_AFTERWARDS, seconds=60.0, worker="afterwards")
         check_now()
         found += [one for spec in queues.queues() for one in _by_name(queues.queue(spec.name))]
+        found += _moved(store)
         return list(dict.fromkeys(found))
     except QueueError as error:
         return [Violation("I16", f"the store does not work: {type(error).__name__}: {error}")]
@@ -178,6 +181,20 @@ def _count(contents: Contents, checked: "Counter[str]") -> None:
     checked["attempts"] += sum(attempts)
     checked["tasks with all the attempts that are kept"] += attempts.count(MAX_ATTEMPTS)
     checked["ended leases"] += sum(map(len, contents.histories.values()))
+
+
+def _moved(store: Store) -> list[Violation]:
+    """Move everything to another store and compare it; the queues here stay closed."""
+    before = _all_tasks(store)
+    with closing(MemoryStore()) as target:
+        move_all(store, target)
+        return [Violation(*one) for one in changed_on_the_way(before, _all_tasks(target))]
+
+
+def _all_tasks(store: Store) -> list[TaskInStore]:
+    now = store.clock.now()
+    with store.read() as transaction:
+        return [_stored(task) for spec in transaction.queues() for task in _tasks(transaction, spec.name, now=now)]
 
 
 def _by_name(queue: Queue) -> Iterator[Violation]:
