@@ -30,7 +30,7 @@ SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
 LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.3, 0.03)
 MAX_HELD = 12
 SHARED_NAMES = 400
-STUBBORN_NAMES = frozenset(f"shared-{spec.name}-{number}" for spec in QUEUES for number in range(0, SHARED_NAMES, 40))
+STUBBORN_NAMES = frozenset(f"shared-{spec.name}-{number}" for spec in QUEUES for number in range(0, SHARED_NAMES, 10))
 """Tasks that nobody finishes: they go back to their old places, and have more attempts than are kept."""
 STALE_TOKENS_KEPT = 10
 HEADED_SHARE = 0.3
