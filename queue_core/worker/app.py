@@ -144,8 +144,7 @@ class App:
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"
                 raise AppError(
-                    f"queue {queue!r} has two handlers {shown}: {first.display_name} and {handler.display_name}; "
-                    "give each a tag of its own"
+                    f"queue {queue!r} has two handlers {shown}: {_names_of(first, handler)}; give each a tag of its own"
                 )
             return function
 
@@ -282,6 +281,15 @@ def _timeout_of(timeout: Seconds) -> float:
         return seconds_of(timeout)
     except ValueError as error:
         raise AppError(f"timeout: {error}") from None
+
+
+def _names_of(first: Handler, second: Handler) -> str:
+    """Return the names of two handlers, with their modules where the names alone are the same."""
+    names = [first.display_name, second.display_name]
+    modules = [str(getattr(one.function, "__module__", "")) for one in (first, second)]
+    if names[0] == names[1] and modules[0] != modules[1]:
+        names = [f"{module}.{name}" for module, name in zip(modules, names, strict=True)]
+    return " and ".join(names)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

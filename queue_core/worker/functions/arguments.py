@@ -19,7 +19,7 @@ MAX_PROBLEMS: Final = 3
 """Problems that one error names at most."""
 MAX_NAME_CHARACTERS: Final = 64
 """Longest name of an unknown argument that an error quotes."""
-_QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid", "dataclass_type", "model_type"))
+_QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid"))
 """Types of pydantic's errors whose text may quote the value."""
 _FORM: "Final[ConfigDict]" = {"ser_json_bytes": "base64", "val_json_bytes": "base64", "ser_json_inf_nan": "strings"}
 _ROOT_FORM: "Final[CoreConfig]" = {"ser_json_bytes": "base64", "ser_json_inf_nan": "strings"}

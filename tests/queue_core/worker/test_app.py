@@ -50,6 +50,18 @@ def test_a_second_handler_of_the_same_tag_is_refused_by_both_names() -> None:
         app.task(queue="q")(print)
 
 
+def test_two_handlers_of_one_name_are_told_apart_by_their_modules() -> None:
+    def resize(task: object) -> None: ...
+
+    def other(task: object) -> None: ...
+
+    other.__qualname__, other.__module__ = resize.__qualname__, "shop.tasks"
+    app = App()
+    app.task(queue="q", tag="resize")(resize)
+    with pytest.raises(AppError, match=rf"{__name__}\.test_two.*resize and shop\.tasks\."):
+        app.task(queue="q", tag="resize")(other)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
