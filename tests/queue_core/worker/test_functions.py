@@ -303,6 +303,17 @@ def test_a_task_that_does_not_fit_is_dead_although_all_errors_are_retried() -> N
     assert (type(outcome.error), outcome.attempts) == (Dead, 1)
 
 
+def test_a_list_with_other_values_than_tasks_says_which() -> None:
+    app = App()
+
+    @app.function(queue="thumbs", retry=Backoff(attempts=1))
+    def mixed() -> list[object]:
+        return [NewTask(b"", tag="mixed"), 3]
+
+    (outcome,) = run_until_empty(app, mixed.task())
+    assert str(outcome.error).endswith("got a list of 2 with one of type int")
+
+
 def test_a_generator_that_was_not_run_is_a_failure() -> None:
     app = App()
 
