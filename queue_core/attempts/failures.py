@@ -99,7 +99,7 @@ def _library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library, of installed packages and of this package."""
     paths = sysconfig.get_paths()
     named = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parent)))
+    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parents[1])))
 
 
 def shown_path(filename: str) -> str:

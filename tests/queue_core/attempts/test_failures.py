@@ -1,5 +1,6 @@
 """What an attempt shows of an error: its class, its text and its place, and never a payload or a secret."""
 
+import inspect
 import json
 from collections.abc import Callable
 
@@ -14,7 +15,7 @@ from queue_core.attempts.attempt import (
     attempts_text,
     check_failure,
 )
-from queue_core.attempts.failures import failure_of
+from queue_core.attempts.failures import failure_of, place_in
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueue
@@ -35,6 +36,11 @@ def raised_by(call: Callable[[], object]) -> BaseException:
     with pytest.raises(Exception) as caught:
         call()
     return caught.value
+
+
+def test_the_place_is_not_in_this_package() -> None:
+    ours = [(inspect.getfile(LocalQueue), 7), (inspect.getfile(failure_of), 8)]
+    assert place_in([*ours, (__file__, 9)]).endswith("test_failures.py:9")
 
 
 def test_the_place_is_in_the_users_code_and_not_in_a_library() -> None:
