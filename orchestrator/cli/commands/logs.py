@@ -267,7 +267,7 @@ def logs(
     """
     reader = _reader(where)
     now = SystemMonotonicClock().wall_seconds
-    printer = LinePrinter(as_json=as_json, colours=has_colours(), is_one_worker=name is not None)
+    printer = LinePrinter(as_json=as_json, colours=has_colours(), is_one_worker=name is not None, pool=name)
     try:
         chosen = TaskLines(task, _held(task, where)) if task is not None else None
         from_second = None if since is None else now() - since
