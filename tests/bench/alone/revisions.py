@@ -193,7 +193,7 @@ def _cpu_seconds(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> fl
     return times.user + times.system
 
 
-def _await(url: str, process: subprocess.Popen[bytes]) -> None:
+def _await(url: str, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     while process.poll() is None:
         try:
             with urllib.request.urlopen(f"{url}/readyz", timeout=1):

@@ -104,6 +104,12 @@ def test_since_leaves_out_what_is_older(towline: Commands) -> None:
     assert len(shown(towline, "resize-a", "--since", "3h")) == 4
 
 
+def test_since_is_a_time_of_the_past(towline: Commands) -> None:
+    told = towline("logs", "--since", "-5")
+    assert (told.code, told.out) == (exits.USAGE, "")
+    assert "--since must be a duration of the past" in told.err
+
+
 def test_an_entry_is_shown_for_people_with_its_traceback_in_full() -> None:
     text = entry(1, "handler.failed", level="error", worker="w", task="t", message="bad", traceback="Trace:\n  x.py\n")
     level, lines = shown_lines(text)
