@@ -71,7 +71,7 @@ def test_a_pool_a_worker_or_the_beginning_of_its_name_is_chosen_also_of_those_th
     write(towline.folder, "odd", "b")
     write(towline.folder, "gone-by-name", "c")
     assert sorted(line.split(" | ")[1] for line in shown(towline, "resize")) == ["a", "b"]
-    assert shown(towline, "other") == ["c"]
+    assert shown(towline, "other") == ["gone-by-name | c"]
     assert shown(towline, "gone") == ["c"]  # without a prefix, as there is one worker
     assert shown(towline, "odd", "--json") == ['{"pool": "resize", "worker": "odd", "line": "b"}']
 
@@ -102,6 +102,12 @@ def test_since_leaves_out_what_is_older(towline: Commands) -> None:
     write(towline.folder, "resize-a", entry(now - 7200, "old"), "old too", entry(now - 60, "new"), "new too")
     assert [line.split()[-1] for line in shown(towline, "resize-a", "--since", "10m")] == ["new", "too"]
     assert len(shown(towline, "resize-a", "--since", "3h")) == 4
+
+
+def test_since_is_a_time_of_the_past(towline: Commands) -> None:
+    told = towline("logs", "--since", "-5")
+    assert (told.code, told.out) == (exits.USAGE, "")
+    assert "--since must be a duration of the past" in told.err
 
 
 def test_an_entry_is_shown_for_people_with_its_traceback_in_full() -> None:
@@ -139,6 +145,11 @@ def test_one_workers_lines_have_its_name_once_there_is_a_second(capsys: pytest.C
     printer.show(OutputBatch([WorkerLine("p", "a", "1")]))
     printer.show(OutputBatch([WorkerLine("p", "b", "2")]))
     assert capsys.readouterr().out == "1\nb | 2\n"
+
+
+def test_a_pools_lines_have_their_workers_name_from_the_first_one_on(capsys: pytest.CaptureFixture[str]) -> None:
+    LinePrinter(is_one_worker=True, pool="p").show(OutputBatch([WorkerLine("p", "p-a", "1")]))
+    assert capsys.readouterr().out == "p-a | 1\n"
 
 
 def test_a_follower_goes_on_with_workers_that_come_and_go(tmp_path: Path) -> None:
