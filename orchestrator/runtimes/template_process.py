@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ FORK_SECONDS: Final = 2.0
 """Longest wait for a forked worker to report; a fork takes milliseconds. After it the template is given up."""
 MAX_MESSAGE_BYTES: Final = 1 << 20
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PERHAPS_THE_KERNEL: Final = "; if nobody sent it, the kernel lacked memory: see `journalctl -k | grep -i oom`"
 
 TemplateState: TypeAlias = Literal["importing", "ready", "unsafe", "failed", "outdated", "ended"]
 """`unsafe`: its application was imported, and no worker should be forked from it. `outdated`: a file has changed."""
@@ -64,6 +66,7 @@ class TemplateProcess:
         """Sentences that say why no worker should be forked from it."""
         self.failure = ""
         self.import_seconds = 0.0
+        self._is_ended_by_us = False
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
@@ -164,13 +167,18 @@ class TemplateProcess:
     def end(self) -> None:
         """End it; its workers go on. `collect` returns True once it is gone."""
         self.state = "ended"
+        self._is_ended_by_us = True
         self._control.close()
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     def collect(self) -> bool:
-        """Collect the process if it has ended; return whether it has."""
-        return self._process.poll() is not None
+        """Collect the process if it has ended; return whether it has. A signal that ended it becomes its `failure`."""
+        code = self._process.poll()
+        if code is not None and code < 0 and not self._is_ended_by_us:
+            name = signal.Signals(-code).name
+            self.failure = f"it was ended by {name}" + (_PERHAPS_THE_KERNEL if name == "SIGKILL" else "")
+        return code is not None
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ A pool's workers are forked from its template where it has one that is ready and
 before: a template never delays a start.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -16,12 +15,18 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes import procfs
 from orchestrator.runtimes.template_process import ForkedWorker, ForkFailedError, TemplateProcess
+from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import WriteErrors
+from orchestrator.state.templates import TemplateRecord, rounded_bytes
 
 log = structlog.get_logger()
 
+FORKED_VARIABLE: Final = "TOWLINE_FORKED"
+"""A forked worker has this variable, so that it is known as one after an adoption, and knows it itself."""
 IDENTITY: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_SPEC"})
 """Variables that differ between the workers of one template."""
 MARKS: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR"})
@@ -38,23 +43,39 @@ class _PoolTemplate:
     process: TemplateProcess
     used_at: Monotonic
     begun_at: Monotonic
+    since: float
+    app: str
+    is_forced: bool = False
+    forks: int = 0
     told: str = ""
 
 
 class Templates:
     """The templates of one supervisor, by pool. Belongs to one thread."""
 
-    def __init__(self, state_dir: Path, *, open_log: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        open_log: Callable[[str], int],
+        clock: MonotonicClock | None = None,
+    ) -> None:
         """`open_log` opens the log of a name for writing."""
-        self._state_file = state_dir / "templates.json"
+        self._files = StateDir(state_dir)
+        self._write_errors = WriteErrors(self._files.path / "templates.json")
+        self._clock = clock or SystemMonotonicClock()
         self._open_log = open_log
         self._templates: dict[str, _PoolTemplate] = {}
         self._ending: list[TemplateProcess] = []
-        self._written = ""
+        self._written: dict[str, TemplateRecord] | None = None
 
     def pids(self) -> set[int]:
         """Return the processes of all templates that are not collected yet."""
         return {template.process.pid for template in self._templates.values()} | {one.pid for one in self._ending}
+
+    def logs(self) -> list[str]:
+        """Return the names of the logs that templates write to."""
+        return [_log_name(pool) for pool in self._templates]
 
     def fork(
         self, request: SpawnRequest, environment: Mapping[str, str], *, log_descriptor: int, now: Monotonic
@@ -70,12 +91,14 @@ class Templates:
         if template is None:
             return None
         template.used_at = now
+        template.is_forced = mode == "fork"
         state = template.process.poll()
         self._tell(request.pool.name, template)
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
         try:
-            return template.process.fork(environment, cwd=request.pool.cwd, log=log_descriptor)
+            known = {**environment, FORKED_VARIABLE: "1"}
+            forked = template.process.fork(known, cwd=request.pool.cwd, log=log_descriptor)
         except ForkFailedError as error:
             if template.process.state == "outdated":
                 log.info(events.TEMPLATE_OUTDATED, pool=request.pool.name, reason=str(error))
@@ -84,6 +107,8 @@ class Templates:
             self._end(request.pool.name)
             self._template(request, environment, now=now)  # it imports what is there now, for the next start
             return None
+        template.forks += 1
+        return forked
 
     def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
@@ -99,7 +124,7 @@ class Templates:
             if now - template.used_at > KEPT_SECONDS:
                 self._end(pool)
         self.collect()
-        self._write()
+        self.write()
 
     def collect(self) -> None:
         """Collect templates that were ended."""
@@ -110,6 +135,7 @@ class Templates:
         for pool in list(self._templates):
             self._end(pool)
         self.collect()
+        self.write()
 
     def _template(
         self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic
@@ -126,14 +152,15 @@ class Templates:
             started = self._start(request, environment)
             if started is None:
                 return None
-            self._templates[pool] = _PoolTemplate(key, started, now, now)
+            since = round(self._clock.wall_seconds(), 1)
+            self._templates[pool] = _PoolTemplate(key, started, now, now, since=since, app=request.pool.app or "")
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
         shared = {name: text for name, text in environment.items() if name not in MARKS}
         descriptor = None
         try:
-            descriptor = self._open_log(f"{request.pool.name}.template")
+            descriptor = self._open_log(_log_name(request.pool.name))
             return TemplateProcess(shared, cwd=request.pool.cwd, log=descriptor)
         except OSError as error:
             log.warning(events.TEMPLATE_LOST, pool=request.pool.name, reason=f"it can't be started: {error.strerror}")
@@ -151,35 +178,46 @@ class Templates:
     def _tell(self, pool: str, template: _PoolTemplate) -> None:
         """Log a template's state once it is known."""
         process = template.process
-        if process.state in ("importing", template.told):
+        if process.state in ("importing", template.told) or (process.state == "ended" and not process.collect()):
             return
         template.told = process.state
         if process.state == "ready":
             log.info(events.TEMPLATE_READY, pool=pool, seconds=round(process.import_seconds, 3))
         elif process.state == "unsafe":
-            log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason="; ".join(process.hazards))
+            reason = "; ".join(process.hazards)
+            log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason=reason, forks=template.is_forced)
         else:
             reason = process.failure.strip().rpartition("\n")[2] or "it ended by itself"
             log.warning(events.TEMPLATE_LOST, pool=pool, reason=reason)
 
-    def _write(self) -> None:
-        """Write the states for `doctor` and `why`, where they changed."""
-        states = {
-            pool: {
-                "state": template.process.state,
-                "hazards": list(template.process.hazards),
-                "failure": template.process.failure,
-                "import_seconds": round(template.process.import_seconds, 3),
-            }
-            for pool, template in self._templates.items()
-        }
-        text = json.dumps(states)
-        if text != self._written:
-            with contextlib.suppress(OSError):
-                draft = self._state_file.with_suffix(".new")
-                draft.write_text(text)
-                draft.replace(self._state_file)
-                self._written = text
+    def write(self) -> None:
+        """Write the states for other commands, where they changed."""
+        records = {pool: _record_of(template) for pool, template in self._templates.items()}
+        if records != self._written:
+            with self._write_errors.logged():
+                self._files.write_templates(records)
+                self._written = records
+
+
+def _record_of(template: _PoolTemplate) -> TemplateRecord:
+    process = template.process
+    stat = procfs.read_stat(process.pid) if process.state in ("importing", "ready", "unsafe") else None
+    return TemplateRecord(
+        process.state,
+        app=template.app,
+        since=template.since,
+        forks=template.forks,
+        import_seconds=round(process.import_seconds, 3),
+        memory_bytes=rounded_bytes(stat.memory_bytes) if stat is not None and stat.is_alive else 0,
+        is_forced=template.is_forced,
+        hazards=tuple(process.hazards),
+        failure=process.failure,
+    )
+
+
+def _log_name(pool: str) -> str:
+    """Return the name of a template's log, which `towline logs` shows among those of the pool's workers."""
+    return f"{pool}.template"
 
 
 def _key(request: SpawnRequest, environment: Mapping[str, str]) -> str:
