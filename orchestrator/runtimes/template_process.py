@@ -172,8 +172,10 @@ class TemplateProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    def collect(self) -> bool:
+    def collect(self, *, timeout_seconds: float = 0.0) -> bool:
         """Collect the process if it has ended; return whether it has. A signal that ended it becomes its `failure`."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_seconds)
         code = self._process.poll()
         if code is not None and code < 0 and not self._is_ended_by_us:
             name = signal.Signals(-code).name

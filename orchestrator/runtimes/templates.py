@@ -33,6 +33,8 @@ MARKS: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOW
 """Variables by which a worker is found again: a template must not have them, as it is none."""
 KEPT_SECONDS: Final = 3600.0
 """How long a template is kept after its pool's last worker has ended: it costs memory, and saves the import."""
+CLOSE_SECONDS: Final = 1.0
+"""The longest wait for a template that was killed, which takes milliseconds."""
 RETRY_SECONDS: Final = 60.0
 """Pause before a template is started again that has failed or ended."""
 
@@ -134,7 +136,7 @@ class Templates:
         """End all templates; their workers go on."""
         for pool in list(self._templates):
             self._end(pool)
-        self.collect()
+        self._ending = [one for one in self._ending if not one.collect(timeout_seconds=CLOSE_SECONDS)]
         self.write()
 
     def _template(
