@@ -51,14 +51,18 @@ class ForkedMemoryMeter:
         return {one.worker: max(0, one.resident_bytes - self._known_shared(one)) for one in workers}
 
     def _urgency(self, one: ForkedMemory) -> tuple[bool, int]:
-        """Order by need: pools of which nothing is known, then workers that were never read, then the longest ago."""
-        return one.pool in self._shared_in_pool, self._read_in.get(one.worker, 0)
+        """Order by need: first those of which nothing is known, or nothing that fits; then by their last reading.
+
+        A process that executes another program has less than it shared before.
+        """
+        is_known = one.pool in self._shared_in_pool and self._known_shared(one) < one.resident_bytes
+        return is_known, self._read_in.get(one.worker, 0)
 
     def _read(self, workers: Iterable[ForkedMemory]) -> None:
         for one in workers:
-            shared = procfs.shared_bytes(one.pid)
-            if shared is not None:
-                self._shared[one.worker] = self._shared_in_pool[one.pool] = shared
+            private = procfs.private_bytes(one.pid)
+            if private is not None:
+                self._shared[one.worker] = self._shared_in_pool[one.pool] = one.resident_bytes - private
             self._readings += 1
             self._read_in[one.worker] = self._readings
 

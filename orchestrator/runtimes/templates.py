@@ -16,9 +16,11 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.config.placeholders import names_worker
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes import procfs
-from orchestrator.runtimes.template_process import ForkedWorker, ForkFailedError, TemplateProcess
+from orchestrator.runtimes.template_process import LIVING, ForkedWorker, ForkFailedError, TemplateProcess, TemplateState
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.state.templates import TemplateRecord, rounded_bytes
@@ -33,10 +35,14 @@ MARKS: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOW
 """Variables by which a worker is found again: a template must not have them, as it is none."""
 KEPT_SECONDS: Final = 3600.0
 """How long a template is kept after its pool's last worker has ended: it costs memory, and saves the import."""
-CLOSE_SECONDS: Final = 1.0
-"""The longest wait for a template that was killed, which takes milliseconds."""
 RETRY_SECONDS: Final = 60.0
 """Pause before a template is started again that has failed or ended."""
+IMPORT_SECONDS: Final = 600.0
+"""Longest import; after it the template is given up."""
+MAX_IMPORTING: Final = 2
+"""Templates that import at the same time: the workers of these pools import meanwhile, too."""
+MAX_FAILED_FORKS: Final = 3
+"""Forks in a row that failed, after which a template is given up."""
 
 
 @dataclass(slots=True)
@@ -49,19 +55,14 @@ class _PoolTemplate:
     app: str
     is_forced: bool = False
     forks: int = 0
+    failed_forks: int = 0
     told: str = ""
 
 
 class Templates:
     """The templates of one supervisor, by pool. Belongs to one thread."""
 
-    def __init__(
-        self,
-        state_dir: Path,
-        *,
-        open_log: Callable[[str], int],
-        clock: MonotonicClock | None = None,
-    ) -> None:
+    def __init__(self, state_dir: Path, *, open_log: Callable[[str], int], clock: MonotonicClock | None = None) -> None:
         """`open_log` opens the log of a name for writing."""
         self._files = StateDir(state_dir)
         self._write_errors = WriteErrors(self._files.path / "templates.json")
@@ -69,11 +70,20 @@ class Templates:
         self._open_log = open_log
         self._templates: dict[str, _PoolTemplate] = {}
         self._ending: list[TemplateProcess] = []
+        self._waiting: dict[str, tuple[SpawnRequest, Mapping[str, str]]] = {}
+        self._orphans: set[int] = set()
+        self._without: dict[str, TemplateRecord] = {}
         self._written: dict[str, TemplateRecord] | None = None
 
     def pids(self) -> set[int]:
         """Return the processes of all templates that are not collected yet."""
-        return {template.process.pid for template in self._templates.values()} | {one.pid for one in self._ending}
+        known = [template.process for template in self._templates.values()]
+        return {process.pid for process in (*known, *self._ending) if not process.is_collected}
+
+    def take_orphans(self) -> set[int]:
+        """Return children that became ours during forks and are no workers: others must collect them."""
+        taken, self._orphans = self._orphans, set()
+        return taken
 
     def logs(self) -> list[str]:
         """Return the names of the logs that templates write to."""
@@ -87,7 +97,7 @@ class Templates:
         Starts the pool's template if it has none, for the workers to come.
         """
         mode = request.pool.start
-        if request.command or mode == "exec":
+        if request.command or mode == "exec" or (mode == "auto" and self._is_named_in_variables(request)):
             return None
         template = self._template(request, environment, now=now)
         if template is None:
@@ -102,15 +112,51 @@ class Templates:
             known = {**environment, FORKED_VARIABLE: "1"}
             forked = template.process.fork(known, cwd=request.pool.cwd, log=log_descriptor)
         except ForkFailedError as error:
-            if template.process.state == "outdated":
-                log.info(events.TEMPLATE_OUTDATED, pool=request.pool.name, reason=str(error))
-            else:
-                log.warning(events.TEMPLATE_LOST, pool=request.pool.name, reason=str(error))
-            self._end(request.pool.name)
+            self._fork_failed(request.pool.name, template, error)
             self._template(request, environment, now=now)  # it imports what is there now, for the next start
             return None
+        finally:
+            self._orphans |= template.process.orphans
+            template.process.orphans.clear()
+        template.failed_forks = 0
         template.forks += 1
         return forked
+
+    def prepare(self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic) -> TemplateState | None:
+        """Start the template of workers like this one if there is none, and return its state; never waits."""
+        template = self._template(request, environment, now=now)
+        return template.process.poll() if template is not None else None
+
+    def _is_named_in_variables(self, request: SpawnRequest) -> bool:
+        """Return whether a variable of the pool differs for each worker: an import that reads it must be its own."""
+        pool = request.pool
+        name = min(_own_variables(pool), default=None)
+        if name is None:
+            self._without.pop(pool.name, None)
+        elif pool.name not in self._without:
+            reason = (
+                f"env.{name} has the worker's name in it, which the import may read; `start: fork` forks all the same"
+            )
+            since = round(self._clock.wall_seconds(), 1)
+            self._without[pool.name] = TemplateRecord("unsafe", app=pool.app or "", since=since, hazards=(reason,))
+            self._end(pool.name)
+            log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
+        return name is not None
+
+    def _fork_failed(self, pool: str, template: _PoolTemplate, error: ForkFailedError) -> None:
+        process = template.process
+        state = process.poll()
+        template.told = state
+        if state == "outdated":
+            log.info(events.TEMPLATE_OUTDATED, pool=pool, reason=str(error))
+            self._end(pool)
+            return
+        log.warning(events.TEMPLATE_LOST, pool=pool, reason=str(error))
+        template.failed_forks += 1
+        if state not in LIVING or template.failed_forks >= MAX_FAILED_FORKS:
+            process.failure = process.failure or str(error)
+            process.end()
+            template.told = process.state
 
     def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
@@ -125,6 +171,15 @@ class Templates:
                 template.used_at = now
             if now - template.used_at > KEPT_SECONDS:
                 self._end(pool)
+            elif template.process.state == "importing" and now - template.begun_at > IMPORT_SECONDS:
+                template.process.failure = f"its import did not end within {IMPORT_SECONDS:g} s"
+                template.process.end()
+                self._tell(pool, template)
+        for pool, (request, environment) in list(self._waiting.items()):
+            if pool in busy:
+                self._template(request, environment, now=now)
+            else:
+                del self._waiting[pool]
         self.collect()
         self.write()
 
@@ -136,7 +191,10 @@ class Templates:
         """End all templates; their workers go on."""
         for pool in list(self._templates):
             self._end(pool)
-        self._ending = [one for one in self._ending if not one.collect(timeout_seconds=CLOSE_SECONDS)]
+        for process in self._ending:
+            process.wait()
+        self.collect()
+        self._without.clear()
         self.write()
 
     def _template(
@@ -150,7 +208,12 @@ class Templates:
             is_over = known.process.poll() in ("failed", "ended")
             if known.key != key or (is_over and now - known.begun_at >= RETRY_SECONDS):
                 self._end(pool)
+        self._without.pop(pool, None)
         if pool not in self._templates:
+            if sum(each.process.poll() == "importing" for each in self._templates.values()) >= MAX_IMPORTING:
+                self._waiting[pool] = request, environment
+                return None
+            self._waiting.pop(pool, None)
             started = self._start(request, environment)
             if started is None:
                 return None
@@ -159,7 +222,8 @@ class Templates:
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
-        shared = {name: text for name, text in environment.items() if name not in MARKS}
+        own = MARKS | _own_variables(request.pool)
+        shared = {name: text for name, text in environment.items() if name not in own}
         descriptor = None
         try:
             descriptor = self._open_log(_log_name(request.pool.name))
@@ -194,7 +258,7 @@ class Templates:
 
     def write(self) -> None:
         """Write the states for other commands, where they changed."""
-        records = {pool: _record_of(template) for pool, template in self._templates.items()}
+        records = self._without | {pool: _record_of(template) for pool, template in self._templates.items()}
         if records != self._written:
             with self._write_errors.logged():
                 self._files.write_templates(records)
@@ -203,7 +267,7 @@ class Templates:
 
 def _record_of(template: _PoolTemplate) -> TemplateRecord:
     process = template.process
-    stat = procfs.read_stat(process.pid) if process.state in ("importing", "ready", "unsafe") else None
+    stat = procfs.read_stat(process.pid) if process.state in LIVING else None
     return TemplateRecord(
         process.state,
         app=template.app,
@@ -225,6 +289,11 @@ def _log_name(pool: str) -> str:
 def _key(request: SpawnRequest, environment: Mapping[str, str]) -> str:
     """Return a digest of what a template's workers share: variables, working directory, application."""
     shared = sorted((name, text) for name, text in environment.items() if name not in IDENTITY)
-    own = {name: text for name, text in request.pool.env.items() if "{worker}" in text}
-    kept = [(name, own.get(name, text)) for name, text in shared]
+    own = _own_variables(request.pool)
+    kept = [(name, request.pool.env[name] if name in own else text) for name, text in shared]
     return blake2b(json.dumps([request.pool.app, request.pool.cwd, kept]).encode(), digest_size=16).hexdigest()
+
+
+def _own_variables(pool: PoolSpec) -> set[str]:
+    """Return the pool's variables that have the worker's name in them."""
+    return {name for name, text in pool.env.items() if names_worker(text)}

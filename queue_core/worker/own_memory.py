@@ -29,13 +29,13 @@ class OwnMemory:
             return resident
         if now - self._read_at >= READ_SECONDS:
             self._read_at = now
-            self._shared_bytes = _shared_bytes()
+            self._shared_bytes = resident - _private_bytes(resident)
         return max(0, resident - self._shared_bytes)
 
 
-def _shared_bytes() -> int:
+def _private_bytes(resident: int) -> int:
     try:
         with open("/proc/self/smaps_rollup", encoding="ascii") as file:  # noqa: PTH123 - as procfs reads it
-            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Shared_"))
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Private_"))
     except OSError:  # no such file: then all of it counts
-        return 0
+        return resident

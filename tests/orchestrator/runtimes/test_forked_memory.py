@@ -21,6 +21,7 @@ from queue_core.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.runtime_bench import ForkingRuntime
 
 CLOCK = SystemMonotonicClock()
 MIB = 1 << 20
@@ -37,15 +38,18 @@ def resize(task): ...
 class ForkingPool:
     """A pool of a runtime, with a template that has imported 100 MiB."""
 
-    def __init__(self, folder: Path, runtime: ProcessRuntime) -> None:
+    def __init__(self, folder: Path, runtime: ForkingRuntime) -> None:
         self.folder = folder
         self.runtime = runtime
         self.pool = a_pool(cwd=str(folder))
         self._turns = 0
 
-    def spawn(self, worker: str) -> WorkerHandle:
+    def spawn(self, worker: str, *, start: str = "auto") -> WorkerHandle:
         launch = Launch(f"sqlite:///{self.folder}/queue.db", str(self.folder), str(self.folder / "lock"), 60.0)
-        request = SpawnRequest(worker, self.pool, launch.environment(worker, self.pool))
+        pool = self.pool.model_copy(update={"start": start})
+        request = SpawnRequest(worker, pool, launch.environment(worker, pool))
+        if start == "exec":
+            return ProcessRuntime.spawn(self.runtime, request, now=CLOCK.monotonic())
         return self.runtime.spawn(request, now=CLOCK.monotonic())
 
     def keep_up(self) -> bool:
@@ -64,12 +68,9 @@ class ForkingPool:
 def forking(tmp_path: Path) -> Iterator[ForkingPool]:
     (tmp_path / "tasks.py").write_text(TASKS)
     open_queues(f"sqlite:///{tmp_path}/queue.db").put_queue(QueueSpec("thumbs"))
-    # A template is of one environment, and pytest changes this variable between a fixture and its test.
-    runtime = ProcessRuntime(tmp_path, withheld=["PYTEST_CURRENT_TEST"])
+    runtime = ForkingRuntime(tmp_path)
     pool = ForkingPool(tmp_path, runtime)
     with StateDir(tmp_path).locked():
-        pool.spawn("resize-first")
-        eventually(lambda: pool.state() == "ready", seconds=60)
         yield pool
     for worker in runtime.usage():
         runtime.kill(worker)
@@ -77,11 +78,11 @@ def forking(tmp_path: Path) -> Iterator[ForkingPool]:
 
 
 def test_a_forked_worker_takes_what_it_does_not_share(forking: ForkingPool) -> None:
-    handles = [forking.spawn(f"resize-{name}") for name in "ab"]
-    assert [handle.is_forked for handle in handles] == [True, True]
+    handles = [forking.spawn("resize-first", start="exec"), *[forking.spawn(f"resize-{name}") for name in "ab"]]
+    assert [handle.is_forked for handle in handles] == [False, True, True]
     eventually(lambda: all("worker.started" in log(forking, handle.worker) for handle in handles))
     used = {worker: one.memory_bytes for worker, one in forking.runtime.usage().items()}
-    assert used["resize-first"] > SHARED_BYTES, "it was executed, and has imported all of it for itself"
+    assert used["resize-first"] > SHARED_BYTES, "it has imported all of it for itself"
     assert 0 < used["resize-a"] < SHARED_BYTES / 2
     assert 0 < used["resize-b"] < SHARED_BYTES / 2
     forking.keep_up()
@@ -107,6 +108,7 @@ def test_an_exit_says_that_the_worker_was_forked_and_how_much_was_its_own(forkin
 
 
 def test_a_forked_worker_is_known_as_one_by_the_next_supervisor(forking: ForkingPool) -> None:
+    forking.spawn("resize-first", start="exec")
     forking.spawn("resize-a")
     second = ProcessRuntime(forking.folder)
     try:
@@ -119,6 +121,7 @@ def test_a_forked_worker_is_known_as_one_by_the_next_supervisor(forking: Forking
 
 
 def test_a_templates_log_is_kept_while_it_is_there(forking: ForkingPool) -> None:
+    forking.spawn("resize-a")
     logs = forking.runtime.logs
     os.utime(logs.path("resize.template"), (1, 1))
     for number in range(MAX_DEAD_LOGS + 5):
@@ -129,12 +132,11 @@ def test_a_templates_log_is_kept_while_it_is_there(forking: ForkingPool) -> None
 
 
 def test_a_template_that_was_killed_is_told_with_the_signal(forking: ForkingPool) -> None:
-    template = procfs.named_child_of(os.getpid(), "towline-templ")
-    assert template is not None
-    os.kill(template.pid, signal.SIGKILL)
+    forking.spawn("resize-a")
+    (template,) = forking.runtime._templates.pids()
+    os.kill(template, signal.SIGKILL)
     eventually(lambda: forking.state() == "ended")
     assert "it was ended by SIGKILL; if nobody sent it" in StateDir(forking.folder).read_templates()["resize"].sentence
-    assert forking.spawn("resize-b").is_forked is False
 
 
 FAMILY = f"""\
@@ -183,6 +185,14 @@ def test_growth_counts_at_once_though_nothing_is_read_again(family: list[int]) -
     before = meter.own_bytes([one])[one.worker]
     grown = ForkedMemory(one.worker, one.pool, 0, one.resident_bytes + 50 * MIB)  # no process has this pid to be read
     assert meter.own_bytes([grown]) == {one.worker: before + 50 * MIB}
+
+
+def test_a_process_that_has_become_another_program_is_read_again(family: list[int]) -> None:
+    meter = ForkedMemoryMeter(most_readings=1)
+    (one,) = members(family[:1])
+    before = ForkedMemory(one.worker, one.pool, one.pid, one.resident_bytes + 200 * MIB)
+    meter.own_bytes([before])
+    assert 0 < meter.own_bytes([one])[one.worker] < SHARED_BYTES / 2
 
 
 def test_where_nothing_can_be_read_all_of_it_counts() -> None:
