@@ -65,7 +65,9 @@ class RecycleSettings(FleetSettingsModel):
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
-    memory: Bytes | None = Field(default=None, gt=0, description="Resident memory of one worker.")
+    memory: Bytes | None = Field(
+        default=None, gt=0, description="Resident memory of one worker; of a forked one, what it shares with no other."
+    )
     age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
 
 
