@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 FORKED_VARIABLE: Final = "TOWLINE_FORKED"
 """A forked worker has this variable, so that it is known as one after an adoption, and knows it itself."""
-IDENTITY: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_SPEC"})
+IDENTITY: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_SPEC", "TOWLINE_CONCURRENCY"})
 """Variables that differ between the workers of one template."""
 MARKS: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR"})
 """Variables by which a worker is found again: a template must not have them, as it is none."""

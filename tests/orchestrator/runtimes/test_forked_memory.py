@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -41,13 +42,15 @@ class ForkingPool:
     def __init__(self, folder: Path, runtime: ForkingRuntime) -> None:
         self.folder = folder
         self.runtime = runtime
-        self.pool = a_pool(cwd=str(folder))
+        self.pool = a_pool(cwd=str(folder), concurrency=4)
         self._turns = 0
 
-    def spawn(self, worker: str, *, start: str = "auto") -> WorkerHandle:
+    def spawn(
+        self, worker: str, *, start: str = "auto", variables: Mapping[str, str] = MappingProxyType({})
+    ) -> WorkerHandle:
         launch = Launch(f"sqlite:///{self.folder}/queue.db", str(self.folder), str(self.folder / "lock"), 60.0)
         pool = self.pool.model_copy(update={"start": start})
-        request = SpawnRequest(worker, pool, launch.environment(worker, pool))
+        request = SpawnRequest(worker, pool, {**launch.environment(worker, pool), **variables})
         if start == "exec":
             return ProcessRuntime.spawn(self.runtime, request, now=CLOCK.monotonic())
         return self.runtime.spawn(request, now=CLOCK.monotonic())
@@ -118,6 +121,13 @@ def test_a_forked_worker_is_known_as_one_by_the_next_supervisor(forking: Forking
         }
     finally:
         second.close()
+
+
+def test_a_worker_that_runs_a_suspected_task_alone_is_of_the_same_template(forking: ForkingPool) -> None:
+    forking.spawn("resize-a")
+    templates = forking.runtime._templates.pids()
+    assert forking.spawn("resize-b.alone.17.1", variables={"TOWLINE_CONCURRENCY": "1"}).is_forked
+    assert forking.runtime._templates.pids() == templates
 
 
 def test_a_templates_log_is_kept_while_it_is_there(forking: ForkingPool) -> None:
