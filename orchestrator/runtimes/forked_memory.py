@@ -10,7 +10,7 @@ from typing import Final
 from orchestrator.runtimes import procfs
 from orchestrator.values import value
 
-MOST_READINGS: Final = 4
+MOST_READINGS: Final = 2
 """Readings of shared memory in one measurement: each takes the supervisor some ms.
 
 Between two readings a worker's own part is its resident memory beyond the shared part last read: growth is seen at

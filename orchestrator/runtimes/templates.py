@@ -97,7 +97,11 @@ class Templates:
         Starts the pool's template if it has none, for the workers to come.
         """
         mode = request.pool.start
-        if request.command or mode == "exec" or (mode == "auto" and self._is_named_in_variables(request)):
+        if request.command or mode == "exec":
+            self._end(request.pool.name)  # of earlier settings
+            self._without.pop(request.pool.name, None)
+            return None
+        if mode == "auto" and self._is_named_in_variables(request):
             return None
         template = self._template(request, environment, now=now)
         if template is None:

@@ -130,6 +130,13 @@ def test_a_worker_that_runs_a_suspected_task_alone_is_of_the_same_template(forki
     assert forking.runtime._templates.pids() == templates
 
 
+def test_a_pool_that_executes_its_workers_keeps_no_template(forking: ForkingPool) -> None:
+    forking.spawn("resize-a")
+    assert forking.state() == "ready"
+    forking.spawn("resize-b", start="exec")
+    assert forking.state() == ""
+
+
 def test_a_templates_log_is_kept_while_it_is_there(forking: ForkingPool) -> None:
     forking.spawn("resize-a")
     logs = forking.runtime.logs
