@@ -162,9 +162,11 @@ class TemplateProcess:
         came: set[int] = set()
         try:
             with _adopting_orphans(came):
-                self._request(environment, cwd=cwd, start=theirs, log=log)
+                with theirs:
+                    self._request(environment, cwd=cwd, start=theirs, log=log)
                 forked = self._reported(ours, worker=environment.get("TOWLINE_WORKER"))
         except BaseException:
+            theirs.close()
             ours.close()  # a worker that has not been let go ends by it
             self._kill_unknown(came, worker=environment.get("TOWLINE_WORKER"))
             self.orphans |= came
@@ -180,8 +182,6 @@ class TemplateProcess:
             self._control.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
         except OSError as error:
             raise ForkFailedError(f"the template can't be reached: {error.strerror}") from error
-        finally:
-            start.close()
 
     def _reported(self, ours: socket.socket, *, worker: str | None) -> ForkedWorker:
         """Wait until the worker reports its pid, and open it."""

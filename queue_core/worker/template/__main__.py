@@ -25,14 +25,10 @@ from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
 from queue_core.process.terminal import open_missing_streams
 from queue_core.worker.template.environment_block import ROOM_VARIABLE, NoRoomError, add_variables, find_room
-from queue_core.worker.template.safety import (
-    changed_files,
-    find_hazards,
-    imported_files,
-    prepare_to_fork,
-    recorded_threads,
-    reseed,
-)
+from queue_core.worker.template.hazards import find_hazards
+from queue_core.worker.template.imported_files import changed_files, imported_files
+from queue_core.worker.template.preparation import prepare_to_fork, reseed
+from queue_core.worker.template.started_threads import recorded_threads
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
 """The number of the control socket's descriptor."""
