@@ -58,7 +58,8 @@ class TemplateRecord:
             case "unsafe":
                 return f"workers are not forked: {self.reason}"
             case "failed":
-                return f"workers are not forked: {self.app} can't be imported: {self.reason}"
+                is_sentence = "\n" not in self.failure.strip()  # else a traceback
+                return f"workers are not forked: {'' if is_sentence else f'{self.app} fails to import: '}{self.reason}"
             case "importing":
                 return f"workers are not forked yet: a template imports {self.app}"
             case "outdated":

@@ -307,7 +307,10 @@ def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
         found = f"{name}: {template.sentence}"
         if template.state == "failed":
             yield Finding(
-                "start", "bad", found, f"mend it: `towline check --import`; its traceback: `towline logs {name}`"
+                "start",
+                "bad",
+                found,
+                f"mend it: `towline check --import` says whether it is; `towline logs {name}` has what it wrote",
             )
         elif template.state == "unsafe" and template.is_forced:
             yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")

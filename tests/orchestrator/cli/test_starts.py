@@ -89,5 +89,5 @@ def test_doctor_says_which_pools_fork_and_what_keeps_the_others_from_it(towline:
             files.write_templates({"resize": record})
             assert findings_of(towline) == (0, [("warn", f"resize: {record.sentence}")])
         files.write_templates({"resize": FAILED})
-        broken = "resize: workers are not forked: tasks:app can't be imported: NameError: no x"
+        broken = "resize: workers are not forked: tasks:app fails to import: NameError: no x"
         assert findings_of(towline) == (1, [("bad", broken)])

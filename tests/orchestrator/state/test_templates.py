@@ -42,8 +42,14 @@ SOCKET = "a socket to 10.0.0.1:5432 is open: connect in @app.on_start"
         pytest.param(
             TemplateRecord("failed", app="tasks:app", failure="Traceback:\n  line\nNameError: no x\n"),
             False,
-            "workers are not forked: tasks:app can't be imported: NameError: no x",
-            id="failed",
+            "workers are not forked: tasks:app fails to import: NameError: no x",
+            id="failed with a traceback",
+        ),
+        pytest.param(
+            TemplateRecord("failed", app="tasks:app", failure="can't import tasks: tasks.py:3: NameError: no x"),
+            False,
+            "workers are not forked: can't import tasks: tasks.py:3: NameError: no x",
+            id="failed with a sentence",
         ),
         pytest.param(
             TemplateRecord("importing", app="tasks:app"),
