@@ -188,7 +188,10 @@ class Templates:
         self.write()
 
     def collect(self) -> None:
-        """Collect templates that were ended."""
+        """Collect templates that have ended."""
+        for template in self._templates.values():
+            if template.process.state not in LIVING:
+                template.process.collect()
         self._ending = [one for one in self._ending if not one.collect()]
 
     def close(self) -> None:

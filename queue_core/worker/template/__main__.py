@@ -9,6 +9,7 @@ A template whose application has changed on disk forks no more: it says so and e
 
 import array
 import contextlib
+import ctypes
 import importlib
 import json
 import os
@@ -40,6 +41,7 @@ PROCESS_NAME: Final = b"towline-templ\0"
 WORKER_NAME: Final = b"python3\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
+_PR_SET_PDEATHSIG: Final = 1
 _DESCRIPTORS: Final = 2
 _STORES: Final = {
     "sqlite": "queue_core.stores.sqlite.store",
@@ -227,11 +229,15 @@ def _become_worker(request: ForkRequest, log: int) -> None:
 
 
 def _set_process_name(name: bytes) -> None:
-    import ctypes
-
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name, 0, 0, 0)
+
+
+def _die_with_supervisor() -> None:
+    """Be killed with the supervisor, even while stopped; its workers are not, as a fork clears this."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 if __name__ == "__main__":
     _set_process_name(PROCESS_NAME)
+    _die_with_supervisor()
     main()
