@@ -6,8 +6,8 @@ before: a template never delays a start.
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,9 @@ KEPT_SECONDS: Final = 3600.0
 """How long a template is kept after its pool's last worker has ended: it costs memory, and saves the import."""
 RETRY_SECONDS: Final = 60.0
 """Pause before a template is started again that has failed or ended."""
+LOOK_AGAIN_SECONDS: Final = 300.0
+"""Time after which an application that was not safe to fork is imported again, with the pool's next start: it may have
+been mended. Meanwhile it has no template, which would only cost memory."""
 IMPORT_SECONDS: Final = 600.0
 """Longest import; after it the template is given up."""
 MAX_IMPORTING: Final = 2
@@ -73,6 +76,7 @@ class Templates:
         self._waiting: dict[str, tuple[SpawnRequest, Mapping[str, str]]] = {}
         self._orphans: set[int] = set()
         self._without: dict[str, TemplateRecord] = {}
+        self._unsafe: dict[str, tuple[str, Monotonic, Sequence[str]]] = {}
         self._written: dict[str, TemplateRecord] | None = None
 
     def pids(self) -> set[int]:
@@ -103,13 +107,15 @@ class Templates:
             return None
         if mode == "auto" and self._is_named_in_variables(request):
             return None
+        if mode == "auto" and self._was_just_unsafe(request, environment, now=now):
+            return None
         template = self._template(request, environment, now=now)
         if template is None:
             return None
         template.used_at = now
-        template.is_forced = mode == "fork"
         state = template.process.poll()
         self._tell(request.pool.name, template)
+        self._give_up_unsafe(request.pool.name, template, now=now)
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
         try:
@@ -147,6 +153,17 @@ class Templates:
             log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
         return name is not None
 
+    def _was_just_unsafe(self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic) -> bool:
+        key, found_at, _ = self._unsafe.get(request.pool.name, ("", Monotonic(float("-inf")), ()))
+        return key == _key(request, environment) and now - found_at < LOOK_AGAIN_SECONDS
+
+    def _give_up_unsafe(self, pool: str, template: _PoolTemplate, *, now: Monotonic) -> None:
+        """End a template that forks nothing, and keep what was found."""
+        if template.process.state == "unsafe" and not template.is_forced:
+            self._unsafe[pool] = template.key, now, template.process.hazards
+            self._without[pool] = replace(_record_of(template), memory_bytes=0)
+            self._end(pool)
+
     def _fork_failed(self, pool: str, template: _PoolTemplate, error: ForkFailedError) -> None:
         process = template.process
         state = process.poll()
@@ -171,6 +188,7 @@ class Templates:
         for pool, template in list(self._templates.items()):
             template.process.poll()
             self._tell(pool, template)
+            self._give_up_unsafe(pool, template, now=now)
             if pool in busy:
                 template.used_at = now
             if now - template.used_at > KEPT_SECONDS:
@@ -226,6 +244,7 @@ class Templates:
                 return None
             since = round(self._clock.wall_seconds(), 1)
             self._templates[pool] = _PoolTemplate(key, started, now, now, since=since, app=request.pool.app or "")
+        self._templates[pool].is_forced = request.pool.start == "fork"
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
@@ -257,8 +276,9 @@ class Templates:
         if process.state == "ready":
             log.info(events.TEMPLATE_READY, pool=pool, seconds=round(process.import_seconds, 3))
         elif process.state == "unsafe":
-            reason = "; ".join(process.hazards)
-            log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason=reason, forks=template.is_forced)
+            if template.is_forced or self._unsafe.get(pool, ("", 0.0, ()))[2] != process.hazards:
+                reason = "; ".join(process.hazards)
+                log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason=reason, forks=template.is_forced)
         else:
             reason = process.failure.strip().rpartition("\n")[2] or "it ended by itself"
             log.warning(events.TEMPLATE_LOST, pool=pool, reason=reason)

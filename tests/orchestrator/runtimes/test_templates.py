@@ -19,6 +19,7 @@ from orchestrator.runtimes.template_process import LIVING, ForkedWorker, Templat
 from orchestrator.runtimes.templates import (
     IMPORT_SECONDS,
     KEPT_SECONDS,
+    LOOK_AGAIN_SECONDS,
     MAX_FAILED_FORKS,
     MAX_IMPORTING,
     RETRY_SECONDS,
@@ -46,7 +47,9 @@ class TemplatesStage:
 
     def request(self, pool: str = "resize", worker: str = "w1", **settings: object) -> SpawnRequest:
         spec: PoolSpec = a_pool(name=pool, app="tasks:app", cwd=str(self.folder), **settings)
-        return SpawnRequest(worker, spec, {"TOWLINE_WORKER": worker, "TOWLINE_POOL": pool, "TOWLINE_SPEC": spec.digest()})
+        return SpawnRequest(
+            worker, spec, {"TOWLINE_WORKER": worker, "TOWLINE_POOL": pool, "TOWLINE_SPEC": spec.digest()}
+        )
 
     def environment(self, request: SpawnRequest, **more: str) -> Mapping[str, str]:
         own = {"PYTHONPATH": str(REPOSITORY), "TOWLINE_URL": "memory:", "TOWLINE_APP": "tasks:app"}
@@ -77,7 +80,9 @@ class TemplatesStage:
 
     def pid(self) -> int:
         """Return the process of the only template."""
-        (pid,) = eventually(lambda: self.templates.collect() or len(self.templates.pids()) == 1 and self.templates.pids())
+        (pid,) = eventually(
+            lambda: self.templates.collect() or len(self.templates.pids()) == 1 and self.templates.pids()
+        )
         return pid
 
     def upkeep(self, *busy: str) -> None:
@@ -283,6 +288,45 @@ def test_the_states_are_written_for_other_commands(stage: TemplatesStage) -> Non
     stage.settled(request)
     stage.upkeep("resize")
     assert "unsafe" in (stage.folder / "state" / "templates.json").read_text()
+
+
+def test_an_application_that_is_not_safe_to_fork_has_no_template_until_it_is_looked_at_again(
+    stage: TemplatesStage,
+) -> None:
+    stage.write(UNSAFE)
+    request = stage.request()
+    with capture_logs() as logs:
+        stage.settled(request)
+        assert not stage.fork(request)
+        eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
+        stage.write(APP)
+        stage.now += LOOK_AGAIN_SECONDS - 1
+        stage.upkeep("resize")
+        assert not stage.fork(request)
+        assert stage.templates.pids() == set(), "it was looked at just now"
+        stage.now += 1
+        assert not stage.fork(request)
+        assert stage.settled(request) == "ready"
+        assert stage.fork(request)
+    assert [entry["event"] for entry in logs] == [events.TEMPLATE_UNSAFE, events.TEMPLATE_READY]
+
+
+def test_hazards_that_are_found_again_are_logged_once_and_other_settings_are_looked_at_at_once(
+    stage: TemplatesStage,
+) -> None:
+    stage.write(UNSAFE)
+    request = stage.request()
+    with capture_logs() as logs:
+        for _ in range(2):
+            stage.settled(request)
+            assert not stage.fork(request)
+            stage.now += LOOK_AGAIN_SECONDS
+        assert [entry["event"] for entry in logs] == [events.TEMPLATE_UNSAFE]
+    stage.settled(request, COLOUR="red")
+    assert not stage.fork(request, COLOUR="red")
+    forced = stage.request(start="fork")
+    stage.settled(forced, COLOUR="red")
+    assert stage.fork(forced, COLOUR="red")
 
 
 def test_no_descriptor_or_process_is_left_by_40_renewals(stage: TemplatesStage) -> None:
