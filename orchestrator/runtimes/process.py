@@ -77,7 +77,7 @@ class OtherProcesses:
                 self._watchdog.keep(str(self._state_dir), str(self._lock))
 
     def collect(self, *, others: Collection[int]) -> None:
-        """Collect ended children except `others`, workers and templates: their pids stay valid until then.
+        """Collect ended children except `others`: workers and templates, whose exits are still to be read.
 
         As process 1 of a container we inherit every orphan (ADR 16).
         """

@@ -260,7 +260,7 @@ class TemplateProcess:
             self._process.wait(timeout=END_SECONDS)
 
     def _kill_group(self) -> None:
-        """Kill it, and what it left in its session's group: a process between it and a worker, what an import began.
+        """Kill it and what is left in its group: a process between it and a worker, or what the import started.
 
         It is not collected yet, so the group's number can't be another's.
         """

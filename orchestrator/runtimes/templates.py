@@ -145,7 +145,7 @@ class Templates:
             self._without.pop(pool.name, None)
         elif pool.name not in self._without:
             reason = (
-                f"env.{name} has the worker's name in it, which the import may read; `start: fork` forks all the same"
+                f"env.{name} has the worker's name in it, which the import may read; start: fork forks all the same"
             )
             since = round(self._clock.wall_seconds(), 1)
             self._without[pool.name] = TemplateRecord("unsafe", app=pool.app or "", since=since, hazards=(reason,))

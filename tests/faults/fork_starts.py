@@ -1,7 +1,7 @@
 """Kill whoever takes part in the start of a forked worker, at any step: template, process between, worker, supervisor.
 
-Promises, checked against the kernel: no worker works that no supervisor finds (F1), none is started twice (F2), a killed
-worker's exit is told as it was (F3), and nothing is left behind (F4).
+Promises, checked against the kernel: no worker works that no supervisor finds (F1), none is started twice (F2), a
+killed worker's exit is told as it was (F3), and nothing is left behind (F4).
 """
 
 import contextlib
@@ -119,7 +119,7 @@ class _Round:
             if worker not in killed and adopted.get(worker) != pid
         ]
         names = [worker for worker, _ in begun]
-        wrong += [Violation("F2", f"worker {name} began {names.count(name)} times") for name in {*names} if names.count(name) > 1]
+        wrong += [Violation("F2", f"worker {name} began twice") for name in {*names} if names.count(name) > 1]
         living = [worker for worker, pid in adopted.items() if is_running(pid)]
         for worker in living:
             runtime.kill(worker)
@@ -173,7 +173,7 @@ def _round(folder: Path, fault: str, random: Random, tally: FaultTally, *, dies:
         tally.kills += 1
     else:
         if not one.read(until_spawned=WORKERS):
-            wrong.append(Violation("F1", f"the supervisor has stopped starting: {(folder / 'errors').read_text()[-500:]}"))
+            wrong.append(Violation("F1", f"the supervisor starts no more: {(folder / 'errors').read_text()[-500:]}"))
         victim, number = random.choice(sorted(one.spawned)), random.choice((signal.SIGKILL, signal.SIGTERM))
         os.kill(one.spawned[victim], number)
         killed.add(victim)

@@ -47,9 +47,8 @@ class TemplatesStage:
 
     def request(self, pool: str = "resize", worker: str = "w1", **settings: object) -> SpawnRequest:
         spec: PoolSpec = a_pool(name=pool, app="tasks:app", cwd=str(self.folder), **settings)
-        return SpawnRequest(
-            worker, spec, {"TOWLINE_WORKER": worker, "TOWLINE_POOL": pool, "TOWLINE_SPEC": spec.digest()}
-        )
+        marks = {"TOWLINE_WORKER": worker, "TOWLINE_POOL": pool, "TOWLINE_SPEC": spec.digest()}
+        return SpawnRequest(worker, spec, marks)
 
     def environment(self, request: SpawnRequest, **more: str) -> Mapping[str, str]:
         own = {"PYTHONPATH": str(REPOSITORY), "TOWLINE_URL": "memory:", "TOWLINE_APP": "tasks:app"}
@@ -80,9 +79,12 @@ class TemplatesStage:
 
     def pid(self) -> int:
         """Return the process of the only template."""
-        (pid,) = eventually(
-            lambda: self.templates.collect() or len(self.templates.pids()) == 1 and self.templates.pids()
-        )
+
+        def only() -> set[int]:
+            self.templates.collect()
+            return found if len(found := self.templates.pids()) == 1 else set()
+
+        (pid,) = eventually(only)
         return pid
 
     def upkeep(self, *busy: str) -> None:

@@ -7,10 +7,9 @@ A stand-in for a supervisor, for those who kill it in the middle of a start. It 
 import sys
 from pathlib import Path
 
-from orchestrator.launch import Launch
-from orchestrator.runtime import SpawnRequest
 from orchestrator.clock import Monotonic
-from orchestrator.runtime import WorkerHandle
+from orchestrator.launch import Launch
+from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import template_process
 from orchestrator.runtimes.process import ProcessRuntime
 from tests.support.eventually import eventually
@@ -30,6 +29,11 @@ class PatientRuntime(ProcessRuntime):
         return super().spawn(request, now=CLOCK.monotonic())
 
 
+def _tell(*words: object) -> None:
+    sys.stdout.write(f"{' '.join(map(str, words))}\n")
+    sys.stdout.flush()
+
+
 def main(folder: Path, workers: list[str]) -> None:
     """Start the workers one after another."""
     template_process.FORK_SECONDS = FORK_SECONDS  # type: ignore[misc]
@@ -45,12 +49,12 @@ def main(folder: Path, workers: list[str]) -> None:
     launch = Launch("memory:", str(folder / "state"), str(folder / "state" / "lock"), 60.0)
     for worker in workers:
         handle = runtime.spawn(SpawnRequest(worker, pool, launch.environment(worker, pool)), now=CLOCK.monotonic())
-        print("spawned", worker, handle.ref.removeprefix("pid:").partition("@")[0], flush=True)
+        _tell("spawned", worker, handle.ref.removeprefix("pid:").partition("@")[0])
         (folder / "fault").unlink(missing_ok=True)  # one at most
     while True:
         runtime.wait_for_exit(timeout_seconds=1.0)
         for ended in runtime.reap(now=CLOCK.monotonic()):
-            print("exit", ended.worker, ended.code, ended.signal, flush=True)
+            _tell("exit", ended.worker, ended.code, ended.signal)
 
 
 if __name__ == "__main__":

@@ -104,7 +104,8 @@ class ForkedRuntimeKind(ProcessRuntimeKind):
     def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
         if command[:2] != ["sh", "-c"]:
             return super().pool(command, tmp_path, settings)
-        environment = {"PYTHONPATH": str(REPOSITORY), "SCRIPT": command[2], **cast("dict[str, str]", settings.pop("env", {}))}
+        more = cast("dict[str, str]", settings.pop("env", {}))
+        environment = {"PYTHONPATH": str(REPOSITORY), "SCRIPT": command[2], **more}
         return a_pool(app="tests.support.fleet.script_app:app", start="fork", env=environment, **settings)
 
 

@@ -13,6 +13,7 @@ from orchestrator.runtimes.template_process import LIVING, ForkedWorker, Templat
 from tests.support.eventually import eventually
 
 REPOSITORY: Final = Path(__file__).parents[3]
+FAULT_APP: Final = "tests.support.fleet.fault_app:app"
 STAY: Final = "exec sleep 600"
 
 
@@ -74,14 +75,14 @@ class TemplateBench:
             "TOWLINE_APP": app,
         }
 
-    def start(self, app: str = "tests.support.fleet.fault_app:app") -> TemplateProcess:
+    def start(self, app: str = FAULT_APP) -> TemplateProcess:
         """Start a template."""
         with self.log.open("ab") as log:
             template = TemplateProcess(self.environment(app), cwd=str(self.folder), log=log.fileno())
         self.templates.append(template)
         return template
 
-    def ready(self, app: str = "tests.support.fleet.fault_app:app", *, state: TemplateState = "ready") -> TemplateProcess:
+    def ready(self, app: str = FAULT_APP, *, state: TemplateState = "ready") -> TemplateProcess:
         """Start a template and wait until it is in this state."""
         template = self.start(app)
         eventually(lambda: template.poll() != "importing", seconds=60)
@@ -91,7 +92,7 @@ class TemplateBench:
     def fork(self, template: TemplateProcess, worker: str = "w1", script: str = STAY, **more: str) -> ForkedWorker:
         """Fork a worker, which waits to be let go."""
         own = {"TOWLINE_WORKER": worker, "SCRIPT": script, **more}
-        environment = {**template._environment, **own}  # noqa: SLF001 - a supervisor has them from its pool
+        environment = {**template._environment, **own}
         with self.log.open("ab") as log:
             return template.fork(environment, cwd=str(self.folder), log=log.fileno())
 

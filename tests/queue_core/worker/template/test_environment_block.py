@@ -1,6 +1,5 @@
 """Variables of a forked process, as /proc shows them."""
 
-
 import subprocess
 import sys
 from pathlib import Path
