@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,11 @@ def told_by(bench: TemplateBench, say: str, **more: str) -> str:
     worker.let_go()
     assert reported_to_end(worker) == 7
     return bench.log.read_text().removeprefix(before).strip()
+
+
+def has_begun(pid: int) -> bool:
+    """Return whether a worker has become what its script says."""
+    return Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
 
 
 # -- what it reports --------------------------------------------------------------------------------------------------
@@ -154,7 +160,7 @@ def test_a_forked_worker_is_our_child_leads_a_session_and_shows_its_variables(be
     assert b"COLOUR=blue" in Path(f"/proc/{worker.pid}/environ").read_bytes().split(b"\0")
     assert "TOWLINE_WORKER" not in (procfs.environment_of(template.pid) or {})
     worker.let_go()
-    eventually(lambda: Path(f"/proc/{worker.pid}/comm").read_text() == "sleep\n")
+    eventually(lambda: has_begun(worker.pid))
     os.kill(worker.pid, signal.SIGKILL)
     assert reported_to_end(worker) == -signal.SIGKILL
     bench.nothing_is_left()
@@ -294,7 +300,7 @@ def test_workers_go_on_when_their_template_is_killed(bench: TemplateBench) -> No
     eventually(template.collect)
     waiting.let_go()
     for worker in (waiting, begun):
-        eventually(lambda pid=worker.pid: Path(f"/proc/{pid}/comm").read_text() == "sleep\n")
+        eventually(partial(has_begun, worker.pid))
         os.kill(worker.pid, signal.SIGTERM)
         assert reported_to_end(worker) == -signal.SIGTERM
     bench.nothing_is_left()
