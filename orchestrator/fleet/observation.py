@@ -88,6 +88,7 @@ def _observed(
         lapsed_at,
         hung_at,
         worker.condition,
+        worker.is_forked,
     )
 
 

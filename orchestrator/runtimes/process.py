@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -24,9 +24,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.template_process import ForkedWorker
-from orchestrator.runtimes.templates import Templates
+from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
@@ -76,7 +77,7 @@ class OtherProcesses:
                 self._watchdog.keep(str(self._state_dir), str(self._lock))
 
     def collect(self, *, others: Collection[int]) -> None:
-        """Collect ended children except `others`, workers and templates: their pids stay valid until they are collected.
+        """Collect ended children except `others`: workers and templates, whose exits are still to be read.
 
         As process 1 of a container we inherit every orphan (ADR 16).
         """
@@ -89,6 +90,10 @@ class OtherProcesses:
         if pid:  # a worker's exit hides others' until it is collected
             for orphan in set(procfs.ended_children_of(1)).difference(others):
                 _is_collected(orphan)
+
+    def add(self, orphans: Collection[int]) -> None:
+        """Collect these children, too, when they have ended."""
+        self._inherited.update(orphans)
 
     def leave(self) -> None:
         """Leave the watchdog running without us, as long as it has workers to watch."""
@@ -120,7 +125,6 @@ class _Process:
     pid: int
     start_ticks: int
     pidfd: int
-    is_forked: bool = False
 
 
 class ProcessRuntime:
@@ -155,6 +159,7 @@ class ProcessRuntime:
         self._examined: set[str] = set()
         self._rotated: set[str] = set()
         self._peaks: dict[str, int] = {}
+        self._forked_memory = ForkedMemoryMeter()
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._templates = Templates(self._state_dir, open_log=self.logs.open)
@@ -163,9 +168,7 @@ class ProcessRuntime:
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
         pool = request.pool
-        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        environment.update(request.variables)
-        environment.update(request.environment)
+        environment = self._environment(request)
         if not self._processes:
             self._other_processes.keep_watchdog()
         output = None
@@ -206,11 +209,22 @@ class ProcessRuntime:
         self._add(_Process(handle, child.pid, start_ticks, pidfd))
         return handle
 
+    def _environment(self, request: SpawnRequest) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
+        return {**environment, **request.variables, **request.environment}
+
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
         ref = procfs.ref_of(forked.pid, forked.start_ticks)
-        handle = WorkerHandle(request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now)
-        self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+        handle = WorkerHandle(
+            request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now, is_forked=True
+        )
+        try:
+            self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd))
+        except BaseException:
+            forked.abandon()
+            self._other_processes.add({forked.pid})
+            raise
         forked.let_go()
         return handle
 
@@ -257,10 +271,11 @@ class ProcessRuntime:
         self._rotate_logs()
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
-            self.logs.trim(self._processes)
+            self.logs.trim({*self._processes, *self._templates.logs()})
             if self._processes:
                 self._other_processes.keep_watchdog()
             self._templates.upkeep(busy={process.handle.pool for process in self._processes.values()}, now=now)
+        self._other_processes.add(self._templates.take_orphans())
         self._other_processes.collect(
             others={process.pid for process in self._processes.values()} | self._templates.pids()
         )
@@ -288,8 +303,9 @@ class ProcessRuntime:
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`. Memory is the worker's own, without its children; of a recycled worker, its handlers'
-        process'."""
-        used = {}
+        process'; of a forked one, without what it shares (see `forked_memory`)."""
+        used: dict[str, Usage] = {}
+        forked: list[ForkedMemory] = []
         for worker, process in self._processes.items():
             try:
                 stat = procfs.read_stat(process.pid)
@@ -299,7 +315,12 @@ class ProcessRuntime:
                 used[worker] = Usage(handlers.memory_bytes, *procfs.effort(stat))
             except OSError:  # no descriptor left: another time
                 continue
-            self._peaks[worker] = max(self._peaks.get(worker, 0), handlers.memory_bytes)
+            if process.handle.is_forked:
+                forked.append(ForkedMemory(worker, process.handle.pool, handlers.pid, handlers.memory_bytes))
+        for worker, own_bytes in self._forked_memory.own_bytes(forked).items():
+            used[worker] = replace(used[worker], memory_bytes=own_bytes)
+        for worker, usage in used.items():
+            self._peaks[worker] = max(self._peaks.get(worker, 0), usage.memory_bytes)
         return used
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
@@ -327,8 +348,8 @@ class ProcessRuntime:
         self._other_processes.leave()
 
     def _add(self, process: _Process) -> None:
-        self._processes[process.handle.worker] = process
         self._selector.register(process.pidfd, selectors.EVENT_READ, process.handle.worker)
+        self._processes[process.handle.worker] = process
 
     def _adopt(self, process: WorkerProcess, *, now: Monotonic) -> WorkerHandle | None:
         pidfd = procfs.open_exactly(process.pid, process.start_ticks)
@@ -340,6 +361,7 @@ class ProcessRuntime:
             procfs.ref_of(process.pid, process.start_ticks),
             process.environment["TOWLINE_SPEC"],
             Monotonic(now - procfs.age_seconds(process.start_ticks)),
+            is_forked=FORKED_VARIABLE in process.environment,
         )
         self._add(_Process(handle, process.pid, process.start_ticks, pidfd))
         return handle
@@ -349,7 +371,7 @@ class ProcessRuntime:
         if _is_child(process.pidfd):
             # Not collected yet, so the group's number can't be reused.
             _kill_group(process.pid)
-            ended, peak = _waited_for(process.pid, process.pidfd)
+            ended, peak = _waited_for(process.pid, process.pidfd, is_forked=process.handle.is_forked)
         else:
             self._kill_strays(worker)
             ended, peak = None, None
@@ -359,6 +381,7 @@ class ProcessRuntime:
         self._rotated.discard(worker)
         code, number = _code_and_signal(ended)
         is_out_of_memory = self._was_out_of_memory(worker, number)
+        own_peak = self._peaks.pop(worker, None)
         return Exit(
             worker,
             process.handle.pool,
@@ -368,7 +391,9 @@ class ProcessRuntime:
             signal=number,
             out_of_memory=is_out_of_memory,
             memory_limit_bytes=HostMeter().memory_limit_bytes() if is_out_of_memory else None,
-            memory_peak_bytes=max(filter(None, (peak, self._peaks.pop(worker, None))), default=None),
+            memory_peak_bytes=max(filter(None, (peak, own_peak)), default=None),
+            memory_own_bytes=own_peak if process.handle.is_forked else None,
+            is_forked=process.handle.is_forked,
             last_lines=self.logs.last_lines(worker),
             stack=self._stack(worker),
         )
@@ -414,9 +439,8 @@ def _process_of(handle: WorkerHandle) -> WorkerProcess | None:
     stat = procfs.find(handle.ref)
     if stat is None:
         return None
-    return WorkerProcess(
-        stat, {"TOWLINE_WORKER": handle.worker, "TOWLINE_POOL": handle.pool, "TOWLINE_SPEC": handle.spec_digest}
-    )
+    known = {"TOWLINE_WORKER": handle.worker, "TOWLINE_POOL": handle.pool, "TOWLINE_SPEC": handle.spec_digest}
+    return WorkerProcess(stat, known | ({FORKED_VARIABLE: "1"} if handle.is_forked else {}))
 
 
 def _is_child(pidfd: int) -> bool:
@@ -428,18 +452,18 @@ def _is_child(pidfd: int) -> bool:
     return True
 
 
-def _waited_for(pid: int, pidfd: int) -> tuple[os.waitid_result | None, int | None]:
+def _waited_for(pid: int, pidfd: int, *, is_forked: bool) -> tuple[os.waitid_result | None, int | None]:
     """Collect an ended child; also return its peak memory in bytes, where that is known to be its own.
 
     The kernel's figure includes the time before the child's exec, when it shared our memory: a figure below our own
-    peak may be ours.
+    peak may be ours. A forked worker was never our copy.
     """
     ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None, None
     _, _, used = os.wait4(pid, os.WNOHANG)
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return ended, used.ru_maxrss * 1024 if used.ru_maxrss > ours else None
+    return ended, used.ru_maxrss * 1024 if is_forked or used.ru_maxrss > ours else None
 
 
 def _code_and_signal(ended: os.waitid_result | None) -> tuple[int | None, int | None]:

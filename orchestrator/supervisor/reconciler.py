@@ -147,6 +147,7 @@ class Reconciler:
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
             now=now,
+            is_forked=handle.is_forked,
         )
         log.info(events.WORKER_ADOPTED, pool=handle.pool, worker=handle.worker, ref=handle.ref)
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from queue_core.config.units import parse_seconds
+from tests.faults.fork_starts import fork_starts
 from tests.faults.full_disk import failing_disks
 from tests.faults.kill_random import kills_at_random
 from tests.faults.kill_server import kills_of_servers
@@ -55,7 +56,11 @@ OVER_HTTP: dict[str, tuple[str, Scenario]] = {
     for store in STORES
 }
 """Scenarios that run only when named: each takes minutes to reach its operations."""
-ALL = {**SCENARIOS, **ON_HOSTS, **OVER_HTTP}
+STARTS: dict[str, tuple[str, Scenario]] = {
+    "starts": ("whoever takes part in the start of a forked worker, killed or stopped at any step", fork_starts),
+}
+"""Runs only when named: its operations are rounds, 20 by default."""
+ALL = {**SCENARIOS, **STARTS, **ON_HOSTS, **OVER_HTTP}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30

@@ -53,6 +53,16 @@ def shown(towline: Commands, *arguments: str) -> list[str]:
     return told.out.splitlines()
 
 
+def test_what_a_template_writes_is_shown_among_its_pools_lines_under_a_name_of_its_own(towline: Commands) -> None:
+    write(towline.folder, "resize-k2ac81", entry(20, "two"))
+    write(towline.folder, "re-size.template", "of another pool")
+    write(towline.folder, "resize.template", entry(10, "imported"))
+    lines = ["resize.template | 00:00:10 imported", "resize-k2ac81   | 00:00:20 two"]
+    assert shown(towline, "resize") == lines
+    assert shown(towline, "resize.template") == ["00:00:10 imported"]
+    assert shown(towline, "re-size") == ["of another pool"]
+
+
 def test_the_lines_of_several_workers_are_merged_by_the_times_in_them(towline: Commands) -> None:
     write(towline.folder, "resize-a", entry(10, "one"), "plain after one", entry(30, "three"))
     write(towline.folder, "resize-bb", "plain before two", entry(20, "two"))
