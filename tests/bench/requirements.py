@@ -66,6 +66,30 @@ def _across(engine: str, name: str) -> Requirement:
     return Requirement(what, f"latency-{engine}.across_servers", "under", 10, "ms")
 
 
+def _starts(application: str, what: str) -> Sequence[Requirement]:
+    """Require what forking workers promises, beside executing them in the same run."""
+    name = f"starts.{application}"
+    return (
+        Requirement(f"forked, {what}: decision to the task begun", f"{name}_fork_one", "under", 25, "ms"),
+        Requirement(f"forked, {what}: add at a pool at zero to begun", f"{name}_fork_way", "under", 60, "ms"),
+        Requirement(f"forked, {what}: last of 40 tasks begun", f"{name}_fork_last", "under", 0.8, "s"),
+        Requirement(
+            f"forked, {what}: memory of 40 (PSS) vs executed",
+            f"{name}_fork_pss",
+            "under",
+            0.25,
+            against=f"{name}_exec_pss",
+        ),
+        Requirement(
+            f"forked, {what}: the same after 1,000 tasks each",
+            f"{name}_fork_pss_after",
+            "under",
+            0.25,
+            against=f"{name}_exec_pss_after",
+        ),
+    )
+
+
 _SQLITE = (
     _faster("add x100 vs pgmq", "towline.add_batch", 2, "pgmq.add_batch"),
     _faster("add x100 vs Procrastinate", "towline.add_batch", 8, "procrastinate.add_batch"),
@@ -92,6 +116,9 @@ _SQLITE = (
     Requirement("idle `up`, 3 empty pools, of a core", "idle.cpu_share", "under", 1, "%"),
     Requirement("idle `up`, whole tree, memory (PSS)", "idle.pss", "under", 120, "MiB"),
     Requirement("start of a worker to its first lease", "idle.worker_start", "under", 0.5, "s"),
+    *_starts("nothing", "imports nothing"),
+    *_starts("large", "imports pandas"),
+    *_starts("slow", "imports for 2 s"),
 )
 _POSTGRESQL = (
     _faster("PostgreSQL: add x100 vs pgmq", "towline-postgresql.add_batch", 1, "pgmq.add_batch"),

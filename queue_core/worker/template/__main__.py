@@ -142,10 +142,11 @@ def _fork(control: socket.socket, request: ForkRequest, descriptors: list[int]) 
             os.close(writing)
             _run_worker(request, *descriptors, parent_exits=reading)
         os._exit(0)
-    for descriptor in (reading, writing, *descriptors):
+    for descriptor in (reading, *descriptors):
         os.close(descriptor)
     if child > 0:
         os.waitpid(child, 0)
+    os.close(writing)  # not before: a process's descriptors are closed before its children have another parent
 
 
 def _forked() -> int:
