@@ -41,6 +41,8 @@ MAX_SENTENCE_CHARACTERS: Final = 500
 PROCESS_NAME: Final = b"towline-templ\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
+_LATE_IMPORTS: Final = ("queue_core.worker.__main__", "encodings.idna")
+"""What every worker would import after the fork: its program, and the names of hosts."""
 _STORES: Final = {
     "sqlite": "queue_core.stores.sqlite.store",
     "postgresql": "queue_core.stores.postgres.store",
@@ -90,8 +92,10 @@ def main() -> int:
 def _import_application() -> str:
     """Import what a worker imports; return why it can't be, or ""."""
     from queue_core.connect import SERVER_SCHEMES
-    from queue_core.worker import main as _main  # noqa: F401 - so that no worker has to
     from queue_core.worker.app import load_app
+
+    for name in _LATE_IMPORTS:
+        importlib.import_module(name)
 
     url = os.environ.get("TOWLINE_URL", "")
     try:
