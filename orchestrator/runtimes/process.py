@@ -90,6 +90,10 @@ class OtherProcesses:
             for orphan in set(procfs.ended_children_of(1)).difference(others):
                 _is_collected(orphan)
 
+    def add(self, orphans: Collection[int]) -> None:
+        """Collect these children, too, when they have ended."""
+        self._inherited.update(orphans)
+
     def leave(self) -> None:
         """Leave the watchdog running without us, as long as it has workers to watch."""
         self._watchdog.leave()
@@ -163,9 +167,7 @@ class ProcessRuntime:
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
         pool = request.pool
-        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        environment.update(request.variables)
-        environment.update(request.environment)
+        environment = self._environment(request)
         if not self._processes:
             self._other_processes.keep_watchdog()
         output = None
@@ -206,11 +208,20 @@ class ProcessRuntime:
         self._add(_Process(handle, child.pid, start_ticks, pidfd))
         return handle
 
+    def _environment(self, request: SpawnRequest) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
+        return {**environment, **request.variables, **request.environment}
+
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
         ref = procfs.ref_of(forked.pid, forked.start_ticks)
         handle = WorkerHandle(request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now)
-        self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+        try:
+            self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+        except BaseException:
+            forked.abandon()
+            self._other_processes.add({forked.pid})
+            raise
         forked.let_go()
         return handle
 
@@ -261,6 +272,7 @@ class ProcessRuntime:
             if self._processes:
                 self._other_processes.keep_watchdog()
             self._templates.upkeep(busy={process.handle.pool for process in self._processes.values()}, now=now)
+        self._other_processes.add(self._templates.take_orphans())
         self._other_processes.collect(
             others={process.pid for process in self._processes.values()} | self._templates.pids()
         )
@@ -327,8 +339,8 @@ class ProcessRuntime:
         self._other_processes.leave()
 
     def _add(self, process: _Process) -> None:
-        self._processes[process.handle.worker] = process
         self._selector.register(process.pidfd, selectors.EVENT_READ, process.handle.worker)
+        self._processes[process.handle.worker] = process
 
     def _adopt(self, process: WorkerProcess, *, now: Monotonic) -> WorkerHandle | None:
         pidfd = procfs.open_exactly(process.pid, process.start_ticks)

@@ -17,8 +17,10 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
+from orchestrator.config.placeholders import names_worker
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.template_process import ForkedWorker, ForkFailedError, TemplateProcess
+from orchestrator.runtimes.template_process import LIVING, ForkedWorker, ForkFailedError, TemplateProcess, TemplateState
 
 log = structlog.get_logger()
 
@@ -30,6 +32,12 @@ KEPT_SECONDS: Final = 3600.0
 """How long a template is kept after its pool's last worker has ended: it costs memory, and saves the import."""
 RETRY_SECONDS: Final = 60.0
 """Pause before a template is started again that has failed or ended."""
+IMPORT_SECONDS: Final = 600.0
+"""Longest import; after it the template is given up."""
+MAX_IMPORTING: Final = 2
+"""Templates that import at the same time: the workers of these pools import meanwhile, too."""
+MAX_FAILED_FORKS: Final = 3
+"""Forks in a row that failed, after which a template is given up."""
 
 
 @dataclass(slots=True)
@@ -38,6 +46,7 @@ class _PoolTemplate:
     process: TemplateProcess
     used_at: Monotonic
     begun_at: Monotonic
+    failed_forks: int = 0
     told: str = ""
 
 
@@ -50,11 +59,20 @@ class Templates:
         self._open_log = open_log
         self._templates: dict[str, _PoolTemplate] = {}
         self._ending: list[TemplateProcess] = []
+        self._waiting: dict[str, tuple[SpawnRequest, Mapping[str, str]]] = {}
+        self._orphans: set[int] = set()
+        self._told_why_not: set[str] = set()
         self._written = ""
 
     def pids(self) -> set[int]:
         """Return the processes of all templates that are not collected yet."""
-        return {template.process.pid for template in self._templates.values()} | {one.pid for one in self._ending}
+        known = [template.process for template in self._templates.values()]
+        return {process.pid for process in (*known, *self._ending) if not process.is_collected}
+
+    def take_orphans(self) -> set[int]:
+        """Return children that became ours during forks and are no workers: others must collect them."""
+        taken, self._orphans = self._orphans, set()
+        return taken
 
     def fork(
         self, request: SpawnRequest, environment: Mapping[str, str], *, log_descriptor: int, now: Monotonic
@@ -64,7 +82,7 @@ class Templates:
         Starts the pool's template if it has none, for the workers to come.
         """
         mode = request.pool.start
-        if request.command or mode == "exec":
+        if request.command or mode == "exec" or (mode == "auto" and self._is_named_in_variables(request)):
             return None
         template = self._template(request, environment, now=now)
         if template is None:
@@ -75,15 +93,46 @@ class Templates:
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
         try:
-            return template.process.fork(environment, cwd=request.pool.cwd, log=log_descriptor)
+            forked = template.process.fork(environment, cwd=request.pool.cwd, log=log_descriptor)
         except ForkFailedError as error:
-            if template.process.state == "outdated":
-                log.info(events.TEMPLATE_OUTDATED, pool=request.pool.name, reason=str(error))
-            else:
-                log.warning(events.TEMPLATE_LOST, pool=request.pool.name, reason=str(error))
-            self._end(request.pool.name)
+            self._fork_failed(request.pool.name, template, error)
             self._template(request, environment, now=now)  # it imports what is there now, for the next start
             return None
+        finally:
+            self._orphans |= template.process.orphans
+            template.process.orphans.clear()
+        template.failed_forks = 0
+        return forked
+
+    def prepare(self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic) -> TemplateState | None:
+        """Start the template of workers like this one if there is none, and return its state; never waits."""
+        template = self._template(request, environment, now=now)
+        return template.process.poll() if template is not None else None
+
+    def _is_named_in_variables(self, request: SpawnRequest) -> bool:
+        """Return whether a variable of the pool differs for each worker: an import that reads it must be its own."""
+        pool = request.pool
+        name = min(_own_variables(pool), default=None)
+        if name is not None and pool.name not in self._told_why_not:
+            self._told_why_not.add(pool.name)
+            reason = f"env.{name} has the worker's name in it, which the import may read; `start: fork` forks all the same"
+            log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
+        return name is not None
+
+    def _fork_failed(self, pool: str, template: _PoolTemplate, error: ForkFailedError) -> None:
+        process = template.process
+        state = process.poll()
+        template.told = state
+        if state == "outdated":
+            log.info(events.TEMPLATE_OUTDATED, pool=pool, reason=str(error))
+            self._end(pool)
+            return
+        log.warning(events.TEMPLATE_LOST, pool=pool, reason=str(error))
+        template.failed_forks += 1
+        if state not in LIVING or template.failed_forks >= MAX_FAILED_FORKS:
+            process.failure = process.failure or str(error)
+            process.end()
+            template.told = process.state
 
     def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
@@ -98,6 +147,15 @@ class Templates:
                 template.used_at = now
             if now - template.used_at > KEPT_SECONDS:
                 self._end(pool)
+            elif template.process.state == "importing" and now - template.begun_at > IMPORT_SECONDS:
+                template.process.failure = f"its import did not end within {IMPORT_SECONDS:g} s"
+                template.process.end()
+                self._tell(pool, template)
+        for pool, (request, environment) in list(self._waiting.items()):
+            if pool in busy:
+                self._template(request, environment, now=now)
+            else:
+                del self._waiting[pool]
         self.collect()
         self._write()
 
@@ -109,6 +167,8 @@ class Templates:
         """End all templates; their workers go on."""
         for pool in list(self._templates):
             self._end(pool)
+        for process in self._ending:
+            process.wait()
         self.collect()
 
     def _template(
@@ -123,6 +183,10 @@ class Templates:
             if known.key != key or (is_over and now - known.begun_at >= RETRY_SECONDS):
                 self._end(pool)
         if pool not in self._templates:
+            if sum(each.process.poll() == "importing" for each in self._templates.values()) >= MAX_IMPORTING:
+                self._waiting[pool] = request, environment
+                return None
+            self._waiting.pop(pool, None)
             started = self._start(request, environment)
             if started is None:
                 return None
@@ -130,7 +194,8 @@ class Templates:
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
-        shared = {name: text for name, text in environment.items() if name not in MARKS}
+        own = MARKS | _own_variables(request.pool)
+        shared = {name: text for name, text in environment.items() if name not in own}
         descriptor = None
         try:
             descriptor = self._open_log(f"{request.pool.name}.template")
@@ -185,6 +250,11 @@ class Templates:
 def _key(request: SpawnRequest, environment: Mapping[str, str]) -> str:
     """Return a digest of what a template's workers share: variables, working directory, application."""
     shared = sorted((name, text) for name, text in environment.items() if name not in IDENTITY)
-    own = {name: text for name, text in request.pool.env.items() if "{worker}" in text}
-    kept = [(name, own.get(name, text)) for name, text in shared]
+    own = _own_variables(request.pool)
+    kept = [(name, request.pool.env[name] if name in own else text) for name, text in shared]
     return blake2b(json.dumps([request.pool.app, request.pool.cwd, kept]).encode(), digest_size=16).hexdigest()
+
+
+def _own_variables(pool: PoolSpec) -> set[str]:
+    """Return the pool's variables that have the worker's name in them."""
+    return {name for name, text in pool.env.items() if names_worker(text)}

@@ -10,9 +10,16 @@ from orchestrator.state.directory import StateDir
 from tests.support.docker.engine import EngineUnavailableError
 from tests.support.docker.swarms import Swarm, swarm
 from tests.support.fleet.reconciler_stage import ReconcilerStage
-from tests.support.fleet.runtime_bench import ContainerRuntimeKind, ProcessRuntimeKind, RuntimeBench, runtime_bench
+from tests.support.fleet.runtime_bench import (
+    ContainerRuntimeKind,
+    ForkedRuntimeKind,
+    ProcessRuntimeKind,
+    RuntimeBench,
+    RuntimeKind,
+    runtime_bench,
+)
 
-RUNTIMES = ("docker", "process")
+RUNTIMES = ("docker", "process", "forked")
 """A new runtime joins them, and must pass the contract unchanged."""
 
 
@@ -26,11 +33,14 @@ def stage(tmp_path: Path) -> Iterator[ReconcilerStage]:
 @pytest.fixture(params=RUNTIMES)
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RuntimeBench]:
     """Each runtime in turn, to be held against the contract."""
-    kind = (
-        ContainerRuntimeKind(request.getfixturevalue("docker_engine"))
-        if request.param == "docker"
-        else ProcessRuntimeKind()
-    )
+    kind: RuntimeKind
+    match request.param:
+        case "docker":
+            kind = ContainerRuntimeKind(request.getfixturevalue("docker_engine"))
+        case "forked":
+            kind = ForkedRuntimeKind()
+        case _:
+            kind = ProcessRuntimeKind()
     with runtime_bench(kind, tmp_path) as bench:
         yield bench
 

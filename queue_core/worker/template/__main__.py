@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NoReturn, TypedDict
@@ -23,26 +24,25 @@ from typing import Final, NoReturn, TypedDict
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
 from queue_core.process.terminal import open_missing_streams
-from queue_core.worker.template.environment_block import replace_environment
-from queue_core.worker.template.safety import (
-    changed_files,
-    find_hazards,
-    imported_files,
-    prepare_to_fork,
-    recorded_threads,
-    reseed,
-)
+from queue_core.worker.template.environment_block import ROOM_VARIABLE, NoRoomError, add_variables, find_room
+from queue_core.worker.template.hazards import find_hazards
+from queue_core.worker.template.imported_files import changed_files, imported_files
+from queue_core.worker.template.preparation import prepare_to_fork, reseed
+from queue_core.worker.template.started_threads import recorded_threads
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
 """The number of the control socket's descriptor."""
 MAX_REQUEST_BYTES: Final = 1 << 20
 MAX_SENTENCES: Final = 20
 MAX_SENTENCE_CHARACTERS: Final = 500
+MAX_FAILURE_CHARACTERS: Final = 10_000
 PROCESS_NAME: Final = b"towline-templ\0"
+WORKER_NAME: Final = b"python3\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
+_DESCRIPTORS: Final = 2
 _LATE_IMPORTS: Final = ("queue_core.worker.__main__", "encodings.idna")
-"""What every worker would import after the fork: its program, and the names of hosts."""
+"""What every worker would import after the fork: its program, and the codec of a server's host name."""
 _STORES: Final = {
     "sqlite": "queue_core.stores.sqlite.store",
     "postgresql": "queue_core.stores.postgres.store",
@@ -51,42 +51,51 @@ _STORES: Final = {
 
 
 class ForkRequest(TypedDict):
-    """A request for one worker: all of its variables, and its working directory."""
+    """A request for one worker: the variables that the template does not have, and its working directory."""
 
     environment: dict[str, str]
     cwd: str | None
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Import the application, report, and fork workers until the supervisor closes the control socket."""
     open_missing_streams()
     control = socket.socket(fileno=int(os.environ.pop(CONTROL_VARIABLE)))
     control.set_inheritable(False)
+    del os.environ[ROOM_VARIABLE]  # it stays in /proc alone
     clock = SystemClock()
     began = clock.monotonic()
     with recorded_threads() as threads:
         failure = _import_application()
     if failure:
-        _send(control, {"failed": failure})
-        return EXIT_MISCONFIGURED
-    hazards = find_hazards(own_descriptors={control.fileno()}, threads=threads)
+        _send(control, {"failed": failure[-MAX_FAILURE_CHARACTERS:]})
+        _leave(EXIT_MISCONFIGURED)
+    hazards = [hazard.sentence for hazard in find_hazards(own_descriptors={control.fileno()}, threads=threads)]
+    try:
+        find_room()
+    except NoRoomError as error:
+        hazards.append(f"a supervisor could not find its forked workers again: {error}")
+    files = imported_files()
     prepare_to_fork()
     _send(
         control,
         {
             "ready": True,
-            "hazards": [hazard.sentence[:MAX_SENTENCE_CHARACTERS] for hazard in hazards][:MAX_SENTENCES],
+            "hazards": [hazard[:MAX_SENTENCE_CHARACTERS] for hazard in hazards][:MAX_SENTENCES],
             "seconds": clock.monotonic() - began,
         },
     )
-    files = imported_files()
-    while (request := _next_request(control)) is not None:
-        if changed := changed_files(files):
+    while (asked := _next_request(control)) is not None:
+        request, descriptors = asked
+        changed = changed_files(files)
+        if changed:
             _send(control, {"outdated": changed[0]})
-            return 0
-        asked, descriptors = request
-        _fork(control, asked, descriptors)
-    return 0
+            _leave(0)
+        if len(descriptors) == _DESCRIPTORS:  # else this process has no room for them
+            _fork(control, request, *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    _leave(0)
 
 
 def _import_application() -> str:
@@ -96,7 +105,6 @@ def _import_application() -> str:
 
     for name in _LATE_IMPORTS:
         importlib.import_module(name)
-
     url = os.environ.get("TOWLINE_URL", "")
     try:
         if url and not url.startswith(SERVER_SCHEMES):
@@ -111,6 +119,14 @@ def _import_application() -> str:
     return ""
 
 
+def _leave(code: int) -> NoReturn:
+    """End without the application's own ends, which are meant for workers, and without waiting for its threads."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
 def _send(control: socket.socket, message: Mapping[str, object]) -> None:
     try:
         control.send(json.dumps(message).encode())
@@ -121,8 +137,9 @@ def _send(control: socket.socket, message: Mapping[str, object]) -> None:
 def _next_request(control: socket.socket) -> tuple[ForkRequest, list[int]] | None:
     """Wait for a request; None at the end of the stream."""
     found = array.array("i")
+    room = socket.CMSG_LEN(_DESCRIPTORS * found.itemsize)
     try:
-        data, extra, _, _ = control.recvmsg(MAX_REQUEST_BYTES, socket.CMSG_LEN(2 * found.itemsize))
+        data, extra, _, _ = control.recvmsg(MAX_REQUEST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
     except ConnectionError:
         return None
     for level, kind, content in extra:
@@ -133,64 +150,83 @@ def _next_request(control: socket.socket) -> tuple[ForkRequest, list[int]] | Non
     return json.loads(data), list(found)
 
 
-def _fork(control: socket.socket, request: ForkRequest, descriptors: list[int]) -> None:
+def _fork(control: socket.socket, request: ForkRequest, start: int, log: int) -> None:
     """Fork a worker whose parent is the supervisor: by a child that forks it and exits.
 
-    Returns in the template; in the worker it raises `SystemExit` when the worker has ended.
+    Returns in the template; in the worker it raises `SystemExit` when the worker has ended. Where the host has no room
+    for it, the supervisor sees the start socket close.
     """
     reading, writing = os.pipe()
-    child = _forked()
-    if child == 0:
+    between = _forked()
+    if between == 0:
         if _forked() == 0:
             control.close()
             os.close(writing)
-            _run_worker(request, *descriptors, parent_exits=reading)
+            _run_worker(request, start, log, orphaned=reading)
         os._exit(0)
-    for descriptor in (reading, *descriptors):
-        os.close(descriptor)
-    if child > 0:
-        os.waitpid(child, 0)
-    os.close(writing)  # not before: a process's descriptors are closed before its children have another parent
+    os.close(reading)
+    if between > 0:
+        with contextlib.suppress(ChildProcessError):  # a handler of the application has collected it
+            os.waitpid(between, 0)
+    os.close(writing)  # not before: a process closes its files a moment before its children get another parent
 
 
 def _forked() -> int:
-    """Fork; return 0 in the child, and -1 where the host has no room: the supervisor sees its socket close."""
-    try:
-        return os.fork()
-    except OSError:
-        return -1
+    """Fork; return 0 in the child, and -1 where the host has no room."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the hazards name those that matter
+        try:
+            return os.fork()
+        except OSError:
+            return -1
 
 
-def _run_worker(request: ForkRequest, start: int, log: int, *, parent_exits: int) -> NoReturn:
-    """Become a worker as if it had been executed, and run it once the supervisor knows it."""
-    os.setsid()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - the template has imported no more than it must
-        if int(name) > 2 and int(name) not in (start, parent_exits):
-            _close(int(name))
-    os.read(parent_exits, 1)  # until the process between has ended: then the supervisor is the parent
-    os.close(parent_exits)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    _set_process_name(b"python3\0")
-    replace_environment(request["environment"])
-    if request["cwd"] is not None:
-        os.chdir(request["cwd"])
-    reseed()
+def _run_worker(request: ForkRequest, start: int, log: int, *, orphaned: int) -> NoReturn:
+    """Become a worker as if it had been executed, and run it once the supervisor knows it.
+
+    Args:
+        start: the socket of this start.
+        log: replaces the standard streams.
+        orphaned: at its end of file the process between has ended, and the supervisor is the parent.
+    """
     with socket.socket(fileno=start) as to_supervisor:
-        to_supervisor.send(str(os.getpid()).encode())
-        if to_supervisor.recv(16) != b"go":
+        try:
+            _become_worker(request, log)
+            os.read(orphaned, 1)
+            os.close(orphaned)
+            report = str(os.getpid())
+        except Exception as error:  # noqa: BLE001 - the supervisor says it, and executes the worker
+            report = f"{type(error).__name__}: {error}"[:MAX_SENTENCE_CHARACTERS]
+        if not _is_let_go(to_supervisor, report):
             os._exit(0)
     from queue_core.worker.__main__ import main as work
 
     sys.exit(work())
 
 
-def _close(descriptor: int) -> None:
+def _is_let_go(to_supervisor: socket.socket, report: str) -> bool:
     try:
-        os.close(descriptor)
-    except OSError:  # the one by which the list was read
-        return
+        to_supervisor.send(report.encode(errors="replace"))
+        return to_supervisor.recv(16) == b"go"
+    except OSError:  # it has given this start up, or is gone
+        return False
+
+
+def _become_worker(request: ForkRequest, log: int) -> None:
+    """Take on all that an executed worker has: session, streams, signals, variables, directory, random numbers.
+
+    Files that the import has opened stay open, as in an executed worker: their numbers must not become another file's.
+    """
+    os.setsid()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _set_process_name(WORKER_NAME)
+    add_variables(request["environment"])
+    if request["cwd"] is not None:
+        os.chdir(request["cwd"])
+    reseed()
 
 
 def _set_process_name(name: bytes) -> None:
@@ -201,4 +237,4 @@ def _set_process_name(name: bytes) -> None:
 
 if __name__ == "__main__":
     _set_process_name(PROCESS_NAME)
-    sys.exit(main())
+    main()

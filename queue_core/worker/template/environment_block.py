@@ -1,7 +1,8 @@
-"""Rewrites what /proc/PID/environ shows of this process: a supervisor finds its workers again by it.
+"""Shows further variables of this process in /proc/PID/environ: a supervisor finds its workers again by them.
 
-The kernel shows the memory that held the environment when the program was executed. A forked worker has its
-template's there until it overwrites it, in its own copy of that memory.
+The kernel shows the memory that held the environment when the program was executed. A forked worker has its template's
+there, in a copy of its own. The variables that both have stay where they are, as C code may have kept pointers to
+them; the others are written over one variable, whose value only makes room.
 """
 
 import ctypes
@@ -10,33 +11,46 @@ from collections.abc import Mapping
 from typing import Final
 
 ROOM_VARIABLE: Final = "TOWLINE_TEMPLATE_ROOM"
-"""A variable whose value only makes room: workers have more variables than their template."""
-ROOM_BYTES: Final = 16_384
+"""The variable that makes room."""
 _ENV_START, _ENV_END = 49, 50
 """Fields of /proc/self/stat, counted from 0; see proc_pid_stat(5)."""
 
 
-def replace_environment(environment: Mapping[str, str]) -> None:
-    """Replace all variables, for this program and for those that read /proc/PID/environ.
+class NoRoomError(Exception):
+    """The environment that /proc shows of this process can't be added to."""
 
-    Variables of Towline come first there; what does not fit is left out of /proc alone. Call it while no other thread
-    runs: C code that kept a pointer to an old variable would read the new text.
+
+def find_room() -> tuple[int, int]:
+    """Return the address and the size, in bytes, of the entry that makes room.
+
+    Raises `NoRoomError` when it is not there: the kernel does not tell, or a library has written over the environment,
+    as those do that change a process's title.
     """
-    os.environ.clear()  # removes every pointer into the old memory
-    os.environ.update(environment)
-    start, end = _block()
-    ours_first = sorted(environment.items(), key=lambda item: (not item[0].startswith("TOWLINE_"), item[0]))
-    entries = [os.fsencode(f"{name}={text}") + b"\0" for name, text in ours_first]
-    block = bytearray()
-    for entry in entries:
-        if len(block) + len(entry) > end - start:
-            break
-        block += entry
-    ctypes.memmove(start, bytes(block).ljust(end - start, b"\0"), end - start)
-
-
-def _block() -> tuple[int, int]:
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - imports little
         text = file.read()
     fields = text[text.rindex(b")") + 2 :].split()
-    return int(fields[_ENV_START - 2]), int(fields[_ENV_END - 2])
+    start, end = int(fields[_ENV_START - 2]), int(fields[_ENV_END - 2])
+    if not 0 < start < end:
+        raise NoRoomError("the kernel does not tell where the environment is")
+    block = b"\0" + ctypes.string_at(start, end - start)
+    found = block.find(f"\0{ROOM_VARIABLE}=".encode())
+    ends_at = block.find(b"\0", found + 1)
+    if found < 0 or ends_at < 0:
+        raise NoRoomError("a library has written over the environment, for example to change the process's title")
+    return start + found, ends_at - found
+
+
+def add_variables(variables: Mapping[str, str]) -> None:
+    """Set variables, for this program and for those that read /proc/PID/environ. Raises `NoRoomError`.
+
+    Variables of Towline come first there; those that do not fit are left out of /proc alone.
+    """
+    os.environ.update(variables)
+    start, size = find_room()
+    block = bytearray()
+    for name, text in sorted(variables.items(), key=lambda item: (not item[0].startswith("TOWLINE_"), item[0])):
+        entry = os.fsencode(f"{name}={text}") + b"\0"
+        if len(block) + len(entry) > size:
+            break
+        block += entry
+    ctypes.memmove(start, bytes(block).ljust(size, b"\0"), size)

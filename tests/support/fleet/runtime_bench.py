@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol, cast
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
@@ -17,6 +17,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 
 CLOCK = SystemMonotonicClock()
+REPOSITORY: Final = Path(__file__).parents[3]
 
 
 def is_running(pid: int) -> bool:
@@ -49,6 +50,7 @@ class RuntimeKind(Protocol):
 
     def make(self, state_dir: Path) -> Runtime: ...
     def settings(self, tmp_path: Path) -> dict[str, object]: ...
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec: ...
     def pid_of(self, handle: WorkerHandle) -> int: ...
     def child_pid(self, handle: WorkerHandle, told: int) -> int: ...
     def has_died(self, handle: WorkerHandle) -> bool: ...
@@ -66,6 +68,9 @@ class ProcessRuntimeKind:
     def settings(self, tmp_path: Path) -> dict[str, object]:
         return {}
 
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+        return a_pool(app=None, command=command, **settings)
+
     def pid_of(self, handle: WorkerHandle) -> int:
         return int(handle.ref.removeprefix("pid:").partition("@")[0])
 
@@ -77,6 +82,30 @@ class ProcessRuntimeKind:
 
     def is_gone(self, handle: WorkerHandle) -> bool:
         return not Path(f"/proc/{self.pid_of(handle)}").exists()
+
+
+class ForkingRuntime(ProcessRuntime):
+    """Waits until a pool's template is ready, so that none of its workers is executed."""
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        if not request.command:
+            environment = self._environment(request)
+            if Path(request.pool.cwd or "/").is_dir():
+                eventually(lambda: self._templates.prepare(request, environment, now=now) == "ready", seconds=60)
+        return super().spawn(request, now=CLOCK.monotonic())
+
+
+class ForkedRuntimeKind(ProcessRuntimeKind):
+    """Workers that are forked from a template, and become the shell script of a test then."""
+
+    def make(self, state_dir: Path) -> Runtime:
+        return ForkingRuntime(state_dir)
+
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+        if command[:2] != ["sh", "-c"]:
+            return super().pool(command, tmp_path, settings)
+        environment = {"PYTHONPATH": str(REPOSITORY), "SCRIPT": command[2], **cast("dict[str, str]", settings.pop("env", {}))}
+        return a_pool(app="tests.support.fleet.script_app:app", start="fork", env=environment, **settings)
 
 
 @dataclass
@@ -92,6 +121,9 @@ class ContainerRuntimeKind:
 
     def settings(self, tmp_path: Path) -> dict[str, object]:
         return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
+
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+        return a_pool(app=None, command=command, **self.settings(tmp_path), **settings)
 
     def pid_of(self, handle: WorkerHandle) -> int:
         """Return the worker's own process: the first one started by the container's init."""
@@ -152,7 +184,7 @@ class RuntimeBench:
         return self.start(self.pool(["sh", "-c", script], **settings))
 
     def pool(self, command: list[str], **settings: object) -> PoolSpec:
-        return a_pool(app=None, command=command, **self.kind.settings(self.tmp_path), **settings)
+        return self.kind.pool(command, self.tmp_path, settings)
 
     def start(self, pool: PoolSpec) -> WorkerHandle:
         self.spawned += 1

@@ -1,0 +1,54 @@
+"""Preparation of a process that forks workers, and of each worker right after its fork."""
+
+import codecs
+import contextlib
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+CODECS: Final = ("ascii", "idna", "latin-1")
+"""Codecs that a worker's first connection imports."""
+SEED_BYTES: Final = 8
+MAX_NUMPY_SEED_WORDS: Final = 4
+_WORD_BYTES: Final = 4
+
+
+def prepare_to_fork() -> None:
+    """Do once what each forked worker would do for itself, and keep the memory shared.
+
+    Objects of now are left out of all later collections: the first full collection in a child would write the header
+    of each of them, and copy every page that holds one. What is printed already must not be printed by each child.
+    """
+    for name in CODECS:
+        codecs.lookup(name)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or missing
+            stream.flush()
+    gc.collect()
+    gc.freeze()
+
+
+def reseed(*, entropy: Callable[[int], bytes] = os.urandom, others: Iterable[Callable[[bytes], object]] = ()) -> None:
+    """Give the known generators of random numbers of a forked worker a state of their own.
+
+    CPython does so for `random` itself. `secrets`, `uuid4` and `random.SystemRandom` keep no state: they ask the kernel
+    each time. A library that registers with `os.register_at_fork` has done it before. A generator that the application
+    keeps in a module is a hazard (see `find_hazards`), as nobody can say whether its seed was meant.
+
+    Args:
+        entropy: returns so many random bytes.
+        others: further generators; each is called with bytes of its own.
+    """
+    numpy_seed = getattr(sys.modules.get("numpy.random"), "seed", None)
+    if callable(numpy_seed):
+        content = entropy(MAX_NUMPY_SEED_WORDS * _WORD_BYTES)
+        numpy_seed(
+            [int.from_bytes(content[at : at + _WORD_BYTES], "little") for at in range(0, len(content), _WORD_BYTES)]
+        )
+    torch_seed = getattr(sys.modules.get("torch"), "manual_seed", None)
+    if callable(torch_seed):
+        torch_seed(int.from_bytes(entropy(SEED_BYTES), "little", signed=True))
+    for other in others:
+        other(entropy(SEED_BYTES))

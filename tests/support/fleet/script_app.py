@@ -1,0 +1,19 @@
+"""An app that is there for a template; a worker forked from it becomes a shell with the script of its variables."""
+
+import os
+import sys
+
+from queue_core.worker.app import App
+
+_TEMPLATE = "queue_core.worker.template.__main__"
+
+
+def __getattr__(name: str) -> App:
+    if name != "app":
+        raise AttributeError(name)
+    if "TOWLINE_WORKER" in os.environ:
+        spec = sys.modules["__main__"].__spec__
+        if spec is None or spec.name != _TEMPLATE:
+            sys.exit("this worker was not forked from a template")
+        os.execvp("sh", ["sh", "-c", os.environ["SCRIPT"]])
+    return App()
