@@ -41,8 +41,6 @@ WORKER_NAME: Final = b"python3\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
 _DESCRIPTORS: Final = 2
-_LATE_IMPORTS: Final = ("queue_core.worker.__main__", "encodings.idna")
-"""What every worker would import after the fork: its program, and the codec of a server's host name."""
 _STORES: Final = {
     "sqlite": "queue_core.stores.sqlite.store",
     "postgresql": "queue_core.stores.postgres.store",
@@ -101,10 +99,9 @@ def main() -> NoReturn:
 def _import_application() -> str:
     """Import what a worker imports; return why it can't be, or ""."""
     from queue_core.connect import SERVER_SCHEMES
+    from queue_core.worker import __main__ as _main  # noqa: F401 - so that no worker has to
     from queue_core.worker.app import load_app
 
-    for name in _LATE_IMPORTS:
-        importlib.import_module(name)
     url = os.environ.get("TOWLINE_URL", "")
     try:
         if url and not url.startswith(SERVER_SCHEMES):
