@@ -15,7 +15,8 @@ class WorkerHandle:
 
     `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and is never reused;
     `spec_digest` is the digest of the pool's settings it was spawned with, by which a reload finds outdated workers;
-    `spawned_at` lies before the supervisor's own start when the worker was adopted.
+    `spawned_at` lies before the supervisor's own start when the worker was adopted. `forked`: it was forked from a
+    process that has imported its application.
     """
 
     worker: str
@@ -23,6 +24,7 @@ class WorkerHandle:
     ref: str
     spec_digest: str
     spawned_at: Monotonic
+    forked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,9 @@ class Runtime(Protocol):
 
         The handle has the requested identity, or another new one where the runtime names its workers itself.
         """
+
+    def forks(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked, which takes milliseconds."""
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""

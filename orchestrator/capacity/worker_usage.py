@@ -54,19 +54,27 @@ class WorkerUsages:
             return WorkerUsage(PRIOR_BYTES)
         memory = _mean([one.memory_bytes for one in self._known.values()])
         starts = [one.start_seconds for one in self._known.values() if one.start_seconds is not None]
+        # A fork's cost is mostly its application's, so it is not taken from other pools.
         return WorkerUsage(memory, start_seconds=_mean(starts) if starts else None)
+
+    def is_start_unknown(self, pool: str, *, forked: bool) -> bool:
+        """Return whether no start of that kind has been measured; executed ones of other pools count."""
+        usage = self.of(pool)
+        return (usage.fork_seconds if forked else usage.start_seconds) is None
 
     def learn(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn from one measurement of all workers.
 
         Memory is what nearly all started workers use, and falls slowly. CPU is what workers want that were busy at this
         measurement and the previous one, whether or not they got it. A start costs the CPU that a worker has used when
-        it is first found started, at most the time its start took.
+        it is first found started, at most the time its start took; of forked ones the cheapest counts, as a task may
+        have computed for longer than a fork.
         """
         measured: dict[str, _Measured] = {}
         for fleet in fleets:
             memory: list[int] = []
             starts: list[float] = []
+            forks: list[float] = []
             total = self._sums.pop(fleet.pool, _Sum())
             for worker in fleet.workers.values():
                 used = usage.get(worker.worker)
@@ -76,7 +84,8 @@ class WorkerUsages:
                 is_busy = worker.state == "busy"
                 before = self._measured.get(worker.worker)
                 if before is None and worker.started_at is not None and not worker.adopted:
-                    starts.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
+                    of_kind = forks if worker.forked else starts
+                    of_kind.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
                 if before is not None and before.is_busy and is_busy and now > before.at:
                     seconds = now - before.at
                     wanted = _cores_wanted(before.used, used, seconds)
@@ -88,7 +97,7 @@ class WorkerUsages:
                 self._sums[fleet.pool] = total
             if memory:
                 self._known[fleet.pool] = _after(
-                    self._known.get(fleet.pool), sorted(memory), cores=total.cores, starts=starts
+                    self._known.get(fleet.pool), sorted(memory), cores=total.cores, starts=starts, forks=forks
                 )
         self._measured = measured
 
@@ -104,6 +113,7 @@ class WorkerUsages:
                 "memory_bytes": round(one.memory_bytes),
                 "cores": None if one.cores is None else round(one.cores, 4),
                 "start_seconds": None if one.start_seconds is None else round(one.start_seconds, 4),
+                "fork_seconds": None if one.fork_seconds is None else round(one.fork_seconds, 4),
             }
             for name, one in self._known.items()
         }
@@ -120,20 +130,24 @@ class WorkerUsages:
                     "memory_bytes": int() | float() as memory,
                     "cores": (int() | float() | None) as cores,
                     "start_seconds": (int() | float() | None) as start,
-                }:
-                    known[str(name)] = WorkerUsage(float(memory), cores, start)
+                    **rest,
+                } if isinstance(fork := rest.get("fork_seconds"), int | float | None):
+                    known[str(name)] = WorkerUsage(float(memory), cores, start, fork)
                 case _:
                     raise ValueError(f"not a worker usage: {one!r}")
         return WorkerUsages(known)
 
 
-def _after(known: WorkerUsage | None, memory: list[int], *, cores: float | None, starts: list[float]) -> WorkerUsage:
+def _after(
+    known: WorkerUsage | None, memory: list[int], *, cores: float | None, starts: list[float], forks: list[float]
+) -> WorkerUsage:
     nearly_all = float(memory[math.ceil(NEARLY_ALL * len(memory)) - 1])
     if known is None:
         known = WorkerUsage(nearly_all)
     nearly_all = max(nearly_all, known.memory_bytes + _FORGET * (nearly_all - known.memory_bytes))
     start = _learned(known.start_seconds, _mean(starts) if starts else None)
-    return WorkerUsage(nearly_all, _learned(known.cores, cores), start)
+    fork = _learned(known.fork_seconds, min(forks, default=None))
+    return WorkerUsage(nearly_all, _learned(known.cores, cores), start, fork)
 
 
 def _learned(known: float | None, seen: float | None) -> float | None:

@@ -21,6 +21,7 @@ import structlog
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
@@ -209,10 +210,15 @@ class ProcessRuntime:
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
         ref = procfs.ref_of(forked.pid, forked.start_ticks)
-        handle = WorkerHandle(request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now)
+        digest = request.environment["TOWLINE_SPEC"]
+        handle = WorkerHandle(request.worker, request.pool.name, ref, digest, now, forked=True)
         self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
         forked.let_go()
         return handle
+
+    def forks(self, pool: PoolSpec) -> bool:
+        """See `Runtime.forks`."""
+        return self._templates.can_fork(pool)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""

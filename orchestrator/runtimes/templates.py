@@ -17,6 +17,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.template_process import ForkedWorker, ForkFailedError, TemplateProcess
 
@@ -84,6 +85,14 @@ class Templates:
             self._end(request.pool.name)
             self._template(request, environment, now=now)  # it imports what is there now, for the next start
             return None
+
+    def can_fork(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked."""
+        template = self._templates.get(pool.name)
+        if template is None or pool.start == "exec":
+            return False
+        state = template.process.poll()
+        return state == "ready" or (state == "unsafe" and pool.start == "fork")
 
     def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.

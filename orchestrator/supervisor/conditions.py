@@ -200,9 +200,10 @@ class CapacityShare:
         """Return the number of cores available to us; a control group may allow fewer than the host has."""
         return max(1, math.ceil(min(self._cores, self._host.measure(now=now).cores)))
 
-    def start_seconds(self, spec: PoolSpec) -> float | None:
-        """Return the CPU seconds of one start; None when unknown, or spent on another host."""
-        return self.usages.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
+    def start_seconds(self, spec: PoolSpec, fleet: Fleet) -> float | None:
+        """Return the CPU seconds of the next start; None when unknown, or spent on another host."""
+        usage = self.usages.of(spec.name)
+        return usage.next_start_seconds(forks=fleet.forks) if spec.runtime_kind == "process" else None
 
     def record_demand(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Record what the pool has and wants of the host, for the turns of the other pools."""
@@ -220,8 +221,11 @@ class CapacityShare:
     def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
         """Return whether measuring now would show something new: the cost of a start, or of a busy worker."""
         workers = fleet.workers.values()
-        if spec.runtime_kind == "process" and self.usages.of(spec.name).start_seconds is None:
-            return any(w.started_at is not None and not w.adopted for w in workers)
+        if spec.runtime_kind == "process" and any(
+            w.started_at is not None and not w.adopted and self.usages.is_start_unknown(spec.name, forked=w.forked)
+            for w in workers
+        ):
+            return True
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
     def learn(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
@@ -290,7 +294,7 @@ class ConditionsTracker:
         conditions = Conditions(
             paused=overrides.paused,
             cores=self.share.cores(now=now),
-            start_seconds=self.share.start_seconds(spec),
+            start_seconds=self.share.start_seconds(spec, fleet),
             allocation=self.share.allocation(bounded, fleet, now=now),
             budget=self._bounds.budget_left(spec, fleet, now=now),
             bounds_by=bounds.by,

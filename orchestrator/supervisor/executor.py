@@ -89,6 +89,7 @@ class PlanExecutor:
             ref=handle.ref,
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
+            forked=handle.forked,
             replaces=spawn.replaces,
         )
         begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED

@@ -218,7 +218,7 @@ def test_a_backtest_without_a_log_says_how_to_keep_one(project: Commands) -> Non
 
 def test_a_start_takes_and_computes_what_the_supervisor_measured(ran: Commands) -> None:
     files = StateDir(ran.folder / ".towline")
-    learned = PolicyState(estimates=Estimates(startup=Startup(3, 0.5)))
+    learned = PolicyState(estimates=Estimates(executed=Startup(3, 0.5)))
     files.write_learned({"resize": learned.to_json()})
     files.write_usage({"appetites": WorkerUsages({"resize": WorkerUsage(1e6, 0.1, 0.3)}).to_json()})
     chosen = chosen_pools([ran.folder / "towline.yaml"], pool="resize", slo=None)

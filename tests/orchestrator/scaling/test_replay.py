@@ -99,7 +99,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
 ) -> None:
     if fails:
         fleet = spawn_failed(fleet, spec_digest=spec.digest(), spawned_at=NOW, now=NOW)
-    state = PolicyState(Estimates(service=ServiceTime(50, 100), startup=Startup(3, 1.5)))
+    state = PolicyState(Estimates(service=ServiceTime(50, 100), executed=Startup(3, 1.5)))
     for turn, look in enumerate(looks):
         sample = replace(look, at=Monotonic(NOW + 3 * turn))
         now = Monotonic(sample.at + later)
