@@ -15,8 +15,8 @@ class WorkerHandle:
 
     `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and is never reused;
     `spec_digest` is the digest of the pool's settings it was spawned with, by which a reload finds outdated workers;
-    `spawned_at` lies before the supervisor's own start when the worker was adopted. `forked`: it was forked from a
-    process that has imported its application.
+    `spawned_at` lies before the supervisor's own start when the worker was adopted. `is_forked`: it was forked from a
+    template that had imported its application, and shares memory with it.
     """
 
     worker: str
@@ -24,7 +24,7 @@ class WorkerHandle:
     ref: str
     spec_digest: str
     spawned_at: Monotonic
-    forked: bool = False
+    is_forked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class WorkerUsages:
                 is_busy = worker.state == "busy"
                 before = self._measured.get(worker.worker)
                 if before is None and worker.started_at is not None and not worker.adopted:
-                    of_kind = forks if worker.forked else starts
+                    of_kind = forks if worker.is_forked else starts
                     of_kind.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
                 if before is not None and before.is_busy and is_busy and now > before.at:
                     seconds = now - before.at

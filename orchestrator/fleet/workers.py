@@ -41,7 +41,7 @@ class Worker:
     killed (None: the queue grants it no more leases, but it was not asked to end yet); `replaced_by` names its
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
     ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
-    runtime found then. `forked`: see `runtime.WorkerHandle`.
+    runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     """
 
     worker: str
@@ -61,7 +61,7 @@ class Worker:
     lapsed_at: Monotonic | None = None
     hung_at: Monotonic | None = None
     condition: str = ""
-    forked: bool = False
+    is_forked: bool = False
 
     @property
     def is_external(self) -> bool:
@@ -93,11 +93,11 @@ NOT_REMEMBERED: Final = RememberedWorker()
 
 @value
 class Started:
-    """A worker that asked for its first lease, `seconds` after it was spawned; `forked`: see `runtime.WorkerHandle`."""
+    """A worker that asked for its first lease, `seconds` after it was spawned."""
 
     worker: str
     seconds: float
-    forked: bool = False
+    is_forked: bool = False
 
 
 @value
@@ -179,11 +179,12 @@ def joined(
     spec_digest: str,
     spawned_at: Monotonic,
     replaces: str | None = None,
-    forked: bool = False,
+    is_forked: bool = False,
 ) -> Fleet:
     """Add a spawned worker; `replaces` names the worker that goes once this one is up."""
     workers = dict(fleet.workers)
-    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), spawned_at, forked=forked)
+    state = _first_state(worker)
+    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, state, spawned_at, is_forked=is_forked)
     if replaces is not None and replaces in workers:
         workers[replaces] = replace(workers[replaces], replaced_by=worker)
     return replace(fleet, workers=workers)

@@ -77,7 +77,7 @@ class OtherProcesses:
                 self._watchdog.keep(str(self._state_dir), str(self._lock))
 
     def collect(self, *, others: Collection[int]) -> None:
-        """Collect ended children except `others`, workers and templates: their pids stay valid until they are collected.
+        """Collect ended children except `others`, workers and templates: their pids stay valid until then.
 
         As process 1 of a container we inherit every orphan (ADR 16).
         """
@@ -121,7 +121,6 @@ class _Process:
     pid: int
     start_ticks: int
     pidfd: int
-    is_forked: bool = False
 
 
 class ProcessRuntime:
@@ -210,9 +209,10 @@ class ProcessRuntime:
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
         ref = procfs.ref_of(forked.pid, forked.start_ticks)
-        digest = request.environment["TOWLINE_SPEC"]
-        handle = WorkerHandle(request.worker, request.pool.name, ref, digest, now, forked=True)
-        self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+        handle = WorkerHandle(
+            request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now, is_forked=True
+        )
+        self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd))
         forked.let_go()
         return handle
 

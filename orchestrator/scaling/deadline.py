@@ -165,7 +165,7 @@ def capacity_of(
     ready_in_seconds: list[float] = []
     for w in alive:
         if w.state == "starting":
-            mean_start = forked if w.forked else executed
+            mean_start = forked if w.is_forked else executed
             ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
             continue
         leases = w.leases

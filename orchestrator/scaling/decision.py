@@ -76,8 +76,8 @@ class Conditions:
 
     `cores` are the host's; `start_seconds` is the CPU time of the next start, once known; `allocation` is the pool's
     part of the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its
-    settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start workers;
-    `helpers` are the other pools that take tasks of this one.
+    settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start
+    workers; `helpers` are the other pools that take tasks of this one.
     """
 
     paused: Paused = "no"

@@ -199,8 +199,8 @@ class Estimates:
         slo_seconds, begun, late, held_seconds = spec.slo, summary.begun, summary.late, summary.finished_seconds
         executed, forked = self.executed, self.forked
         if started:
-            executed = executed.after([one.seconds for one in started if not one.forked])
-            forked = forked.after([one.seconds for one in started if one.forked])
+            executed = executed.after([one.seconds for one in started if not one.is_forked])
+            forked = forked.after([one.seconds for one in started if one.is_forked])
         startup = forked if forks else executed
         memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
         keep = math.exp(-elapsed_seconds / memory_seconds)

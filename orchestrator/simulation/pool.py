@@ -29,7 +29,7 @@ class SimulatedWorker:
     up_at: float | None = None
     is_leaving: bool = False
     leases: int = 0
-    forked: bool = False
+    is_forked: bool = False
 
 
 @dataclass(slots=True)
@@ -238,7 +238,7 @@ class SimulatedPool:
         names = [f"w{self.starts + number}" for number in range(1, count + 1)]
         self.starts += count
         for name in names:
-            self.workers[name] = SimulatedWorker(name, self.now, self.now, forked=self.forks)
+            self.workers[name] = SimulatedWorker(name, self.now, self.now, is_forked=self.forks)
             seconds = self._world.start_seconds(self.rng, at_a_time=self.starting, forked=self.forks)
             self._push(self.now + seconds, _START, name)
         self._resized()

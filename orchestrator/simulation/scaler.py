@@ -238,7 +238,7 @@ class PolicyScaler:
                 spec_digest=self._digest,
                 spawned_at=now,
                 replaces=spawn.replaces,
-                forked=pool.workers[worker].forked,
+                is_forked=pool.workers[worker].is_forked,
             )
         return 1 if todo.spawn else -1
 

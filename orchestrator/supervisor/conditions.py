@@ -222,7 +222,7 @@ class CapacityShare:
         """Return whether measuring now would show something new: the cost of a start, or of a busy worker."""
         workers = fleet.workers.values()
         if spec.runtime_kind == "process" and any(
-            w.started_at is not None and not w.adopted and self.usages.is_start_unknown(spec.name, forked=w.forked)
+            w.started_at is not None and not w.adopted and self.usages.is_start_unknown(spec.name, forked=w.is_forked)
             for w in workers
         ):
             return True

@@ -55,7 +55,7 @@ class FakeRuntime:
         self.calls.append(("spawn", request.worker))
         ref = f"fake:{len(self.requests) + 1}"
         pool = request.pool
-        handle = WorkerHandle(request.worker, pool.name, ref, pool.digest(), now, forked=self.forks(pool))
+        handle = WorkerHandle(request.worker, pool.name, ref, pool.digest(), now, is_forked=self.forks(pool))
         self.requests[request.worker] = request
         self.live[request.worker] = handle
         return handle
