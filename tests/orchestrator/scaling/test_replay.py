@@ -53,7 +53,13 @@ samples = st.builds(
         max_size=60,
     ),
 )
-fleets = st.builds(a_fleet_of, idle=st.integers(0, 9), busy=st.integers(0, 9), starting=st.integers(0, 9))
+fleets = st.builds(
+    lambda forks, **states: replace(a_fleet_of(**states), forks=forks),
+    st.booleans(),
+    idle=st.integers(0, 9),
+    busy=st.integers(0, 9),
+    starting=st.integers(0, 9),
+)
 specs = st.builds(
     lambda least, more, slo, slots, churn: a_pool(
         least=least,
