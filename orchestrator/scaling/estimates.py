@@ -162,6 +162,11 @@ class Estimates:
         """The starts to plan with: those of the next start's kind."""
         return self.forked if self.forks else self.executed
 
+    @property
+    def starts(self) -> int:
+        """The number of starts that were measured, of both kinds."""
+        return self.executed.count + self.forked.count
+
     def turn_seconds(self, spec: PoolSpec) -> float:
         """Return the interval between the pool's decisions."""
         return turn_seconds_of(spec, forks=self.forks)

@@ -144,7 +144,9 @@ class SimulatedWorld:
 
     @property
     def mean_startup_seconds(self) -> float:
-        """The mean time of one start."""
+        """The mean time of one start; where workers are forked, of one that is."""
+        if self.fork_seconds is not None:
+            return self.fork_seconds
         samples = self.startup_samples
         return math.fsum(samples) / len(samples) if samples else self.startup_seconds
 
