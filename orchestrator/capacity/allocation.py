@@ -48,12 +48,17 @@ class HostCapacity:
 @value
 class WorkerUsage:
     """The usage of one worker: memory that suffices for nearly all of the pool's; once known, the cores it wants while
-    busy, and the CPU seconds of a start: executed, or forked from a process that has imported its application."""
+    busy, and the CPU seconds of a start. `fork_bytes` and `fork_seconds` are those of a worker that is forked."""
 
     memory_bytes: float = PRIOR_BYTES
     cores: float | None = None
     start_seconds: float | None = None
     fork_seconds: float | None = None
+    fork_bytes: float | None = None
+
+    def bytes_of(self, *, forked: bool) -> float:
+        """Return the memory of a worker of that kind; of a forked one, until one was measured, that of the others."""
+        return self.memory_bytes if not forked or self.fork_bytes is None else self.fork_bytes
 
     def next_start_seconds(self, *, forks: bool) -> float | None:
         """Return the CPU seconds of the next start, which is a fork or not; None if unknown."""

@@ -6,6 +6,7 @@ Reads clocks, files and the host; the decision itself is made in `orchestrator.s
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import structlog
@@ -249,15 +250,16 @@ class CapacityShare:
         alive = fleet.alive
         settled_at = now - SETTLED_SECONDS
         usage = self.usages.of(spec.name)
+        next_one = replace(usage, memory_bytes=usage.bytes_of(forked=fleet.forks))
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
         return CapacityDemand(
             spec.name,
             len(alive),
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
-            usage,
+            next_one,
             idle=sum(1 for w in alive if w.state == "idle"),
             starting=sum(1 for w in alive if w.started_at is None or w.started_at > settled_at),
-            promised_bytes=math.fsum(max(0.0, usage.memory_bytes - w.memory_bytes) for w in starting),
+            promised_bytes=math.fsum(max(0.0, usage.bytes_of(forked=w.is_forked) - w.memory_bytes) for w in starting),
             priority=spec.priority,
             hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
             untried=max(self.cores(now=now), spec.workers.min) if self._is_untried(spec) else None,

@@ -263,18 +263,29 @@ class TestAppetites:
         assert usages.is_start_unknown("a", forked=False) == (usage[0] is None)
         assert usages.is_start_unknown("a", forked=True) == (usage[1] is None)
 
+    def test_memory_is_that_of_each_kind_so_that_the_first_worker_does_not_hold_back_the_others(self) -> None:
+        usages, forked = WorkerUsages(), a_worker("forked", is_forked=True)
+        usages.learn([a_fleet(a_worker("first"), pool="a")], {"first": Usage(300 * MIB, 1.0)}, now=NOW)
+        known = usages.of("a")
+        assert known.bytes_of(forked=True) == known.bytes_of(forked=False) == 300 * MIB
+        usages.learn([a_fleet(forked, pool="a")], {"forked": Usage(8 * MIB, 0.1)}, now=Monotonic(NOW + 5))
+        known = usages.of("a")
+        assert (known.bytes_of(forked=True), known.bytes_of(forked=False)) == (8 * MIB, 300 * MIB)
+
     def test_a_new_pool_is_like_the_others(self) -> None:
         usages = WorkerUsages({"a": WorkerUsage(100.0, 1.0), "b": WorkerUsage(300.0)})
         assert usages.of("new") == WorkerUsage(200.0)
 
     def test_it_survives_a_restart(self) -> None:
-        usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4, 0.01), "b": WorkerUsage(300.0)})
+        usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4, 0.01, 8.0), "b": WorkerUsage(300.0)})
         again = WorkerUsages.from_json(json.loads(json.dumps(usages.to_json())))
-        assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4, 0.01), WorkerUsage(300.0))
+        assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4, 0.01, 8.0), WorkerUsage(300.0))
         of_old = {"a": {"memory_bytes": 100, "cores": 0.25, "start_seconds": 0.4}}
         assert WorkerUsages.from_json(of_old).of("a") == WorkerUsage(100.0, 0.25, 0.4)
         with pytest.raises(ValueError, match="worker usage"):
             WorkerUsages.from_json({"a": {"memory_bytes": "much"}})
+        with pytest.raises(ValueError, match="worker usage"):
+            WorkerUsages.from_json({"a": {**of_old["a"], "fork_bytes": "few"}})
 
 
 @pytest.mark.parametrize(
