@@ -89,8 +89,8 @@ class PlanExecutor:
             ref=handle.ref,
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
-            is_forked=handle.is_forked,
             replaces=spawn.replaces,
+            is_forked=handle.is_forked,
         )
         begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
