@@ -100,6 +100,9 @@ class Runtime(Protocol):
         The handle has the requested identity, or another new one where the runtime names its workers itself.
         """
 
+    def forks(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked, which takes milliseconds."""
+
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""
 

@@ -97,6 +97,7 @@ class Started:
 
     worker: str
     seconds: float
+    is_forked: bool = False
 
 
 @value
@@ -122,12 +123,16 @@ class Death:
 
 @value
 class Fleet:
-    """The workers of one pool, by name. `started` are those whose first lease call was in the last sample."""
+    """The workers of one pool, by name. `started` are those whose first lease call was in the last sample.
+
+    `forks`: the next worker would be forked (see `runtime.Runtime.forks`).
+    """
 
     pool: str
     workers: Mapping[str, Worker] = field(default_factory=dict)
     crash: CrashLoop = CrashLoop()
     started: tuple[Started, ...] = ()
+    forks: bool = False
 
     @property
     def alive(self) -> tuple[Worker, ...]:

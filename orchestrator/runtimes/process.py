@@ -21,6 +21,7 @@ import structlog
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
@@ -228,6 +229,10 @@ class ProcessRuntime:
         forked.let_go()
         return handle
 
+    def forks(self, pool: PoolSpec) -> bool:
+        """See `Runtime.forks`."""
+        return self._templates.can_fork(pool)
+
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
         process = self._processes.get(worker)
@@ -274,7 +279,7 @@ class ProcessRuntime:
             self.logs.trim({*self._processes, *self._templates.logs()})
             if self._processes:
                 self._other_processes.keep_watchdog()
-            self._templates.upkeep(busy={process.handle.pool for process in self._processes.values()}, now=now)
+            self._templates.maintain(busy={process.handle.pool for process in self._processes.values()}, now=now)
         self._other_processes.add(self._templates.take_orphans())
         self._other_processes.collect(
             others={process.pid for process in self._processes.values()} | self._templates.pids()

@@ -114,7 +114,7 @@ class Templates:
             return None
         template.used_at = now
         state = template.process.poll()
-        self._tell(request.pool.name, template)
+        self._log_state(request.pool.name, template)
         self._give_up_unsafe(request.pool.name, template, now=now)
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
@@ -179,7 +179,15 @@ class Templates:
             process.end()
             template.told = process.state
 
-    def upkeep(self, *, busy: Collection[str], now: Monotonic) -> None:
+    def can_fork(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked."""
+        template = self._templates.get(pool.name)
+        if template is None or pool.start == "exec":
+            return False
+        state = template.process.poll()
+        return state == "ready" or (state == "unsafe" and pool.start == "fork")
+
+    def maintain(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
 
         Args:
@@ -187,7 +195,7 @@ class Templates:
         """
         for pool, template in list(self._templates.items()):
             template.process.poll()
-            self._tell(pool, template)
+            self._log_state(pool, template)
             self._give_up_unsafe(pool, template, now=now)
             if pool in busy:
                 template.used_at = now
@@ -196,7 +204,7 @@ class Templates:
             elif template.process.state == "importing" and now - template.begun_at > IMPORT_SECONDS:
                 template.process.failure = f"its import did not end within {IMPORT_SECONDS:g} s"
                 template.process.end()
-                self._tell(pool, template)
+                self._log_state(pool, template)
         for pool, (request, environment) in list(self._waiting.items()):
             if pool in busy:
                 self._template(request, environment, now=now)
@@ -267,7 +275,7 @@ class Templates:
             template.process.end()
             self._ending.append(template.process)
 
-    def _tell(self, pool: str, template: _PoolTemplate) -> None:
+    def _log_state(self, pool: str, template: _PoolTemplate) -> None:
         """Log a template's state once it is known."""
         process = template.process
         if process.state in ("importing", template.told) or (process.state == "ended" and not process.collect()):

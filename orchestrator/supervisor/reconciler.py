@@ -75,6 +75,7 @@ class Reconciler:
             quarantine=self._quarantine,
             conditions=self._conditions,
             may_act=may_act,
+            forks=runtime.forks,
             pools=self.pools,
         )
         self._measured_at = AT_ONCE

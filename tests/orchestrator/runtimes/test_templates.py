@@ -87,8 +87,8 @@ class TemplatesStage:
         (pid,) = eventually(only)
         return pid
 
-    def upkeep(self, *busy: str) -> None:
-        self.templates.upkeep(busy=busy, now=Monotonic(self.now))
+    def maintain(self, *busy: str) -> None:
+        self.templates.maintain(busy=busy, now=Monotonic(self.now))
 
 
 @pytest.fixture
@@ -252,12 +252,12 @@ def test_a_template_is_kept_while_its_pool_has_workers_and_for_a_while_after(sta
     request = stage.request()
     stage.settled(request)
     stage.now += 2 * KEPT_SECONDS
-    stage.upkeep("resize")
+    stage.maintain("resize")
     stage.now += KEPT_SECONDS
-    stage.upkeep()
+    stage.maintain()
     assert len(stage.templates.pids()) == 1
     stage.now += 0.001
-    stage.upkeep()
+    stage.maintain()
     eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
 
 
@@ -266,10 +266,10 @@ def test_an_import_that_does_not_end_is_given_up(stage: TemplatesStage) -> None:
     request = stage.request()
     assert stage.state(request) == "importing"
     stage.now += IMPORT_SECONDS
-    stage.upkeep("resize")
+    stage.maintain("resize")
     assert stage.state(request) == "importing"
     stage.now += 0.001
-    stage.upkeep("resize")
+    stage.maintain("resize")
     eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
 
 
@@ -279,7 +279,7 @@ def test_few_templates_import_at_the_same_time_and_the_others_follow(stage: Temp
         assert not stage.fork(request)
     assert len(stage.templates.pids()) == MAX_IMPORTING
     names = [request.pool.name for request in requests]
-    eventually(lambda: stage.upkeep(*names) or len(stage.templates.pids()) == len(requests), seconds=60)
+    eventually(lambda: stage.maintain(*names) or len(stage.templates.pids()) == len(requests), seconds=60)
     for request in requests:
         assert stage.settled(request) == "ready"
 
@@ -288,7 +288,7 @@ def test_the_states_are_written_for_other_commands(stage: TemplatesStage) -> Non
     stage.write(UNSAFE)
     request = stage.request()
     stage.settled(request)
-    stage.upkeep("resize")
+    stage.maintain("resize")
     assert "unsafe" in (stage.folder / "state" / "templates.json").read_text()
 
 
@@ -303,7 +303,7 @@ def test_an_application_that_is_not_safe_to_fork_has_no_template_until_it_is_loo
         eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
         stage.write(APP)
         stage.now += LOOK_AGAIN_SECONDS - 1
-        stage.upkeep("resize")
+        stage.maintain("resize")
         assert not stage.fork(request)
         assert stage.templates.pids() == set(), "it was looked at just now"
         stage.now += 1
