@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -50,7 +50,7 @@ class RuntimeKind(Protocol):
 
     def make(self, state_dir: Path) -> Runtime: ...
     def settings(self, tmp_path: Path) -> dict[str, object]: ...
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec: ...
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec: ...
     def pid_of(self, handle: WorkerHandle) -> int: ...
     def child_pid(self, handle: WorkerHandle, told: int) -> int: ...
     def has_died(self, handle: WorkerHandle) -> bool: ...
@@ -68,7 +68,7 @@ class ProcessRuntimeKind:
     def settings(self, tmp_path: Path) -> dict[str, object]:
         return {}
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         return a_pool(app=None, command=command, **settings)
 
     def pid_of(self, handle: WorkerHandle) -> int:
@@ -101,7 +101,7 @@ class ForkedRuntimeKind(ProcessRuntimeKind):
     def make(self, state_dir: Path) -> Runtime:
         return ForkingRuntime(state_dir)
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         if command[:2] != ["sh", "-c"]:
             return super().pool(command, tmp_path, settings)
         more = cast("dict[str, str]", settings.pop("env", {}))
@@ -123,7 +123,7 @@ class ContainerRuntimeKind:
     def settings(self, tmp_path: Path) -> dict[str, object]:
         return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         return a_pool(app=None, command=command, **self.settings(tmp_path), **settings)
 
     def pid_of(self, handle: WorkerHandle) -> int:
