@@ -49,7 +49,7 @@ class RuntimeKind(Protocol):
     """Whether a worker's marks are kept outside it, where it can't hide them."""
 
     def make(self, state_dir: Path) -> Runtime: ...
-    def settings(self, tmp_path: Path) -> dict[str, object]: ...
+    def settings(self, tmp_path: Path) -> dict[str, Any]: ...
     def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec: ...
     def pid_of(self, handle: WorkerHandle) -> int: ...
     def child_pid(self, handle: WorkerHandle, told: int) -> int: ...
@@ -65,7 +65,7 @@ class ProcessRuntimeKind:
     def make(self, state_dir: Path) -> Runtime:
         return ProcessRuntime(state_dir)
 
-    def settings(self, tmp_path: Path) -> dict[str, object]:
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
         return {}
 
     def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
@@ -120,7 +120,7 @@ class ContainerRuntimeKind:
     def make(self, state_dir: Path) -> Runtime:
         return DockerRuntime(state_dir, engine=self.engine.url)
 
-    def settings(self, tmp_path: Path) -> dict[str, object]:
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
         return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
 
     def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
@@ -136,7 +136,9 @@ class ContainerRuntimeKind:
         return self.pids[container]
 
     def child_pid(self, handle: WorkerHandle, told: int) -> int:
-        return eventually(lambda: _inner(_container(handle)).get(told))
+        found = eventually(lambda: _inner(_container(handle)).get(told))
+        assert found is not None
+        return found
 
     def has_died(self, handle: WorkerHandle) -> bool:
         """The kernel notifies the engine a moment later."""
