@@ -15,7 +15,8 @@ class WorkerHandle:
 
     `ref` is the runtime's own name for it ("pid:4711@88123/5f2c9a1b" or a container id) and is never reused;
     `spec_digest` is the digest of the pool's settings it was spawned with, by which a reload finds outdated workers;
-    `spawned_at` lies before the supervisor's own start when the worker was adopted.
+    `spawned_at` lies before the supervisor's own start when the worker was adopted. `is_forked`: it was forked from a
+    template that had imported its application, and shares memory with it.
     """
 
     worker: str
@@ -23,6 +24,7 @@ class WorkerHandle:
     ref: str
     spec_digest: str
     spawned_at: Monotonic
+    is_forked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Exit:
     """The exit of a worker. Exactly one of `code` and `signal` is known; neither for an adopted process.
 
     `memory_limit_bytes` and `memory_peak_bytes` are its limit and its highest use, each where the runtime knows it;
+    `memory_own_bytes` is the highest use without what it shared with a template, of a forked worker (`is_forked`);
     `reason` is the runtime's further explanation ("removed from outside").
     `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down.
     `last_lines` is the end of its output, without payloads: at most 20 lines of 500 characters. `stack` has the stacks
@@ -45,6 +48,8 @@ class Exit:
     out_of_memory: bool = False
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    memory_own_bytes: int | None = None
+    is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
     last_lines: tuple[str, ...] = ()
@@ -55,6 +60,7 @@ class Exit:
 class Usage:
     """The resources that one worker has used.
 
+    `memory_bytes` of a forked worker is what it shares with no other process: that ends with it.
     `waited_seconds` is the time its threads in sum were ready to run while no core was free, where the runtime knows.
     """
 
@@ -93,6 +99,9 @@ class Runtime(Protocol):
 
         The handle has the requested identity, or another new one where the runtime names its workers itself.
         """
+
+    def forks(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked, which takes milliseconds."""
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""

@@ -31,9 +31,12 @@ def _run(program: str, name: str) -> ModuleType:
 
 
 def test_the_readme_tests_its_own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    handlers, producer, test = _programs("README.md")
-    compile(producer, "producer", "exec")
-    monkeypatch.setitem(sys.modules, "tasks", _run(handlers, "tasks"))
+    functions, producer, test = _programs("README.md")
+    tasks, queues = _run(functions, "tasks"), MemoryQueues()
+    monkeypatch.setitem(sys.modules, "tasks", tasks)
+    with tasks.app.bound_to(queues):
+        _run(producer, "producer")
+    assert [task.shown_name for task in queues.queue("thumbs").peek().tasks] == ["_1", "dog"]
     _run(test, "test_tasks").test_a_picture_is_resized()
 
 
@@ -51,7 +54,7 @@ def test_the_policy_can_be_asked_as_documented(
 def test_what_init_writes_handles_what_init_says() -> None:
     app = _run(PROGRAM, "tasks").app
     assert isinstance(app, App)
-    (outcome,) = run_until_empty(app, NewTask(b"cat.jpg", tag="resize"))
+    (outcome,) = run_until_empty(app, NewTask(b'{"path": "cat.jpg"}', tag="resize"))
     assert (outcome.queue, outcome.error) == ("thumbs", None)
 
 

@@ -22,6 +22,8 @@ PRIOR_BYTES: Final = 64 * 2**20
 """Assumed memory of a worker of which nothing is known yet: a Python interpreter with its libraries."""
 MEASURED_SECONDS: Final = 1.0
 """Seconds of busy workers, summed, that must be measured before a worker's CPU usage is known."""
+PRIOR_FORK_SECONDS: Final = 0.005
+"""Assumed CPU seconds of a forked start until one was measured: twice what the fork itself takes."""
 _MIB: Final = 2**20
 
 Scarce = Literal["", "memory", "cpu", "unknown"]
@@ -46,11 +48,23 @@ class HostCapacity:
 @value
 class WorkerUsage:
     """The usage of one worker: memory that suffices for nearly all of the pool's; once known, the cores it wants while
-    busy, and the CPU seconds of a start."""
+    busy, and the CPU seconds of a start. `fork_bytes` and `fork_seconds` are those of a worker that is forked."""
 
     memory_bytes: float = PRIOR_BYTES
     cores: float | None = None
     start_seconds: float | None = None
+    fork_seconds: float | None = None
+    fork_bytes: float | None = None
+
+    def bytes_of(self, *, forked: bool) -> float:
+        """Return the memory of a worker of that kind; of a forked one, until one was measured, that of the others."""
+        return self.memory_bytes if not forked or self.fork_bytes is None else self.fork_bytes
+
+    def next_start_seconds(self, *, forks: bool) -> float | None:
+        """Return the CPU seconds of the next start, which is a fork or not; None if unknown."""
+        if not forks:
+            return self.start_seconds
+        return PRIOR_FORK_SECONDS if self.fork_seconds is None else self.fork_seconds
 
 
 @value

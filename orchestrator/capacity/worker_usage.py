@@ -54,29 +54,39 @@ class WorkerUsages:
             return WorkerUsage(PRIOR_BYTES)
         memory = _mean([one.memory_bytes for one in self._known.values()])
         starts = [one.start_seconds for one in self._known.values() if one.start_seconds is not None]
+        # A fork's cost is mostly its application's, so it is not taken from other pools.
         return WorkerUsage(memory, start_seconds=_mean(starts) if starts else None)
+
+    def is_start_unknown(self, pool: str, *, forked: bool) -> bool:
+        """Return whether no start of that kind has been measured; executed ones of other pools count."""
+        usage = self.of(pool)
+        return (usage.fork_seconds if forked else usage.start_seconds) is None
 
     def learn(self, fleets: Iterable[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
         """Learn from one measurement of all workers.
 
-        Memory is what nearly all started workers use, and falls slowly. CPU is what workers want that were busy at this
-        measurement and the previous one, whether or not they got it. A start costs the CPU that a worker has used when
-        it is first found started, at most the time its start took.
+        Memory is what nearly all started workers of a kind use, and falls slowly. CPU is what workers want that were
+        busy at this measurement and the previous one, whether or not they got it. A start costs the CPU that a worker
+        has used when it is first found started, at most the time its start took; of forked ones the cheapest counts,
+        as a task may have computed for longer than a fork.
         """
         measured: dict[str, _Measured] = {}
         for fleet in fleets:
             memory: list[int] = []
+            forked_memory: list[int] = []
             starts: list[float] = []
+            forks: list[float] = []
             total = self._sums.pop(fleet.pool, _Sum())
             for worker in fleet.workers.values():
                 used = usage.get(worker.worker)
                 if used is None or worker.state == "starting":
                     continue
-                memory.append(used.memory_bytes)
+                (forked_memory if worker.is_forked else memory).append(used.memory_bytes)
                 is_busy = worker.state == "busy"
                 before = self._measured.get(worker.worker)
                 if before is None and worker.started_at is not None and not worker.adopted:
-                    starts.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
+                    of_kind = forks if worker.is_forked else starts
+                    of_kind.append(min(used.cpu_seconds, worker.started_at - worker.spawned_at))
                 if before is not None and before.is_busy and is_busy and now > before.at:
                     seconds = now - before.at
                     wanted = _cores_wanted(before.used, used, seconds)
@@ -86,9 +96,14 @@ class WorkerUsages:
                 measured[worker.worker] = _Measured(now, used, is_busy)
             if total.cores is None:
                 self._sums[fleet.pool] = total
-            if memory:
+            if memory or forked_memory:
                 self._known[fleet.pool] = _after(
-                    self._known.get(fleet.pool), sorted(memory), cores=total.cores, starts=starts
+                    self._known.get(fleet.pool),
+                    memory,
+                    forked_memory,
+                    cores=total.cores,
+                    start=_mean(starts) if starts else None,
+                    fork=min(forks, default=None),
                 )
         self._measured = measured
 
@@ -104,6 +119,8 @@ class WorkerUsages:
                 "memory_bytes": round(one.memory_bytes),
                 "cores": None if one.cores is None else round(one.cores, 4),
                 "start_seconds": None if one.start_seconds is None else round(one.start_seconds, 4),
+                "fork_seconds": None if one.fork_seconds is None else round(one.fork_seconds, 4),
+                "fork_bytes": None if one.fork_bytes is None else round(one.fork_bytes),
             }
             for name, one in self._known.items()
         }
@@ -120,20 +137,48 @@ class WorkerUsages:
                     "memory_bytes": int() | float() as memory,
                     "cores": (int() | float() | None) as cores,
                     "start_seconds": (int() | float() | None) as start,
+                    **rest,
                 }:
-                    known[str(name)] = WorkerUsage(float(memory), cores, start)
+                    fork, own = (_number(rest.get(key)) for key in ("fork_seconds", "fork_bytes"))
+                    known[str(name)] = WorkerUsage(float(memory), cores, start, fork, own)
                 case _:
                     raise ValueError(f"not a worker usage: {one!r}")
         return WorkerUsages(known)
 
 
-def _after(known: WorkerUsage | None, memory: list[int], *, cores: float | None, starts: list[float]) -> WorkerUsage:
-    nearly_all = float(memory[math.ceil(NEARLY_ALL * len(memory)) - 1])
-    if known is None:
-        known = WorkerUsage(nearly_all)
-    nearly_all = max(nearly_all, known.memory_bytes + _FORGET * (nearly_all - known.memory_bytes))
-    start = _learned(known.start_seconds, _mean(starts) if starts else None)
-    return WorkerUsage(nearly_all, _learned(known.cores, cores), start)
+def _after(
+    known: WorkerUsage | None,
+    memory: list[int],
+    forked_memory: list[int],
+    *,
+    cores: float | None,
+    start: float | None,
+    fork: float | None,
+) -> WorkerUsage:
+    """Return the usage after a measurement; None is what it does not tell."""
+    executed_bytes = _settled(None if known is None else known.memory_bytes, memory)
+    known = known or WorkerUsage()
+    return WorkerUsage(
+        PRIOR_BYTES if executed_bytes is None else executed_bytes,
+        _learned(known.cores, cores),
+        _learned(known.start_seconds, start),
+        _learned(known.fork_seconds, fork),
+        _settled(known.fork_bytes, forked_memory),
+    )
+
+
+def _settled(known: float | None, memory: list[int]) -> float | None:
+    """Return what nearly all of a kind need, after a measurement of those that are there."""
+    if not memory:
+        return known
+    nearly_all = float(sorted(memory)[math.ceil(NEARLY_ALL * len(memory)) - 1])
+    return nearly_all if known is None else max(nearly_all, known + _FORGET * (nearly_all - known))
+
+
+def _number(given: object) -> float | None:
+    if isinstance(given, int | float | None):
+        return given
+    raise ValueError(f"not a worker usage: {given!r}")
 
 
 def _learned(known: float | None, seen: float | None) -> float | None:

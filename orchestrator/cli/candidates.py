@@ -140,10 +140,15 @@ def world_of(
     if startup is not None:
         seconds = _seconds_list(startup, option="--startup")
         world = replace(world, startup_seconds=seconds[0], startup_samples=tuple(seconds) if len(seconds) > 1 else ())
-    elif (learned := first.learned) is not None and learned.estimates.startup.count:
-        mean = learned.estimates.startup.mean_seconds
-        world = replace(world, startup_seconds=mean, start_cpu_seconds=first.start_cpu_seconds)
-        notes.append(f"start-up as the supervisor measured it, {learned.estimates.startup.count} times")
+    elif (learned := first.learned) is not None and (times := learned.estimates.starts):
+        executed, forked = learned.estimates.executed, learned.estimates.forked
+        world = replace(
+            world,
+            startup_seconds=executed.mean_seconds,
+            start_cpu_seconds=first.start_cpu_seconds,
+            fork_seconds=forked.mean_seconds if forked.count else None,
+        )
+        notes.append(f"start-up as the supervisor measured it, {times} times")
     else:
         notes.append("start-up is a guess: give --startup, or let a supervisor run first")
     if first.project is not None:

@@ -26,18 +26,21 @@ MAX_VALUE_CHARS: Final = 2_000
 class LinePrinter:
     """Prints workers' lines, each after its worker's name."""
 
-    def __init__(self, *, as_json: bool = False, colours: bool = False, is_one_worker: bool = False) -> None:
-        """`is_one_worker`: leave the names out until there is a second worker."""
+    def __init__(
+        self, *, as_json: bool = False, colours: bool = False, is_one_worker: bool = False, pool: str | None = None
+    ) -> None:
+        """`is_one_worker`: leave the names out until there is a second worker, or a line of this `pool`."""
         self._as_json = as_json
         self._has_colours = colours
         self._has_names = not is_one_worker
+        self._pool = pool
         self._width = 0
         self._colour_of: dict[str, str] = {}
 
     def show(self, batch: OutputBatch) -> None:
         """Print a batch: first what was left out of it, then its lines."""
         workers = {line.worker for line in batch.lines} | batch.skipped.keys() | self._colour_of.keys()
-        self._has_names = self._has_names or len(workers) > 1
+        self._has_names = self._has_names or len(workers) > 1 or any(line.pool == self._pool for line in batch.lines)
         self._width = max([self._width, *map(len, workers)])
         for worker, size in batch.skipped.items():
             self._show_skipped(worker, size)

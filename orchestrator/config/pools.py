@@ -65,7 +65,9 @@ class RecycleSettings(FleetSettingsModel):
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
-    memory: Bytes | None = Field(default=None, gt=0, description="Resident memory of one worker.")
+    memory: Bytes | None = Field(
+        default=None, gt=0, description="Resident memory of one worker; of a forked one, what it shares with no other."
+    )
     age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
 
 
@@ -106,8 +108,8 @@ class PoolSpec(FleetSettingsModel):
     )
     start: Literal["auto", "fork", "exec"] = Field(
         default="auto",
-        description="How a process with an app starts: forked from one that has imported it where that is safe (auto),"
-        " always (fork), or by importing it itself (exec).",
+        description="How a worker with an app starts on this host: forked from a process that has imported it where"
+        " that is safe (auto), always (fork), or by importing it itself (exec). Others are never forked.",
     )
     command: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None,
@@ -319,6 +321,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
         yield SettingProblem(("command",), "give either app or command, not both")
     if app is None and command is None and settings.get("runtime") != "external":
         yield SettingProblem((), "give app: module:attribute, or command: [program, argument]")
+    yield from _start_contradictions(settings)
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):
         yield SettingProblem(("untagged",), "give either tags or untagged, not both")
@@ -341,6 +344,21 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
             yield from _window_contradictions(settings.get("schedule"), low, high)
     else:
         yield from _window_contradictions(settings.get("schedule"), 0, DEFAULT_MAX_WORKERS)
+
+
+def _start_contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
+    """Yield the problem of `start: fork` where there is no template to fork workers from."""
+    if settings.get("start") != "fork":
+        return
+    runtime, why = settings.get("runtime", "process"), ""
+    if runtime == "external":
+        why = "external workers are started by something else"
+    elif isinstance(runtime, Mapping):
+        why = "only workers that are processes of this host are forked, and these are containers"
+    elif settings.get("command") is not None:
+        why = "only an app is imported and forked, and these workers are a command"
+    if why:
+        yield SettingProblem(("start",), f"fork: {why}: leave start out")
 
 
 def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:

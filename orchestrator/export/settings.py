@@ -59,13 +59,24 @@ def portable(request: ExportRequest, found: Findings, *, runtimes: Mapping[str, 
     if isinstance(pools, Mapping):
         data["pools"] = {
             name: {
-                **{key: value for key, value in settings.items() if key != "cwd" or str(value).startswith("/")},
+                **{key: value for key, value in settings.items() if _is_kept(key, value, runtimes[name])},
                 "runtime": runtimes[name],
             }
             for name, settings in pools.items()
             if name in runtimes
         }
+        for name in runtimes:
+            if pools.get(name, {}).get("start") == "fork" and runtimes[name] != "process":
+                why = "left out: workers that are exported import their app themselves, and none is forked"
+                found.warn(("pools", name, "start"), why)
     return Portable(data, tuple(secrets))
+
+
+def _is_kept(setting: str, value: object, runtime: object) -> bool:
+    """Return whether a pool's setting means the same in a container: a folder of this host and a fork do not."""
+    if setting == "cwd":
+        return str(value).startswith("/")
+    return setting != "start" or runtime == "process"
 
 
 def _place_store(

@@ -93,6 +93,10 @@ class EndedWorker(Protocol):
     @property
     def memory_peak_bytes(self) -> int | None: ...
     @property
+    def is_forked(self) -> bool: ...
+    @property
+    def memory_own_bytes(self) -> int | None: ...
+    @property
     def reason(self) -> str: ...
     @property
     def is_stopped(self) -> bool: ...
@@ -144,7 +148,8 @@ def detail_at_work(cause: Cause, detail: str) -> str:
 def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Cause, str]:
     number = _signal_of(ended)
     if ended.out_of_memory:
-        return Cause.OUT_OF_MEMORY, f"the kernel ended it: out of memory{_of_memory(ended)}"
+        whom = "this worker, not its template" if ended.is_forked else "it"
+        return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_of_memory(ended)}"
     if ended.is_stopped and not (drained or overdue):
         if number == signal.SIGKILL:
             return Cause.OVERDUE, "somebody else stopped it, and ended it before it had finished"
@@ -169,6 +174,8 @@ def _of_memory(ended: EndedWorker) -> str:
     """Return the peak and the limit in words, as far as they are known."""
     peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
     had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"
+    if had and ended.memory_own_bytes is not None:
+        had += f", {ended.memory_own_bytes / _MIB:,.0f} MiB of it its own"
     return had if limit is None else f"{had}, with a limit of {limit / _MIB:,.0f} MiB"
 
 

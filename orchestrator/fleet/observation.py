@@ -37,8 +37,8 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
             before, sample, held.get(name, ()), done.get(name, ()), acted_ago=acted.get(name)
         )
         if before.started_at is None and worker.started_at is not None and not before.adopted:
-            started.append(Started(name, worker.started_at - worker.spawned_at))
-    return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started)), sample.at)
+            started.append(Started(name, worker.started_at - worker.spawned_at, before.is_forked))
+    return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started), fleet.forks), sample.at)
 
 
 def _observed(
@@ -88,6 +88,7 @@ def _observed(
         lapsed_at,
         hung_at,
         worker.condition,
+        worker.is_forked,
     )
 
 

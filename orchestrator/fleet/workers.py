@@ -41,7 +41,7 @@ class Worker:
     killed (None: the queue grants it no more leases, but it was not asked to end yet); `replaced_by` names its
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
     ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
-    runtime found then.
+    runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     """
 
     worker: str
@@ -61,6 +61,7 @@ class Worker:
     lapsed_at: Monotonic | None = None
     hung_at: Monotonic | None = None
     condition: str = ""
+    is_forked: bool = False
 
     @property
     def is_external(self) -> bool:
@@ -96,6 +97,7 @@ class Started:
 
     worker: str
     seconds: float
+    is_forked: bool = False
 
 
 @value
@@ -121,12 +123,16 @@ class Death:
 
 @value
 class Fleet:
-    """The workers of one pool, by name. `started` are those whose first lease call was in the last sample."""
+    """The workers of one pool, by name. `started` are those whose first lease call was in the last sample.
+
+    `forks`: the next worker would be forked (see `runtime.Runtime.forks`).
+    """
 
     pool: str
     workers: Mapping[str, Worker] = field(default_factory=dict)
     crash: CrashLoop = CrashLoop()
     started: tuple[Started, ...] = ()
+    forks: bool = False
 
     @property
     def alive(self) -> tuple[Worker, ...]:
@@ -173,10 +179,12 @@ def joined(
     spec_digest: str,
     spawned_at: Monotonic,
     replaces: str | None = None,
+    is_forked: bool = False,
 ) -> Fleet:
     """Add a spawned worker; `replaces` names the worker that goes once this one is up."""
     workers = dict(fleet.workers)
-    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), spawned_at)
+    state = _first_state(worker)
+    workers[worker] = Worker(worker, ref, spec_digest, spawned_at, state, spawned_at, is_forked=is_forked)
     if replaces is not None and replaces in workers:
         workers[replaces] = replace(workers[replaces], replaced_by=worker)
     return replace(fleet, workers=workers)
@@ -186,9 +194,19 @@ def _first_state(worker: str) -> State:
     return "alone" if is_solo_worker(worker) else "starting"
 
 
-def adopted(fleet: Fleet, *, worker: str, ref: str, spec_digest: str, spawned_at: Monotonic, now: Monotonic) -> Fleet:
+def adopted(
+    fleet: Fleet,
+    *,
+    worker: str,
+    ref: str,
+    spec_digest: str,
+    spawned_at: Monotonic,
+    now: Monotonic,
+    is_forked: bool = False,
+) -> Fleet:
     """Add a worker of an earlier supervisor; its start-up time is not learned from."""
-    found = Worker(worker, ref, spec_digest, spawned_at, _first_state(worker), now, adopted=True)
+    state = _first_state(worker)
+    found = Worker(worker, ref, spec_digest, spawned_at, state, now, adopted=True, is_forked=is_forked)
     return replace(fleet, workers={**fleet.workers, worker: found})
 
 

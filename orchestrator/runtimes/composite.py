@@ -54,6 +54,10 @@ class CompositeRuntime:
         self._runtime_of[handle.worker] = runtime
         return handle
 
+    def forks(self, pool: PoolSpec) -> bool:
+        """See `Runtime.forks`."""
+        return any(runtime.forks(pool) for runtime in self._runtimes.values())
+
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""
         if worker in self._runtime_of:

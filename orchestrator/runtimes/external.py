@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import expected_ref, is_external
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 
@@ -22,6 +23,10 @@ class ExternalRuntime:
         """See `Runtime.spawn`: the worker is expected from now on."""
         pool = request.pool
         return WorkerHandle(request.worker, pool.name, expected_ref(request.worker), pool.digest(), now)
+
+    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
+        """See `Runtime.forks`: others start its workers."""
+        return False
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the external system ends it."""

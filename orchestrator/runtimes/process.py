@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -21,12 +21,14 @@ import structlog
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.template_process import ForkedWorker
-from orchestrator.runtimes.templates import Templates
+from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 
@@ -124,7 +126,6 @@ class _Process:
     pid: int
     start_ticks: int
     pidfd: int
-    is_forked: bool = False
 
 
 class ProcessRuntime:
@@ -159,6 +160,7 @@ class ProcessRuntime:
         self._examined: set[str] = set()
         self._rotated: set[str] = set()
         self._peaks: dict[str, int] = {}
+        self._forked_memory = ForkedMemoryMeter()
         self._oom_kills = procfs.out_of_memory_kills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._templates = Templates(self._state_dir, open_log=self.logs.open)
@@ -215,15 +217,21 @@ class ProcessRuntime:
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
         ref = procfs.ref_of(forked.pid, forked.start_ticks)
-        handle = WorkerHandle(request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now)
+        handle = WorkerHandle(
+            request.worker, request.pool.name, ref, request.environment["TOWLINE_SPEC"], now, is_forked=True
+        )
         try:
-            self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd, is_forked=True))
+            self._add(_Process(handle, forked.pid, forked.start_ticks, forked.pidfd))
         except BaseException:
             forked.abandon()
             self._other_processes.add({forked.pid})
             raise
         forked.let_go()
         return handle
+
+    def forks(self, pool: PoolSpec) -> bool:
+        """See `Runtime.forks`."""
+        return self._templates.can_fork(pool)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
@@ -268,7 +276,7 @@ class ProcessRuntime:
         self._rotate_logs()
         if now >= self._upkeep_at:
             self._upkeep_at = Monotonic(now + UPKEEP_SECONDS)
-            self.logs.trim(self._processes)
+            self.logs.trim({*self._processes, *self._templates.logs()})
             if self._processes:
                 self._other_processes.keep_watchdog()
             self._templates.maintain(busy={process.handle.pool for process in self._processes.values()}, now=now)
@@ -300,8 +308,9 @@ class ProcessRuntime:
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`. Memory is the worker's own, without its children; of a recycled worker, its handlers'
-        process'."""
-        used = {}
+        process'; of a forked one, without what it shares (see `forked_memory`)."""
+        used: dict[str, Usage] = {}
+        forked: list[ForkedMemory] = []
         for worker, process in self._processes.items():
             try:
                 stat = procfs.read_stat(process.pid)
@@ -311,7 +320,12 @@ class ProcessRuntime:
                 used[worker] = Usage(handlers.memory_bytes, *procfs.effort(stat))
             except OSError:  # no descriptor left: another time
                 continue
-            self._peaks[worker] = max(self._peaks.get(worker, 0), handlers.memory_bytes)
+            if process.handle.is_forked:
+                forked.append(ForkedMemory(worker, process.handle.pool, handlers.pid, handlers.memory_bytes))
+        for worker, own_bytes in self._forked_memory.own_bytes(forked).items():
+            used[worker] = replace(used[worker], memory_bytes=own_bytes)
+        for worker, usage in used.items():
+            self._peaks[worker] = max(self._peaks.get(worker, 0), usage.memory_bytes)
         return used
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
@@ -352,6 +366,7 @@ class ProcessRuntime:
             procfs.ref_of(process.pid, process.start_ticks),
             process.environment["TOWLINE_SPEC"],
             Monotonic(now - procfs.age_seconds(process.start_ticks)),
+            is_forked=FORKED_VARIABLE in process.environment,
         )
         self._add(_Process(handle, process.pid, process.start_ticks, pidfd))
         return handle
@@ -361,7 +376,7 @@ class ProcessRuntime:
         if _is_child(process.pidfd):
             # Not collected yet, so the group's number can't be reused.
             _kill_group(process.pid)
-            ended, peak = _waited_for(process.pid, process.pidfd)
+            ended, peak = _waited_for(process.pid, process.pidfd, is_forked=process.handle.is_forked)
         else:
             self._kill_strays(worker)
             ended, peak = None, None
@@ -371,6 +386,7 @@ class ProcessRuntime:
         self._rotated.discard(worker)
         code, number = _code_and_signal(ended)
         is_out_of_memory = self._was_out_of_memory(worker, number)
+        own_peak = self._peaks.pop(worker, None)
         return Exit(
             worker,
             process.handle.pool,
@@ -380,7 +396,9 @@ class ProcessRuntime:
             signal=number,
             out_of_memory=is_out_of_memory,
             memory_limit_bytes=HostMeter().memory_limit_bytes() if is_out_of_memory else None,
-            memory_peak_bytes=max(filter(None, (peak, self._peaks.pop(worker, None))), default=None),
+            memory_peak_bytes=max(filter(None, (peak, own_peak)), default=None),
+            memory_own_bytes=own_peak if process.handle.is_forked else None,
+            is_forked=process.handle.is_forked,
             last_lines=self.logs.last_lines(worker),
             stack=self._stack(worker),
         )
@@ -426,9 +444,8 @@ def _process_of(handle: WorkerHandle) -> WorkerProcess | None:
     stat = procfs.find(handle.ref)
     if stat is None:
         return None
-    return WorkerProcess(
-        stat, {"TOWLINE_WORKER": handle.worker, "TOWLINE_POOL": handle.pool, "TOWLINE_SPEC": handle.spec_digest}
-    )
+    known = {"TOWLINE_WORKER": handle.worker, "TOWLINE_POOL": handle.pool, "TOWLINE_SPEC": handle.spec_digest}
+    return WorkerProcess(stat, known | ({FORKED_VARIABLE: "1"} if handle.is_forked else {}))
 
 
 def _is_child(pidfd: int) -> bool:
@@ -440,18 +457,18 @@ def _is_child(pidfd: int) -> bool:
     return True
 
 
-def _waited_for(pid: int, pidfd: int) -> tuple[os.waitid_result | None, int | None]:
+def _waited_for(pid: int, pidfd: int, *, is_forked: bool) -> tuple[os.waitid_result | None, int | None]:
     """Collect an ended child; also return its peak memory in bytes, where that is known to be its own.
 
     The kernel's figure includes the time before the child's exec, when it shared our memory: a figure below our own
-    peak may be ours.
+    peak may be ours. A forked worker was never our copy.
     """
     ended = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None, None
     _, _, used = os.wait4(pid, os.WNOHANG)
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return ended, used.ru_maxrss * 1024 if used.ru_maxrss > ours else None
+    return ended, used.ru_maxrss * 1024 if is_forked or used.ru_maxrss > ours else None
 
 
 def _code_and_signal(ended: os.waitid_result | None) -> tuple[int | None, int | None]:

@@ -83,6 +83,19 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(pid, text[text.index("(") + 1 : end], text[end + 2 :].split())
 
 
+def private_bytes(pid: int) -> int | None:
+    """Return the resident memory of a process that no other one shares; None where that can't be read.
+
+    The kernel looks at every page for it: 0.2 ms for a small process, 27 ms for 1 GiB.
+    """
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:  # noqa: PTH123
+            lines = file.read().splitlines()
+    except OSError:  # it has ended, or is not ours to read
+        return None
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+
 def effort(stat: ProcessStat) -> tuple[float, float]:
     """Return what a process and all its descendants, ended or not, have used so far.
 

@@ -30,6 +30,7 @@ MAX_MESSAGE_BYTES: Final = 1 << 20
 MAX_REPORT_BYTES: Final = 4096
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
+_PERHAPS_THE_KERNEL: Final = "; if nobody sent it, the kernel lacked memory: see `journalctl -k | grep -i oom`"
 
 TemplateState: TypeAlias = Literal["importing", "ready", "unsafe", "failed", "outdated", "ended"]
 """`unsafe`: its application was imported, and no worker should be forked from it. `outdated`: a file has changed."""
@@ -77,6 +78,7 @@ class TemplateProcess:
         """Sentences that say why no worker should be forked from it."""
         self.failure = ""
         self.import_seconds = 0.0
+        self._is_ended_by_us = False
         self.orphans: set[int] = set()
         """Children that became ours during forks and are no known worker; whoever collects them takes them out."""
         self._environment = dict(environment)
@@ -234,18 +236,22 @@ class TemplateProcess:
     def end(self) -> None:
         """End it and what it has started; its workers go on. `collect` returns True once it is gone."""
         self.state = "ended"
+        self._is_ended_by_us = True
         self._control.close()
         if not self.collect():
             self._kill_group()
 
     def collect(self) -> bool:
-        """Collect the process if it has ended; return whether it has."""
+        """Collect the process if it has ended; return whether it has. A signal that ended it becomes its `failure`."""
         if self._process.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                     return False
                 self._kill_group()
-            self._process.poll()
+            code = self._process.poll()
+            if code is not None and code < 0 and not self._is_ended_by_us:
+                name = signal.Signals(-code).name
+                self.failure = f"it was ended by {name}" + (_PERHAPS_THE_KERNEL if name == "SIGKILL" else "")
         return True
 
     def wait(self) -> None:

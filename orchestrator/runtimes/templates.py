@@ -4,11 +4,10 @@ A pool's workers are forked from its template where it has one that is ready and
 before: a template never delays a start.
 """
 
-import contextlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -16,15 +15,21 @@ from typing import Final
 import structlog
 
 from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import SpawnRequest
+from orchestrator.runtimes import procfs
 from orchestrator.runtimes.template_process import LIVING, ForkedWorker, ForkFailedError, TemplateProcess, TemplateState
+from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import WriteErrors
+from orchestrator.state.templates import TemplateRecord, rounded_bytes
 
 log = structlog.get_logger()
 
-IDENTITY: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_SPEC"})
+FORKED_VARIABLE: Final = "TOWLINE_FORKED"
+"""A forked worker has this variable, so that it is known as one after an adoption, and knows it itself."""
+IDENTITY: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_SPEC", "TOWLINE_CONCURRENCY"})
 """Variables that differ between the workers of one template."""
 MARKS: Final = frozenset({"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR"})
 """Variables by which a worker is found again: a template must not have them, as it is none."""
@@ -32,6 +37,9 @@ KEPT_SECONDS: Final = 3600.0
 """How long a template is kept after its pool's last worker has ended: it costs memory, and saves the import."""
 RETRY_SECONDS: Final = 60.0
 """Pause before a template is started again that has failed or ended."""
+LOOK_AGAIN_SECONDS: Final = 300.0
+"""Time after which an application that was not safe to fork is imported again, with the pool's next start: it may have
+been mended. Meanwhile it has no template, which would only cost memory."""
 IMPORT_SECONDS: Final = 600.0
 """Longest import; after it the template is given up."""
 MAX_IMPORTING: Final = 2
@@ -46,6 +54,10 @@ class _PoolTemplate:
     process: TemplateProcess
     used_at: Monotonic
     begun_at: Monotonic
+    since: float
+    app: str
+    is_forced: bool = False
+    forks: int = 0
     failed_forks: int = 0
     told: str = ""
 
@@ -53,16 +65,19 @@ class _PoolTemplate:
 class Templates:
     """The templates of one supervisor, by pool. Belongs to one thread."""
 
-    def __init__(self, state_dir: Path, *, open_log: Callable[[str], int]) -> None:
+    def __init__(self, state_dir: Path, *, open_log: Callable[[str], int], clock: MonotonicClock | None = None) -> None:
         """`open_log` opens the log of a name for writing."""
-        self._state_file = state_dir / "templates.json"
+        self._files = StateDir(state_dir)
+        self._write_errors = WriteErrors(self._files.path / "templates.json")
+        self._clock = clock or SystemMonotonicClock()
         self._open_log = open_log
         self._templates: dict[str, _PoolTemplate] = {}
         self._ending: list[TemplateProcess] = []
         self._waiting: dict[str, tuple[SpawnRequest, Mapping[str, str]]] = {}
         self._orphans: set[int] = set()
-        self._told_why_not: set[str] = set()
-        self._written = ""
+        self._without: dict[str, TemplateRecord] = {}
+        self._unsafe: dict[str, tuple[str, Monotonic, Sequence[str]]] = {}
+        self._written: dict[str, TemplateRecord] | None = None
 
     def pids(self) -> set[int]:
         """Return the processes of all templates that are not collected yet."""
@@ -74,6 +89,10 @@ class Templates:
         taken, self._orphans = self._orphans, set()
         return taken
 
+    def logs(self) -> list[str]:
+        """Return the names of the logs that templates write to."""
+        return [_log_name(pool) for pool in self._templates]
+
     def fork(
         self, request: SpawnRequest, environment: Mapping[str, str], *, log_descriptor: int, now: Monotonic
     ) -> ForkedWorker | None:
@@ -82,7 +101,13 @@ class Templates:
         Starts the pool's template if it has none, for the workers to come.
         """
         mode = request.pool.start
-        if request.command or mode == "exec" or (mode == "auto" and self._is_named_in_variables(request)):
+        if request.command or mode == "exec":
+            self._end(request.pool.name)  # of earlier settings
+            self._without.pop(request.pool.name, None)
+            return None
+        if mode == "auto" and self._is_named_in_variables(request):
+            return None
+        if mode == "auto" and self._was_just_unsafe(request, environment, now=now):
             return None
         template = self._template(request, environment, now=now)
         if template is None:
@@ -90,10 +115,12 @@ class Templates:
         template.used_at = now
         state = template.process.poll()
         self._log_state(request.pool.name, template)
+        self._give_up_unsafe(request.pool.name, template, now=now)
         if state != "ready" and not (state == "unsafe" and mode == "fork"):
             return None
         try:
-            forked = template.process.fork(environment, cwd=request.pool.cwd, log=log_descriptor)
+            known = {**environment, FORKED_VARIABLE: "1"}
+            forked = template.process.fork(known, cwd=request.pool.cwd, log=log_descriptor)
         except ForkFailedError as error:
             self._fork_failed(request.pool.name, template, error)
             self._template(request, environment, now=now)  # it imports what is there now, for the next start
@@ -102,6 +129,7 @@ class Templates:
             self._orphans |= template.process.orphans
             template.process.orphans.clear()
         template.failed_forks = 0
+        template.forks += 1
         return forked
 
     def prepare(self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic) -> TemplateState | None:
@@ -113,13 +141,28 @@ class Templates:
         """Return whether a variable of the pool differs for each worker: an import that reads it must be its own."""
         pool = request.pool
         name = min(_own_variables(pool), default=None)
-        if name is not None and pool.name not in self._told_why_not:
-            self._told_why_not.add(pool.name)
+        if name is None:
+            self._without.pop(pool.name, None)
+        elif pool.name not in self._without:
             reason = (
                 f"env.{name} has the worker's name in it, which the import may read; start: fork forks all the same"
             )
+            since = round(self._clock.wall_seconds(), 1)
+            self._without[pool.name] = TemplateRecord("unsafe", app=pool.app or "", since=since, hazards=(reason,))
+            self._end(pool.name)
             log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
         return name is not None
+
+    def _was_just_unsafe(self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic) -> bool:
+        key, found_at, _ = self._unsafe.get(request.pool.name, ("", Monotonic(float("-inf")), ()))
+        return key == _key(request, environment) and now - found_at < LOOK_AGAIN_SECONDS
+
+    def _give_up_unsafe(self, pool: str, template: _PoolTemplate, *, now: Monotonic) -> None:
+        """End a template that forks nothing, and keep what was found."""
+        if template.process.state == "unsafe" and not template.is_forced:
+            self._unsafe[pool] = template.key, now, template.process.hazards
+            self._without[pool] = replace(_record_of(template), memory_bytes=0)
+            self._end(pool)
 
     def _fork_failed(self, pool: str, template: _PoolTemplate, error: ForkFailedError) -> None:
         process = template.process
@@ -136,6 +179,14 @@ class Templates:
             process.end()
             template.told = process.state
 
+    def can_fork(self, pool: PoolSpec) -> bool:
+        """Return whether the pool's next worker would be forked."""
+        template = self._templates.get(pool.name)
+        if template is None or pool.start == "exec":
+            return False
+        state = template.process.poll()
+        return state == "ready" or (state == "unsafe" and pool.start == "fork")
+
     def maintain(self, *, busy: Collection[str], now: Monotonic) -> None:
         """Give up templates that are not used any more, and collect those that ended.
 
@@ -145,6 +196,7 @@ class Templates:
         for pool, template in list(self._templates.items()):
             template.process.poll()
             self._log_state(pool, template)
+            self._give_up_unsafe(pool, template, now=now)
             if pool in busy:
                 template.used_at = now
             if now - template.used_at > KEPT_SECONDS:
@@ -159,7 +211,7 @@ class Templates:
             else:
                 del self._waiting[pool]
         self.collect()
-        self._write()
+        self.write()
 
     def collect(self) -> None:
         """Collect templates that have ended."""
@@ -175,6 +227,8 @@ class Templates:
         for process in self._ending:
             process.wait()
         self.collect()
+        self._without.clear()
+        self.write()
 
     def _template(
         self, request: SpawnRequest, environment: Mapping[str, str], *, now: Monotonic
@@ -187,6 +241,7 @@ class Templates:
             is_over = known.process.poll() in ("failed", "ended")
             if known.key != key or (is_over and now - known.begun_at >= RETRY_SECONDS):
                 self._end(pool)
+        self._without.pop(pool, None)
         if pool not in self._templates:
             if sum(each.process.poll() == "importing" for each in self._templates.values()) >= MAX_IMPORTING:
                 self._waiting[pool] = request, environment
@@ -195,7 +250,9 @@ class Templates:
             started = self._start(request, environment)
             if started is None:
                 return None
-            self._templates[pool] = _PoolTemplate(key, started, now, now)
+            since = round(self._clock.wall_seconds(), 1)
+            self._templates[pool] = _PoolTemplate(key, started, now, now, since=since, app=request.pool.app or "")
+        self._templates[pool].is_forced = request.pool.start == "fork"
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
@@ -203,7 +260,7 @@ class Templates:
         shared = {name: text for name, text in environment.items() if name not in own}
         descriptor = None
         try:
-            descriptor = self._open_log(f"{request.pool.name}.template")
+            descriptor = self._open_log(_log_name(request.pool.name))
             return TemplateProcess(shared, cwd=request.pool.cwd, log=descriptor)
         except OSError as error:
             log.warning(events.TEMPLATE_LOST, pool=request.pool.name, reason=f"it can't be started: {error.strerror}")
@@ -221,35 +278,47 @@ class Templates:
     def _log_state(self, pool: str, template: _PoolTemplate) -> None:
         """Log a template's state once it is known."""
         process = template.process
-        if process.state in ("importing", template.told):
+        if process.state in ("importing", template.told) or (process.state == "ended" and not process.collect()):
             return
         template.told = process.state
         if process.state == "ready":
             log.info(events.TEMPLATE_READY, pool=pool, seconds=round(process.import_seconds, 3))
         elif process.state == "unsafe":
-            log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason="; ".join(process.hazards))
+            if template.is_forced or self._unsafe.get(pool, ("", 0.0, ()))[2] != process.hazards:
+                reason = "; ".join(process.hazards)
+                log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason=reason, forks=template.is_forced)
         else:
             reason = process.failure.strip().rpartition("\n")[2] or "it ended by itself"
             log.warning(events.TEMPLATE_LOST, pool=pool, reason=reason)
 
-    def _write(self) -> None:
-        """Write the states for `doctor` and `why`, where they changed."""
-        states = {
-            pool: {
-                "state": template.process.state,
-                "hazards": list(template.process.hazards),
-                "failure": template.process.failure,
-                "import_seconds": round(template.process.import_seconds, 3),
-            }
-            for pool, template in self._templates.items()
-        }
-        text = json.dumps(states)
-        if text != self._written:
-            with contextlib.suppress(OSError):
-                draft = self._state_file.with_suffix(".new")
-                draft.write_text(text)
-                draft.replace(self._state_file)
-                self._written = text
+    def write(self) -> None:
+        """Write the states for other commands, where they changed."""
+        records = self._without | {pool: _record_of(template) for pool, template in self._templates.items()}
+        if records != self._written:
+            with self._write_errors.logged():
+                self._files.write_templates(records)
+                self._written = records
+
+
+def _record_of(template: _PoolTemplate) -> TemplateRecord:
+    process = template.process
+    stat = procfs.read_stat(process.pid) if process.state in LIVING else None
+    return TemplateRecord(
+        process.state,
+        app=template.app,
+        since=template.since,
+        forks=template.forks,
+        import_seconds=round(process.import_seconds, 3),
+        memory_bytes=rounded_bytes(stat.memory_bytes) if stat is not None and stat.is_alive else 0,
+        is_forced=template.is_forced,
+        hazards=tuple(process.hazards),
+        failure=process.failure,
+    )
+
+
+def _log_name(pool: str) -> str:
+    """Return the name of a template's log, which `towline logs` shows among those of the pool's workers."""
+    return f"{pool}.template"
 
 
 def _key(request: SpawnRequest, environment: Mapping[str, str]) -> str:

@@ -123,7 +123,7 @@ def context_of(
     )
     upcoming = sample.upcoming
     if not pace.is_start_in_time:
-        upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
+        upcoming = upcoming or state.recurrence.next(now=sample.at, turn_seconds=pace.turn_seconds)
     return DecisionContext(
         facts,
         capacity,

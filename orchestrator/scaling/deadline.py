@@ -160,11 +160,12 @@ def capacity_of(
 ) -> ServingCapacity:
     """Return the serving capacity of these workers; `held_seconds` has the age of each lease that is held."""
     slots = spec.concurrency
-    mean_start = estimates.startup.mean_seconds
+    executed, forked = estimates.executed.mean_seconds, estimates.forked.mean_seconds
     up = busy_slots = 0
     ready_in_seconds: list[float] = []
     for w in alive:
         if w.state == "starting":
+            mean_start = forked if w.is_forked else executed
             ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
             continue
         leases = w.leases
@@ -186,7 +187,7 @@ def pace_of(estimates: Estimates, spec: PoolSpec) -> Pace:
         spec.slo,
         estimates.usable_slo_seconds(spec),
         startup.planned_seconds,
-        spec.turn_seconds,
+        estimates.turn_seconds(spec),
         startup.mean_seconds,
     )
 

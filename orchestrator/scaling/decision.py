@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Final, Literal
 
-from orchestrator.capacity.allocation import MOST_AT_A_TIME, Allocation
+from orchestrator.capacity.allocation import MOST_AT_A_TIME, PRIOR_FORK_SECONDS, Allocation
 from orchestrator.clock import Monotonic
 from orchestrator.config.budget import Left
 from orchestrator.config.overrides import Paused
@@ -30,7 +30,7 @@ STARTED_WITHIN_SECONDS: Final = 1.0
 """More workers may start at a time if the cores can start them all within this."""
 _STARTED_WITHIN_SLO: Final = 0.2
 """The same as a share of the slo: competing starts are slow, and slow starts are learned and call for a reserve."""
-_LEAST_START_SECONDS: Final = 0.01  # CPU time is measured in hundredths of a second
+_LEAST_START_SECONDS: Final = PRIOR_FORK_SECONDS  # CPU time is measured in hundredths of a second, so it may be 0
 
 _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6
@@ -74,10 +74,10 @@ class FinishBy:
 class Conditions:
     """The influences on a decision other than the work, the fleet and the settings.
 
-    `cores` are the host's; `start_seconds` is the CPU time of one start, once known; `allocation` is the pool's part of
-    the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its settings'
-    `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start workers;
-    `helpers` are the other pools that take tasks of this one.
+    `cores` are the host's; `start_seconds` is the CPU time of the next start, once known; `allocation` is the pool's
+    part of the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its
+    settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start
+    workers; `helpers` are the other pools that take tasks of this one.
     """
 
     paused: Paused = "no"
@@ -121,7 +121,7 @@ class Inputs:
     """The numbers a decision was made from.
 
     `busy`, `idle`, `starting` and `draining` count workers; `arrival_rate` is per second; `slack` is the share of the
-    slo that is planned with, and `usable_slo_seconds` is that share less one turn.
+    slo that is planned with, and `usable_slo_seconds` is that share less one turn; `forks`: the next worker is forked.
     """
 
     ready: int
@@ -139,6 +139,7 @@ class Inputs:
     slo_seconds: float
     usable_slo_seconds: float
     sample_age_seconds: float
+    forks: bool = False
 
 
 _INPUTS: Final = tuple(known.name for known in fields(Inputs))

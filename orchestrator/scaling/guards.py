@@ -11,12 +11,11 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import billed_for, least_recently_used
 from orchestrator.scaling.context import Facts
 from orchestrator.scaling.decision import Conditions, Decision, Limit
+from orchestrator.scaling.estimates import SOON_SECONDS, turn_seconds_of
 from orchestrator.scaling.overload import Ceiling
 
 FAILING_SHARE: Final = 0.9
 """The share of failed first leases above which a pool stops growing: what its tasks depend on is down."""
-SOON_SECONDS: Final = 0.25
-"""The shortest turn of a pool whose growth waits for starts or a measurement."""
 _TURNS_PER_START: Final = 8
 """Turns per start-up time while growth waits for starts."""
 
@@ -237,10 +236,13 @@ def guarded(target: int, facts: Facts) -> tuple[int, tuple[Limit, ...]]:
 
 def turn_seconds_after(decision: Decision | None, conditions: Conditions, spec: PoolSpec) -> float:
     """Return the time until the next decision: short if growth waits for starts or for a first measurement."""
-    if decision is None or not decision.limits or spec.dry_run:
+    if decision is None or spec.dry_run:
         return spec.turn_seconds
+    turn_seconds = turn_seconds_of(spec, forks=decision.inputs.forks)
+    if not decision.limits:
+        return turn_seconds
     allocation, last = conditions.allocation, decision.limits[-1].guard
     is_untried = last == "host_headroom" and allocation is not None and allocation.scarce == "unknown"
     if last != "spawn_parallelism" and not is_untried:
-        return spec.turn_seconds
-    return min(spec.turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _TURNS_PER_START))
+        return turn_seconds
+    return min(turn_seconds, max(SOON_SECONDS, decision.inputs.startup_seconds / _TURNS_PER_START))

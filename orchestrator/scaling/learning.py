@@ -132,7 +132,10 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     """
     if state.sampled_at is not None and sample.at <= state.sampled_at:
         return state
-    known, alive, at, turn_seconds = state.estimates, fleet.alive, sample.at, spec.turn_seconds
+    known, alive, at = state.estimates, fleet.alive, sample.at
+    if known.forks != fleet.forks:
+        known = replace(known, forks=fleet.forks)
+    turn_seconds = known.turn_seconds(spec)
     elapsed = turn_seconds if state.sampled_at is None else at - state.sampled_at
     if elapsed < _MIN_ELAPSED_SECONDS:
         elapsed = _MIN_ELAPSED_SECONDS
@@ -149,8 +152,15 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
     )
     if known.startup.planned_seconds + turn_seconds > wait:
         needed = math.ceil(peak_leases(sample, elapsed_seconds=elapsed) / spec.concurrency)
-    startups = [started.seconds for started in fleet.started] if fleet.started else ()
-    estimates = known.after(sample, summary, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+    estimates = known.after(
+        sample,
+        summary,
+        started=fleet.started,
+        forks=fleet.forks,
+        needed=needed,
+        elapsed_seconds=elapsed,
+        spec=spec,
+    )
     pace = pace_of(estimates, spec)
     capacity = capacity_of(alive, summary.running_seconds, estimates=estimates, spec=spec, now=now)
     recurrence = state.recurrence

@@ -80,4 +80,5 @@ def _inputs(context: DecisionContext) -> Inputs:
         pace.slo_seconds,
         pace.usable_slo_seconds,
         max(0.0, facts.now - sample.at),
+        estimates.forks,
     )

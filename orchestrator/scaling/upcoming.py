@@ -25,7 +25,8 @@ _NOTHING: Final = Need()
 def start_seconds(estimates: Estimates) -> float:
     """Return the time allowed for a start."""
     startup = estimates.startup
-    return startup.planned_seconds if startup.count else max(startup.planned_seconds, UNKNOWN_START_SECONDS)
+    is_known = startup.count or estimates.forks  # a fork takes about as long in any application
+    return startup.planned_seconds if is_known else max(startup.planned_seconds, UNKNOWN_START_SECONDS)
 
 
 def lead_seconds(estimates: Estimates, spec: PoolSpec, conditions: Conditions) -> float:

@@ -29,6 +29,7 @@ class SimulatedWorker:
     up_at: float | None = None
     is_leaving: bool = False
     leases: int = 0
+    is_forked: bool = False
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class SimulatedExit:
     out_of_memory: bool = False
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    memory_own_bytes: int | None = None
+    is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
 
@@ -106,6 +109,7 @@ class SimulatedPool:
         self.waits: list[float] = []
         self.sizes: list[tuple[float, int]] = [(0.0, 0)]
         self.wants_turn = False
+        self.forks = False
         self._world = world
         self._slots = slots
         self._recent_first = recent_first
@@ -236,8 +240,8 @@ class SimulatedPool:
         names = [f"w{self.starts + number}" for number in range(1, count + 1)]
         self.starts += count
         for name in names:
-            self.workers[name] = SimulatedWorker(name, self.now, self.now)
-            seconds = self._world.start_seconds(self.rng, at_a_time=self.starting)
+            self.workers[name] = SimulatedWorker(name, self.now, self.now, is_forked=self.forks)
+            seconds = self._world.start_seconds(self.rng, at_a_time=self.starting, forked=self.forks)
             self._push(self.now + seconds, _START, name)
         self._resized()
         return names
@@ -289,6 +293,7 @@ class SimulatedPool:
             self.wants_turn = True
             return
         self.starting -= 1
+        self.forks = self._world.fork_seconds is not None
         worker.up_at = worker.used_at = self.now
         self._serve(worker)
 

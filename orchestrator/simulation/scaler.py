@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from orchestrator.capacity.allocation import (
     MEASURED_SECONDS,
     MOST_AT_A_TIME,
+    PRIOR_FORK_SECONDS,
     Allocation,
     CapacityDemand,
     HostCapacity,
@@ -168,7 +169,11 @@ class PolicyScaler:
             self._unseen.discard(gone.worker)
         sample = self._sample(pool, recent, now)
         self._fleet = observe(self._fleet, sample)
+        if self._fleet.forks != pool.forks:
+            self._fleet = replace(self._fleet, forks=pool.forks)
         spec, conditions = self._hours.at(pool.now, workers=len(self._fleet.workers))
+        if pool.forks:
+            conditions = replace(conditions, start_seconds=PRIOR_FORK_SECONDS)
         if self._measured_seconds < MEASURED_SECONDS:
             conditions = replace(conditions, allocation=self._allocation(sample, least=spec.workers.min))
         self._conditions = conditions
@@ -233,6 +238,7 @@ class PolicyScaler:
                 spec_digest=self._digest,
                 spawned_at=now,
                 replaces=spawn.replaces,
+                is_forked=pool.workers[worker].is_forked,
             )
         return 1 if todo.spawn else -1
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from orchestrator.capacity.allocation import PRIOR_FORK_SECONDS
 from orchestrator.errors import OrchestratorError
 
 SHORTEST_SERVICE_SECONDS: Final = 0.001
@@ -85,6 +86,7 @@ class SimulatedWorld:
     Args:
         startup_seconds: mean time from a spawn to the first lease call: at least 0.7 of it, the rest random
             (exponential). With `startup_samples` each start takes one of those instead.
+        fork_seconds: mean time of a start once one has succeeded, as where workers are forked; None: as the first.
         start_cpu_seconds: CPU time of one start; left out: the shortest start. Concurrent starts take no less than the
             cores need for all of them.
         max_leases: the most leases of one task; then it is dead.
@@ -100,6 +102,7 @@ class SimulatedWorld:
 
     startup_seconds: float = 2.0
     startup_samples: tuple[float, ...] = ()
+    fork_seconds: float | None = None
     start_cpu_seconds: float | None = None
     max_leases: int = 5
     retry_min_seconds: float = 10.0
@@ -110,8 +113,11 @@ class SimulatedWorld:
     cores: int = 2
     begins_at: float = MONDAY
 
-    def start_seconds(self, rng: Random, *, at_a_time: int = 1) -> float:
+    def start_seconds(self, rng: Random, *, at_a_time: int = 1, forked: bool = False) -> float:
         """Return how long one of `at_a_time` concurrent starts takes."""
+        if forked and self.fork_seconds is not None:
+            alone = self.fork_seconds * (_QUICKEST_START + (1.0 - _QUICKEST_START) * rng.expovariate(1.0))
+            return max(alone, PRIOR_FORK_SECONDS * at_a_time / self.cores)
         if self.startup_samples:
             alone = rng.choice(self.startup_samples)
         else:
@@ -138,7 +144,9 @@ class SimulatedWorld:
 
     @property
     def mean_startup_seconds(self) -> float:
-        """The mean time of one start."""
+        """The mean time of one start; where workers are forked, of one that is."""
+        if self.fork_seconds is not None:
+            return self.fork_seconds
         samples = self.startup_samples
         return math.fsum(samples) / len(samples) if samples else self.startup_seconds
 

@@ -14,6 +14,7 @@ from orchestrator.config.overrides import HostOverride, Overrides
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.state.journal import Journal, amended, read_journal
 from orchestrator.state.private_files import make_folder, opener
+from orchestrator.state.templates import TemplateRecord, template_in
 
 LOCK_ATTEMPTS: Final = 40
 """Attempts to take the lock, which a worker may hold for a moment as it checks it."""
@@ -38,6 +39,7 @@ class StateDir:
         self._deaths_path = self.path / "deaths.jsonl"
         self._replays_path = self.path / "replays.jsonl"
         self._usage_path = self.path / "usage.json"
+        self._templates_path = self.path / "templates.json"
         self._overrides_path = self.path / "orders.json"
         self._overrides_lock_path = self.path / "orders.lock"
         self._host_path = self.path / "host.json"
@@ -112,6 +114,17 @@ class StateDir:
         """Return the stored usage; empty when there is none that can be read."""
         usage = _read(self._usage_path)
         return usage if usage is not None and usage.get("version") == _VERSION else {}
+
+    def write_templates(self, templates: Mapping[str, TemplateRecord]) -> None:
+        """Write the state of each pool's template. Raises `OSError`."""
+        _write(self._templates_path, {pool: record.to_json() for pool, record in templates.items()})
+
+    def read_templates(self) -> dict[str, TemplateRecord]:
+        """Return the state of each pool's template; empty without a supervisor, as a template ends with it."""
+        if not self.is_supervised():
+            return {}
+        found = {pool: template_in(data) for pool, data in (_read(self._templates_path) or {}).items()}
+        return {pool: record for pool, record in found.items() if record is not None}
 
     def overrides_mark(self) -> tuple[int, int, int] | None:
         """Return a value that differs after every change of the overrides; None when there are none."""

@@ -6,6 +6,7 @@ Reads clocks, files and the host; the decision itself is made in `orchestrator.s
 import math
 import os
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 import structlog
@@ -200,9 +201,10 @@ class CapacityShare:
         """Return the number of cores available to us; a control group may allow fewer than the host has."""
         return max(1, math.ceil(min(self._cores, self._host.measure(now=now).cores)))
 
-    def start_seconds(self, spec: PoolSpec) -> float | None:
-        """Return the CPU seconds of one start; None when unknown, or spent on another host."""
-        return self.usages.of(spec.name).start_seconds if spec.runtime_kind == "process" else None
+    def start_seconds(self, spec: PoolSpec, fleet: Fleet) -> float | None:
+        """Return the CPU seconds of the next start; None when unknown, or spent on another host."""
+        usage = self.usages.of(spec.name)
+        return usage.next_start_seconds(forks=fleet.forks) if spec.runtime_kind == "process" else None
 
     def record_demand(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Record what the pool has and wants of the host, for the turns of the other pools."""
@@ -220,8 +222,11 @@ class CapacityShare:
     def is_to_measure(self, spec: PoolSpec, fleet: Fleet) -> bool:
         """Return whether measuring now would show something new: the cost of a start, or of a busy worker."""
         workers = fleet.workers.values()
-        if spec.runtime_kind == "process" and self.usages.of(spec.name).start_seconds is None:
-            return any(w.started_at is not None and not w.adopted for w in workers)
+        if spec.runtime_kind == "process" and any(
+            w.started_at is not None and not w.adopted and self.usages.is_start_unknown(spec.name, forked=w.is_forked)
+            for w in workers
+        ):
+            return True
         return self._is_untried(spec) and any(w.state == "busy" for w in workers)
 
     def learn(self, fleets: Collection[Fleet], usage: Mapping[str, Usage], *, now: Monotonic) -> None:
@@ -245,15 +250,16 @@ class CapacityShare:
         alive = fleet.alive
         settled_at = now - SETTLED_SECONDS
         usage = self.usages.of(spec.name)
+        next_one = replace(usage, memory_bytes=usage.bytes_of(forked=fleet.forks))
         starting = [w for w in alive if w.state == "starting" or not w.memory_bytes]
         return CapacityDemand(
             spec.name,
             len(alive),
             min(wanted, len(alive) if spec.dry_run else spec.workers.max),
-            usage,
+            next_one,
             idle=sum(1 for w in alive if w.state == "idle"),
             starting=sum(1 for w in alive if w.started_at is None or w.started_at > settled_at),
-            promised_bytes=math.fsum(max(0.0, usage.memory_bytes - w.memory_bytes) for w in starting),
+            promised_bytes=math.fsum(max(0.0, usage.bytes_of(forked=w.is_forked) - w.memory_bytes) for w in starting),
             priority=spec.priority,
             hung=sum(1 for w in fleet.workers.values() if w.hung_at is not None),
             untried=max(self.cores(now=now), spec.workers.min) if self._is_untried(spec) else None,
@@ -290,7 +296,7 @@ class ConditionsTracker:
         conditions = Conditions(
             paused=overrides.paused,
             cores=self.share.cores(now=now),
-            start_seconds=self.share.start_seconds(spec),
+            start_seconds=self.share.start_seconds(spec, fleet),
             allocation=self.share.allocation(bounded, fleet, now=now),
             budget=self._bounds.budget_left(spec, fleet, now=now),
             bounds_by=bounds.by,

@@ -90,10 +90,12 @@ class PlanExecutor:
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
             replaces=spawn.replaces,
+            is_forked=handle.is_forked,
         )
         begun = events.WORKER_SPAWNED if is_ours else events.WORKER_EXPECTED
         log.info(begun, pool=pool.name, worker=handle.worker, ref=handle.ref, replaces=spawn.replaces)
-        return True
+        # Forks were planned, as many as the cores fork at a time: far fewer may be executed at a time.
+        return handle.is_forked or not pool.fleet.forks
 
     def _back_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
         """Back off for 2, 4, 8, then 10 s. The pool is not at fault, so this counts as no failed start."""

@@ -20,6 +20,8 @@ MAX_NEW_BYTES: Final = 256 * 1024
 """New output of one worker that is read in one look, at most; of more, only the end is shown."""
 MAX_DEATHS: Final = 1_000
 """Death certificates that are read to find the pool of an ended worker."""
+TEMPLATE_SUFFIX: Final = ".template"
+"""The end of the name under which a pool's template writes: see `runtimes.templates`."""
 MAX_NAMES: Final = 20
 """Names that an error lists."""
 
@@ -204,7 +206,12 @@ def merged_by_time(streams: Sequence[Sequence[WorkerLine]]) -> Iterable[WorkerLi
 
 
 def pool_in(worker: str) -> str:
-    """Return the pool in a worker's name, as `supervisor.fresh_identity` and `solo_worker_name` make it."""
+    """Return the pool in a worker's name, as `supervisor.fresh_identity` and `solo_worker_name` make it.
+
+    A pool's template writes as POOL.template.
+    """
+    if worker.endswith(TEMPLATE_SUFFIX):
+        return worker.removesuffix(TEMPLATE_SUFFIX)
     return worker.partition(".")[0].rpartition("-")[0] or worker
 
 

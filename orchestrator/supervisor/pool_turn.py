@@ -49,9 +49,10 @@ class PoolTurn:
         quarantine: QuarantineRunner,
         conditions: ConditionsTracker,
         may_act: Callable[[], bool],
+        forks: Callable[[PoolSpec], bool],
         pools: Mapping[str, Pool],
     ) -> None:
-        """`may_act` tells whether workers may be changed now; `pools` are all pools by name."""
+        """`may_act` tells whether workers may be changed now; `forks` is the runtime's; `pools` are all by name."""
         self._source = source
         self._clock = clock
         self._files = files
@@ -59,6 +60,7 @@ class PoolTurn:
         self._quarantine = quarantine
         self._conditions = conditions
         self._may_act = may_act
+        self._forks = forks
         self._pools = pools
         self._ahead: dict[str, QueueSample | SourceUnavailableError] = {}
         self._specs: dict[str, PoolSpec] = {}
@@ -164,6 +166,8 @@ class PoolTurn:
         pool.watch = next_watch(pool.watch, sample, last=last, turn_seconds=spec.turn_seconds)
         pool.sample = sample
         pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
+        if pool.fleet.forks != self._forks(spec):
+            pool.fleet = replace(pool.fleet, forks=not pool.fleet.forks)
         pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
         if pool.fleet is not before:
             for started in pool.fleet.started:

@@ -103,6 +103,7 @@ class QuarantineRunner:
             ref=handle.ref,
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
+            is_forked=handle.is_forked,
         )
         log.info(
             events.TASK_ISOLATED,

@@ -75,6 +75,7 @@ class Reconciler:
             quarantine=self._quarantine,
             conditions=self._conditions,
             may_act=may_act,
+            forks=runtime.forks,
             pools=self.pools,
         )
         self._measured_at = AT_ONCE
@@ -147,6 +148,7 @@ class Reconciler:
             spec_digest=handle.spec_digest,
             spawned_at=handle.spawned_at,
             now=now,
+            is_forked=handle.is_forked,
         )
         log.info(events.WORKER_ADOPTED, pool=handle.pool, worker=handle.worker, ref=handle.ref)
 

@@ -73,7 +73,8 @@ def handle_in(worker: Mapping[str, object], *, wall: WallTime) -> WorkerHandle |
             "spec_digest": str(digest),
             "spawned_at": int() | float() as spawned_at,
         }:
-            return WorkerHandle(name, pool, ref, digest, wall.instant_of(spawned_at))
+            at = wall.instant_of(spawned_at)
+            return WorkerHandle(name, pool, ref, digest, at, is_forked=worker.get("forked") is True)
         case _:
             return None
 
@@ -273,6 +274,7 @@ def _worker(worker: Worker, pool: Pool, wall: WallTime) -> dict[str, object]:
         "ends_at": wall.of(worker.deadline_at) if worker.deadline_at is not None else None,
         "replaced_by": worker.replaced_by,
         "adopted": worker.adopted,
+        "forked": worker.is_forked,
         "condition": worker.condition,
         "spec_digest": worker.spec_digest,
     }

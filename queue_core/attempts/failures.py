@@ -1,5 +1,6 @@
 """Failures from exceptions: what a task's attempt shows of an error, without payloads and secrets."""
 
+import json
 import os
 import re
 import socket
@@ -7,6 +8,7 @@ import sysconfig
 import traceback
 from collections.abc import Sequence
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,16 +24,29 @@ SHORTEST_REDACTED_CHARACTERS: Final = 4
 """Payloads shorter than this are not redacted: they would match unrelated text."""
 MAX_RAW_CHARACTERS: Final = 20_000
 """Characters of an exception's own text that are read at most."""
+SHORTEST_QUOTED_BEGINNING: Final = 32
+"""Characters of a payload's beginning that count as quoted from it: long quotes are cut, by errors and above."""
+_KEYS: Final = (
+    "password|passwd|passphrase|pwd|secret|token|api[_-]?key|access[_-]?key|private[_-]?key|credentials?|signature"
+)
+_TOKENS: Final = (
+    r"eyJ[\w-]{8,}\.[\w-]+\.[\w-]*|gh[opsru]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk_(?:live|test)_\w{10,}"
+    r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}|(?:AKIA|ASIA)[A-Z0-9]{16}"
+)
+# Each is linear in the text: none begins with a repeat, and no two repeats in a row take the same characters.
 _SECRETS: Final = (
-    (re.compile(r"(?<=://)[^/\s@]*:[^/\s@]*(?=@)"), "***"),
+    # A password with an unescaped slash goes up to the `@`; a port before a path is no password.
+    (re.compile(r"(?<=://)(?:[^\s/?#]{1,500}|[^\s/?#@:\[]{0,200}:(?!\d+[/?#,\s])[^\s@]{1,300})(?=@)"), "***"),
+    (
+        re.compile(r"(?i)\b(authorization['\"]?\s*[=:]\s*['\"]?(?:(?:basic|bearer|digest|token|key)\s+)?)[^\s'\",;]+"),
+        r"\1***",
+    ),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 ***"),
     (
-        re.compile(
-            r"(?i)\b([a-z0-9_-]*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key))"
-            r"(['\"]?\s*[=:]\s*['\"]?)[^\s'\",;&]+"
-        ),
-        r"\1\2***",
+        re.compile(rf"(?i)({_KEYS})(['\"]?\s*[=:]\s*)(?:(?P<quote>['\"])(?:\\.|(?!(?P=quote))[^\\])+|[^\s'\",;&]+)"),
+        r"\1\2\3***",
     ),
+    (re.compile(rf"(?<![\w-])(?:{_TOKENS})"), "***"),
 )
 
 
@@ -67,11 +82,32 @@ def host_name() -> str:
 def redacted(text: str, payloads: Sequence[bytes] = ()) -> str:
     """Return a text with quoted payloads replaced by `<payload>`, and what looks like a secret by `***`."""
     for payload in payloads:
-        for quoted in (payload.decode(errors="replace"), repr(payload)[2:-1]):
-            if len(quoted) >= SHORTEST_REDACTED_CHARACTERS:
-                text = text.replace(quoted, "<payload>")
+        for quoted in _quotations(payload):
+            text = _without(text, quoted)
     for pattern, shown in _SECRETS:
         text = pattern.sub(shown, text)
+    return text
+
+
+def _quotations(payload: bytes) -> list[str]:
+    """Return the forms in which a message may quote a payload, longest first: as text, by `repr`, as JSON, stripped."""
+    text = payload.decode(errors="replace")
+    forms = {text, repr(payload)[2:-1], repr(text)[1:-1], ascii(text)[1:-1], json.dumps(text)[1:-1], text.strip()}
+    forms |= {repr(text.strip())[1:-1]}
+    return sorted((form for form in forms if len(form) >= SHORTEST_REDACTED_CHARACTERS), key=len, reverse=True)
+
+
+def _without(text: str, quoted: str) -> str:
+    """Return the text without a payload's quotation, and without the beginnings of it that are long enough."""
+    text = text.replace(quoted, "<payload>")
+    beginning = quoted[:SHORTEST_QUOTED_BEGINNING]
+    if len(beginning) < SHORTEST_QUOTED_BEGINNING:
+        return text
+    at = text.find(beginning)
+    while at >= 0:
+        end = at + sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text[at:], quoted, strict=False)))
+        text = f"{text[:at]}<payload>{text[end:]}"
+        at = text.find(beginning, at + 1)
     return text
 
 
@@ -99,7 +135,7 @@ def _library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library, of installed packages and of this package."""
     paths = sysconfig.get_paths()
     named = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parent)))
+    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parents[1])))
 
 
 def shown_path(filename: str) -> str:

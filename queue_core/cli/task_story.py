@@ -106,7 +106,7 @@ def _leases(attempts: Sequence[Attempt], finished: Sequence[FinishedLease]) -> l
             lease.worker,
             lease.leased_at,
             lease.ended_at,
-            "died" if lease.died and not lease.reason else _ENDINGS[lease.outcome],
+            _ending(lease),
             lease.reason,
         )
     for one in attempts:
@@ -115,6 +115,13 @@ def _leases(attempts: Sequence[Attempt], finished: Sequence[FinishedLease]) -> l
             one.lease_number, one.worker, one.began_at, one.ended_at, one.outcome.replace("_", " "), told, one.host
         )
     return sorted(found.values(), key=lambda lease: (lease.began_at, lease.ended_at))
+
+
+def _ending(lease: FinishedLease) -> str:
+    """Return how a lease ended: a history has the reason of a release, but not whether it was an error or a death."""
+    if lease.outcome == "released" and lease.reason:
+        return "released"
+    return "died" if lease.died and not lease.reason else _ENDINGS[lease.outcome]
 
 
 def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:

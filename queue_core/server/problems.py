@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
@@ -119,6 +120,10 @@ def body_too_large(limit: int) -> Problem:
     return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
 
 
+BRANCHES: Final = frozenset({"FailureIn", "str"})
+"""Parts that pydantic puts into the place of a value which may be of two types; they are no members of the body."""
+
+
 def invalid(error: ValidationError) -> Problem:
     """Return the problem of a body that does not fit its model: all errors at once, by place."""
     details = error.errors(include_url=False, include_context=False)
@@ -127,7 +132,7 @@ def invalid(error: ValidationError) -> Problem:
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
         {
-            "pointer": "/" + "/".join(str(part) for part in one["loc"]),
+            "pointer": "/" + "/".join(str(part) for part in one["loc"] if part not in BRANCHES),
             "detail": one["msg"] + _shown_input(one),
         }
         for one in details[:20]

@@ -15,6 +15,7 @@ from queue_core.errors import AppError, AppImportError
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
+from queue_core.worker.functions.arguments import refuse_generator
 from queue_core.worker.functions.function import Function
 from queue_core.worker.functions.hooks import AppHooks, Hook
 from queue_core.worker.functions.queues import AppQueues
@@ -122,26 +123,28 @@ class App:
                 its error, and the worker is replaced.
             retry: how its failed tasks are retried; None: as the queue's settings say.
 
-        Raises `AppError` for a second handler of the same queue and tag, and for a batch out of range.
+        Raises `AppError` for a second handler of the same queue and tag, for a function that yields, and for settings
+        out of range or of a wrong type.
         """
         check_queue_name(queue)
         if tag is not None:
             check_tag(tag)
         if batch is not None and not 1 <= batch <= MAX_TASKS_PER_LEASE:
             raise AppError(f"batch must be in [1, {MAX_TASKS_PER_LEASE}] tasks: {batch}")
-        timeout_seconds = None if timeout is None else seconds_of(timeout)
+        _check_retries(on, retry)
+        timeout_seconds = None if timeout is None else _timeout_of(timeout)
         if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_LEASE_SECONDS:
             raise AppError(f"timeout must be in (0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {timeout_seconds:g} s")
 
         def register(function: HandlerFunction) -> HandlerFunction:
+            refuse_generator(function)
             called = self.hooks.injected(function)
             handler = Handler(called, queue, tag, batch, _is_async(function), dict(on or {}), timeout_seconds, retry)
             first = self._handlers.setdefault((queue, tag), handler)
             if first is not handler:
                 shown = "without a tag" if tag is None else f"of tag {tag!r}"
                 raise AppError(
-                    f"queue {queue!r} has two handlers {shown}: {first.display_name} and {handler.display_name}; "
-                    "give each a tag of its own"
+                    f"queue {queue!r} has two handlers {shown}: {_names_of(first, handler)}; give each a tag of its own"
                 )
             return function
 
@@ -171,6 +174,7 @@ class App:
         """
 
         def register(function: Callable[P, R]) -> Function[P, R]:
+            _check_retries(on, retry)
             made = Function(function, self._queues, queue=queue, tag=tag, retry=retry)
             self.task(queue=queue, tag=made.tag, on=on, timeout=timeout, retry=retry)(made.handler(self.hooks))
             return made
@@ -254,6 +258,38 @@ class App:
             return LeaseOffer(tags, tops_up=True)
         size = sizes.pop() or 1
         return LeaseOffer(tags if tags == UNTAGGED else TagFilter.oldest(*tags.tags), size)
+
+
+def _check_retries(on: object, retry: object) -> None:
+    """Raise `AppError` for retries that would only fail once a task does."""
+    if retry is not None and not isinstance(retry, Backoff):
+        raise AppError(f"retry must be a Backoff, such as Backoff('1s', '5m', attempts=5): {retry!r}")
+    if on is None:
+        return
+    if not isinstance(on, Mapping):
+        raise AppError(f"on must map exception classes, such as {{Timeout: Retry('1m')}}: {on!r}")
+    for kind, meant in on.items():
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise AppError(f"on must map exception classes, such as Timeout: {kind!r}")
+        if not isinstance(meant, Retry | Dead):
+            raise AppError(f"on must map {kind.__name__} to Retry(...) or Dead(...): {meant!r}")
+
+
+def _timeout_of(timeout: Seconds) -> float:
+    """Return a timeout in seconds. Raises `AppError` for what is none."""
+    try:
+        return seconds_of(timeout)
+    except ValueError as error:
+        raise AppError(f"timeout: {error}") from None
+
+
+def _names_of(first: Handler, second: Handler) -> str:
+    """Return the names of two handlers, with their modules where the names alone are the same."""
+    names = [first.display_name, second.display_name]
+    modules = [str(getattr(one.function, "__module__", "")) for one in (first, second)]
+    if names[0] == names[1] and modules[0] != modules[1]:
+        names = [f"{module}.{name}" for module, name in zip(modules, names, strict=True)]
+    return " and ".join(names)
 
 
 def _is_async(function: Callable[..., object]) -> bool:

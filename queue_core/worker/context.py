@@ -21,7 +21,10 @@ def seconds_of(duration: Seconds) -> float:
         from queue_core.config.units import parse_seconds
 
         return parse_seconds(duration)
-    return float(duration)
+    try:
+        return float(duration)
+    except TypeError:
+        raise ValueError(f"{duration!r}: write seconds as a number, or a text such as '30s'") from None
 
 
 class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise Retry(60)`

@@ -111,6 +111,15 @@ class HandlerEventLoop:
             future.cancel()
             raise
 
+    def answers(self, *, timeout_seconds: float) -> bool:
+        """Sleep until the loop runs a callback; return False at the timeout, or when it is closed: it is blocked."""
+        answered = threading.Event()
+        try:
+            self._loop.call_soon_threadsafe(answered.set)
+        except RuntimeError:  # it is closed
+            return False
+        return answered.wait(timeout_seconds)
+
     def is_alive(self) -> bool:
         """Return whether the loop still runs; after that no lease of its handlers is renewed."""
         return not self._is_lost

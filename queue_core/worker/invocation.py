@@ -267,7 +267,7 @@ class Invocation:
                 value.close()
             raise TypeError(
                 f"handler {self.handler.display_name} must return None, a NewTask or a list of NewTask (at most "
-                f"{MAX_TASKS_PER_ADD}), got {_shown(value)}"
+                f"{MAX_TASKS_PER_ADD}), got {_shown(value)}{_strangers(value)}"
             )
         check_add_count(len(tasks))
         check_new_tasks(tasks)
@@ -277,6 +277,14 @@ class Invocation:
 def _shown(value: object) -> str:
     """Return the type of a value, never the value: it may contain a payload."""
     return f"a list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
+
+
+def _strangers(value: object) -> str:
+    """Return the first type in a list that is no task's, as words to append."""
+    if not isinstance(value, list | tuple):
+        return ""
+    stranger = next((entry for entry in value if not isinstance(entry, NewTask)), None)
+    return f" with one of type {type(stranger).__name__}"
 
 
 def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:

@@ -20,8 +20,9 @@ from queue_core.worker.functions.hook_runner import SHORTEST_STOP_SECONDS, HookR
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.own_memory import OwnMemory
 from queue_core.worker.renewals import Renewals
-from queue_core.worker.settings import WorkerSettings, resident_bytes
+from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.thread_executor import ExecutorContext, TaskExecutor, ThreadExecutor
 from queue_core.worker.timeouts import CLEAN_UP_SECONDS, Timeouts
 
@@ -137,6 +138,7 @@ class Runner:
         self._is_started = False
         self._executor = self._make_executor(all_async=all(handler.is_async for handler in handlers))
         lock = settings.supervisor_lock
+        self._memory = OwnMemory(is_forked=settings.is_forked)
         self._orphan_watch = OrphanWatch(lock) if lock is not None else None
         self._watch_seconds = watch_seconds
         self._is_abandoned = False
@@ -248,8 +250,10 @@ class Runner:
         if self._loop is not None:
             self._loop.check()
         bounds = settings.recycle
-        if bounds.age_seconds is not None or bounds.memory_bytes is not None:
-            lifecycle.recycle(memory_bytes=resident_bytes() if bounds.memory_bytes is not None else 0)
+        limit = bounds.memory_bytes
+        if bounds.age_seconds is not None or limit is not None:
+            now = lifecycle.clock.monotonic()
+            lifecycle.recycle(memory_bytes=0 if limit is None else self._memory.measure(limit_bytes=limit, now=now))
         if self._orphan_watch is not None:
             absent_seconds = self._orphan_watch.absent_seconds(now=lifecycle.clock.monotonic())
             if absent_seconds > settings.orphan_grace_seconds:

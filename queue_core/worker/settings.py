@@ -27,7 +27,7 @@ def recycle_reason(bounds: RecycleLimits, *, tasks: int, memory_bytes: int, age_
     if bounds.age_seconds is not None and age_seconds >= bounds.age_seconds:
         return f"{age_seconds:.1f} s old, at most {bounds.age_seconds:g} s"
     if bounds.memory_bytes is not None and memory_bytes >= bounds.memory_bytes:
-        return f"{memory_bytes} bytes resident, at most {bounds.memory_bytes}"
+        return f"{memory_bytes} bytes of memory, at most {bounds.memory_bytes}"
     return None
 
 
@@ -65,6 +65,7 @@ class WorkerSettings:
         orphan_grace_seconds: time without a supervisor after which the worker drains.
         unreachable_seconds: time without a reply from the queue after which the worker ends.
         wait_seconds: longest single wait for tasks, where a wait can be interrupted.
+        is_forked: it was forked from a template, with which it shares memory.
     """
 
     app: str
@@ -83,6 +84,7 @@ class WorkerSettings:
     orphan_grace_seconds: float = 60.0
     unreachable_seconds: float = 300.0
     wait_seconds: float = 20.0
+    is_forked: bool = False
 
     @classmethod
     def from_environment(
@@ -114,6 +116,7 @@ class WorkerSettings:
             recycle=read.recycle("TOWLINE_RECYCLE"),
             supervisor_lock=Path(lock) if lock else None,
             orphan_grace_seconds=read.seconds("TOWLINE_ORPHAN_GRACE_SECONDS", default=60.0),
+            is_forked=bool(read.text("TOWLINE_FORKED")),
         )
         if read.messages:
             raise InvalidSettingError("; ".join(read.messages))

@@ -136,20 +136,19 @@ class Timeouts:
                 tasks = self._leave(invocation, timeout)
         if is_first:
             invocation.time_out(timeout)
-        elif tasks:
+        else:
             self._give_up(invocation, timeout, tasks)
 
     def _leave(self, invocation: Invocation, timeout: Timeout) -> tuple[Task, ...]:
-        """Mark the call's tasks as lost and return them; none if they were lost before."""
+        """Mark the call's tasks as lost and return them: none if they were lost before, at `max_lease` say."""
         del self._due_at[invocation]
         self._cancelled.discard(invocation)
         tasks = invocation.remaining()
-        if tasks:
-            invocation.timeout, invocation.stood_at = timeout, invocation.lines()
-            for task in tasks:
-                task.mark_lost(str(timeout))
-            self._left.add(invocation)
-            self._unreleased += 1
+        invocation.timeout, invocation.stood_at = timeout, invocation.lines()
+        for task in tasks:
+            task.mark_lost(str(timeout))
+        self._left.add(invocation)
+        self._unreleased += 1
         return tasks
 
     def _give_up(self, invocation: Invocation, timeout: Timeout, tasks: tuple[Task, ...]) -> None:
@@ -168,9 +167,10 @@ class Timeouts:
             )
         )
         try:
-            client = self._open_client()
-            client.fail(failed)
-            client.close()
+            if tasks:
+                client = self._open_client()
+                client.fail(failed)
+                client.close()
         finally:
             with self._changed:
                 self._unreleased -= 1

@@ -22,7 +22,7 @@ from tests.bench.catalog import ALONE, DEFAULT_SECTIONS, ENTRIES, NAMES, SECTION
 from tests.bench.driver import BenchDriver
 from tests.bench.measure import KINDS, Kind, MeasurementFailedError, measure
 from tests.bench.places import ENGINES, Engine
-from tests.bench.report import HEADINGS, alone_table, as_json, systems_table, verdicts_table
+from tests.bench.report import HEADINGS, alone_table, as_json, starts_table, systems_table, verdicts_table
 from tests.bench.requirements import judge
 from tests.bench.site import BenchSite
 from tests.support.stores.engines import EngineUnavailableError
@@ -77,8 +77,13 @@ def main() -> None:
     figures = results.medians()
     verdicts = judge(figures, results.missing)
     shown = [(key, driver.name, driver.durable) for key, driver in results.drivers.items()]
-    for table in (systems_table(shown, figures), alone_table(figures), verdicts_table(verdicts)):
-        print(f"\n{table}")
+    tables = (
+        systems_table(shown, figures),
+        alone_table(figures),
+        starts_table(results.rounds),
+        verdicts_table(verdicts),
+    )
+    print("", *filter(None, tables), sep="\n\n")
     for owner, reason in results.missing.items():
         print(f"skipped {owner}: {reason}")
     if arguments.json:

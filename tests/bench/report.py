@@ -1,6 +1,7 @@
 """A run's figures as tables and as JSON. Pure."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from tests.bench.catalog import ALONE
 from tests.bench.measure import KINDS
@@ -32,6 +33,34 @@ def alone_table(figures: Mapping[str, float]) -> str:
     sections = tuple(part.owner(engine) + "." for part in ALONE for engine in ENGINES)
     named = [(name, value) for name, value in figures.items() if name.startswith(sections) and ".minute_" not in name]
     return _table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
+
+
+STARTS = {
+    "one": "1 worker: decision to its task begun",
+    "way": "1 worker: add to a pool at zero, through `up`, to begun",
+    "first": "40 workers: first task begun",
+    "median": "40 workers: median task begun",
+    "last": "40 workers: last task begun",
+    "cpu": "CPU time of the 40 starts",
+    "pss": "memory of the 40 (PSS)",
+    "pss_after": "memory after 1,000 tasks each and a collection",
+}
+
+
+def starts_table(rounds: Mapping[str, Sequence[float]]) -> str:
+    """Return the starts' medians by exec and by fork with their ratio, and the range of several rounds; "" if none."""
+    lines = [["start of workers, application that imports", "exec", "fork", "exec/fork", "ranges"]]
+    applications = dict.fromkeys(name.split(".")[1].split("_")[0] for name in rounds if name.startswith("starts."))
+    for application in applications:
+        for what, text in STARTS.items():
+            pair = [rounds.get(f"starts.{application}_{kind}_{what}", ()) for kind in ("exec", "fork")]
+            if not all(pair):
+                continue
+            by_exec, by_fork = median(pair[0]), median(pair[1])
+            ranges = [f"{_plain(what, min(values))} - {_plain(what, max(values))}" for values in pair]
+            cells = [_plain(what, by_exec), _plain(what, by_fork), f"{by_exec / by_fork:.1f}"]
+            lines.append([f"{application}: {text}", *cells, ", ".join(ranges) if len(pair[0]) > 1 else ""])
+    return _table(lines) if len(lines) > 1 else ""
 
 
 def verdicts_table(verdicts: Sequence[Verdict]) -> str:

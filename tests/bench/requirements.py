@@ -66,6 +66,21 @@ def _across(engine: str, name: str) -> Requirement:
     return Requirement(what, f"latency-{engine}.across_servers", "under", 10, "ms")
 
 
+def _starts(application: str, what: str) -> Sequence[Requirement]:
+    """Require what forking workers promises, whatever the application imports."""
+    name = f"starts.{application}_fork"
+    return (
+        Requirement(f"forked, {what}: decision to the task begun", f"{name}_one", "under", 25, "ms"),
+        Requirement(f"forked, {what}: add at a pool at zero to the task begun", f"{name}_way", "under", 60, "ms"),
+        Requirement(f"forked, {what}: last of 40 tasks begun", f"{name}_last", "under", 0.8, "s"),
+    )
+
+
+def _shared(what: str, figure: str) -> Requirement:
+    """Require that what is imported is shared. Each worker writes to 6 MiB, a third of one that imports nothing."""
+    return Requirement(what, f"starts.large_fork_{figure}", "under", 0.25, against=f"starts.large_exec_{figure}")
+
+
 _SQLITE = (
     _faster("add x100 vs pgmq", "towline.add_batch", 2, "pgmq.add_batch"),
     _faster("add x100 vs Procrastinate", "towline.add_batch", 8, "procrastinate.add_batch"),
@@ -92,6 +107,11 @@ _SQLITE = (
     Requirement("idle `up`, 3 empty pools, of a core", "idle.cpu_share", "under", 1, "%"),
     Requirement("idle `up`, whole tree, memory (PSS)", "idle.pss", "under", 120, "MiB"),
     Requirement("start of a worker to its first lease", "idle.worker_start", "under", 0.5, "s"),
+    *_starts("nothing", "imports nothing"),
+    *_starts("large", "imports pandas"),
+    *_starts("slow", "imports for 2 s"),
+    _shared("forked, imports pandas: memory of 40 (PSS) vs executed", "pss"),
+    _shared("the same after 1,000 tasks each and a collection", "pss_after"),
 )
 _POSTGRESQL = (
     _faster("PostgreSQL: add x100 vs pgmq", "towline-postgresql.add_batch", 1, "pgmq.add_batch"),

@@ -1,6 +1,7 @@
 """Compare a pool with its peers in random worlds: in which is it far worse than one of them?
 
-    python3 -m tests.bench.worlds FIRST LAST      # worlds FIRST to LAST - 1, a line each, and a summary
+    python3 -m tests.bench.worlds FIRST LAST                  # worlds FIRST to LAST - 1, a line each, and a summary
+    python3 -m tests.bench.worlds FIRST LAST --fork 0.01      # each start but the first takes that part of its time
 
 A line has for the pool and each peer: late %, the longest wait in slos, cost over that of hindsight. `!` marks
 worlds with a regret (see `WorldResult.regrets`).
@@ -10,7 +11,7 @@ import argparse
 import math
 from collections.abc import Iterable, Sequence
 
-from tests.support.fleet.worlds import WorldResult, a_world, world_result
+from tests.support.fleet.worlds import WorldResult, a_world, forking, world_result
 
 
 def _mean(numbers: Iterable[float]) -> float:
@@ -47,10 +48,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python3 -m tests.bench.worlds", description=__doc__)
     parser.add_argument("first", type=int)
     parser.add_argument("last", type=int)
+    parser.add_argument("--fork", type=float)
     given = parser.parse_args()
     found = []
     for number in range(given.first, given.last):
-        found.append(world_result(a_world(number)))
+        world = a_world(number) if given.fork is None else forking(a_world(number), given.fork)
+        found.append(world_result(world))
         print(found[-1].line, flush=True)
     if found:
         print(summary(found))

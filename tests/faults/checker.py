@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from tests.faults.history import HistoryCall
 from tests.faults.lives import Contents, Life, lives_of
 from tests.faults.order import order
+from tests.faults.remembered import remembered
 from tests.faults.rules import RULES
 
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16")
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16", "I19", "I20")
 REPORTED_BY_DRIVERS = ("I18",)
 """Invariants no history shows, reported by the drivers: the processes of a stopped supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
@@ -45,6 +46,7 @@ def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
     found += [Violation("I1", what) for what in _hand_overs(lives)]
     found += [Violation("I9", what) for what in _mixed_groups(calls)]
     found += [Violation(*one) for one in order(calls, lives, clock_error=contents.clock_error)]
+    found += [Violation(*one) for one in remembered(calls, lives, contents)]
     found += [Violation("I16", what) for what in _accounts(lives, contents)]
     return found
 

@@ -75,7 +75,7 @@ def full_for_a_while(tally: FaultTally, home: Path, seed: str, deadline: Deadlin
     calls = history.calls()
     tally.operations += len(calls)
     tally.reopenings += 1
-    tally.found(reopen_and_check(home / FILE_NAME, calls), where)
+    tally.found(reopen_and_check(home / FILE_NAME, calls, checked=tally.checked), where)
 
 
 def _opened_despite(stack: ExitStack, home: Path, vfs: FaultVfs, meter: Meter, last: int) -> LocalQueues:
@@ -148,10 +148,11 @@ def unable_to_sync(tally: FaultTally, home: Path, seed: str, deadline: Deadline,
     tally.disk_errors += sum(call.outcome == "unknown" for call in calls)
     tally.found(_acknowledged_after_failure(calls), where)
     tally.reopenings += 2
-    tally.found(reopen_and_check(live / FILE_NAME, calls), f"{where}, power stays on")
+    tally.found(reopen_and_check(live / FILE_NAME, calls, checked=tally.checked), f"{where}, power stays on")
     survival = random.choice(SURVIVALS)
     materialise(wreck.materialise(survival, random), home / "after")
-    tally.found(reopen_and_check(home / "after" / FILE_NAME, calls), f"{where}, then a power cut ({survival})")
+    found = reopen_and_check(home / "after" / FILE_NAME, calls, checked=tally.checked)
+    tally.found(found, f"{where}, then a power cut ({survival})")
 
 
 def _work_on(caller: StoreCaller, failing: threading.Event, deadline: Deadline) -> None:

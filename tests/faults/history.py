@@ -1,9 +1,10 @@
 """Histories of callers: requests and answers, written before and after every call so that a kill can't erase them."""
 
+import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -43,7 +44,10 @@ class RequestedEnd:
 
 @dataclass(frozen=True, slots=True)
 class RequestedCall:
-    """A call of one verb. A lease with `ends` is an exchange: it deletes them first."""
+    """A call of one verb. A lease with `ends` is an exchange: it deletes them first.
+
+    `failure`: the message of the error that a release gave; "" for none.
+    """
 
     verb: Verb
     queue: str = ""
@@ -57,6 +61,7 @@ class RequestedCall:
     tags: tuple[str, ...] = ()
     worker: str = ""
     names: tuple[str, ...] = ()
+    failure: str = ""
 
     @property
     def filter(self) -> TagFilter:
@@ -230,9 +235,12 @@ def pair(lines: Iterable[Invoked | Answered], *, process: str = "") -> list[Hist
     return list(calls.values())
 
 
-def digest_of(payload: bytes) -> str:
-    """Return a digest of the payload."""
-    return f"{len(payload)}:{blake2b(payload, digest_size=8).hexdigest()}"
+def digest_of(payload: bytes, headers: Mapping[str, str] | None = None) -> str:
+    """Return a digest of a payload and its headers."""
+    hashed = blake2b(payload, digest_size=8)
+    if headers:
+        hashed.update(json.dumps(dict(headers), sort_keys=True).encode())
+    return f"{len(payload)}:{hashed.hexdigest()}+{len(headers or ())}"
 
 
 def uid_of(name: str | None, payload: bytes) -> str:
@@ -247,7 +255,7 @@ def requested_adds(tasks: Sequence[NewTask], queue: str) -> tuple[RequestedAdd, 
     return tuple(
         RequestedAdd(
             uid_of(task.name, task.payload),
-            digest_of(task.payload),
+            digest_of(task.payload, task.headers),
             task.queue or queue,
             task.name,
             task.tag,
@@ -263,7 +271,7 @@ def returned_lease(lease: Lease) -> ReturnedLease:
     return ReturnedLease(
         uid_of(lease.name, lease.payload),
         lease.name,
-        digest_of(lease.payload),
+        digest_of(lease.payload, lease.headers),
         lease.token,
         lease.lease_number,
         lease.leased_at,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from queue_core.api import Ended, Queues
+from queue_core.api import Ended, Error, Queues
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.errors import OutcomeUnknownError, QueueError
 from queue_core.http_api.caller import Retries
@@ -44,10 +44,13 @@ class HopefulQueue(HttpQueue):
         delay_seconds: float | None = None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
+        error: Error | None = None,
     ) -> list[FinishedLease]:
         """See `HttpQueue.release`."""
         try:
-            return super().release(leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason)
+            return super().release(
+                leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason, error=error
+            )
         except OutcomeUnknownError:
             return []
 

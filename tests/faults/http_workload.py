@@ -14,7 +14,7 @@ from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
 from queue_core.verbs import Deletion
 from tests.faults.history import History
 from tests.faults.recorded import RecordedQueue, exact_outcome_of
-from tests.faults.workload import QUEUES, TAGS
+from tests.faults.workload import QUEUES, SHARED_NAMES, STUBBORN_NAMES, TAGS, drawn_failure, drawn_headers
 
 FILTERS = (ANY, ANY, ANY, UNTAGGED, TagFilter.of("parse"), TagFilter.of("parse", "resize"), TagFilter.oldest())
 LEASE_SECONDS = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0)
@@ -24,7 +24,6 @@ DELAYS_SECONDS = (0.02, 0.2, 1.0)
 SIZES = (0, 20, 20, 200, 200, 2000)
 LARGE_BYTES = 70_000
 LARGE_SHARE = 0.005
-SHARED_NAMES = 400
 MAX_HELD = 12
 STALE_KEPT = 20
 
@@ -94,6 +93,7 @@ class HttpWorkloadCaller:
     def exchange(self) -> None:
         """Delete finished tasks and lease the next."""
         queue, mine = self._some(5)
+        mine = [lease for lease in mine if lease.name not in STUBBORN_NAMES]
         self._forget(queue, mine)
         leases = queue.lease(
             max(1, len(mine)),
@@ -106,10 +106,15 @@ class HttpWorkloadCaller:
         self._held += [(queue, lease) for lease in leases]
 
     def delete(self) -> None:
-        """Finish some tasks, sometimes handing over to the next queue."""
+        """Finish some tasks, sometimes handing over to the next queue; give stubborn ones back."""
         queue, mine = self._some(4)
+        stubborn = [lease.token for lease in mine if lease.name in STUBBORN_NAMES]
         if mine:
             self._forget(queue, mine)
+        if stubborn:
+            queue.release(stubborn, charge="uncounted", error=drawn_failure(self._random, stubborn))
+        mine = [lease for lease in mine if lease.name not in STUBBORN_NAMES]
+        if mine:
             queue.delete([Deletion(lease.token, self._then()) for lease in mine])
 
     def renew(self) -> None:
@@ -125,13 +130,14 @@ class HttpWorkloadCaller:
             return
         self._forget(queue, mine)
         tokens = [lease.token for lease in mine]
-        way = self._random.randrange(6)
+        way = 0 if any(lease.name in STUBBORN_NAMES for lease in mine) else self._random.randrange(6)
+        error = drawn_failure(self._random, tokens)
         if way < 2:
-            queue.release(tokens, charge="uncounted", delay_seconds=0.0)
+            queue.release(tokens, charge="uncounted", delay_seconds=self._random.choice((None, 0.0)), error=error)
         elif way == 2:
-            queue.release(tokens, dead_reason="broken")
+            queue.release(tokens, dead_reason="broken", error=error)
         else:
-            queue.release(tokens, delay_seconds=self._random.choice((None, 0.0, 0.05, 0.3)))
+            queue.release(tokens, delay_seconds=self._random.choice((None, 0.0, 0.05, 0.3)), error=error)
 
     def delete_by_name(self) -> None:
         """Delete one of its own tasks, even while it is leased."""
@@ -153,7 +159,8 @@ class HttpWorkloadCaller:
             queue.renew([*tokens, *(lease.token for lease in mine)], seconds=self._random.choice(LEASE_SECONDS))
         else:
             self._forget(queue, mine)
-            queue.release([*tokens, *(lease.token for lease in mine)])
+            given_back = [*tokens, *(lease.token for lease in mine)]
+            queue.release(given_back, error=drawn_failure(self._random, given_back))
 
     def _some(self, most: int) -> tuple[RecordedQueue, list[Lease]]:
         """Return up to `most` leases held in one queue."""
@@ -169,7 +176,8 @@ class HttpWorkloadCaller:
     def _then(self) -> tuple[NewTask, ...]:
         if self._random.random() < 0.7:
             return ()
-        return (NewTask(self._payload(), tag=self._random.choice(TAGS), queue="next"),)
+        headers = drawn_headers(self._random)
+        return (NewTask(self._payload(), tag=self._random.choice(TAGS), queue="next", headers=headers),)
 
     def _new_task(self, queue: RecordedQueue) -> NewTask:
         kind = self._random.randrange(20)
@@ -178,12 +186,13 @@ class HttpWorkloadCaller:
             return NewTask(b"", name=f"shared-{queue.name}-{number}", tag=TAGS[number % len(TAGS)])
         delay_seconds = self._random.choice(DELAYS_SECONDS) if kind == 1 else None
         tag = self._random.choice(TAGS)
+        headers = drawn_headers(self._random)
         if kind < 7:
             name = self._uid()
             self._named = [*self._named, (queue, name)][-STALE_KEPT:]
             payload = self._random.randbytes(self._random.choice(SIZES))
-            return NewTask(payload, name=name, tag=tag, delay_seconds=delay_seconds)
-        return NewTask(self._payload(), tag=tag, delay_seconds=delay_seconds)
+            return NewTask(payload, name=name, tag=tag, delay_seconds=delay_seconds, headers=headers)
+        return NewTask(self._payload(), tag=tag, delay_seconds=delay_seconds, headers=headers)
 
     def _payload(self) -> bytes:
         size = LARGE_BYTES if self._random.random() < LARGE_SHARE else self._random.choice(SIZES)

@@ -42,7 +42,7 @@ def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
         calls = read_histories(home)
         tally.operations += len(calls)
         tally.reopenings += 1
-        tally.found(reopen_and_check(home / FILE_NAME, calls), f"seed {seed}")
+        tally.found(reopen_and_check(home / FILE_NAME, calls, checked=tally.checked), f"seed {seed}")
         shutil.rmtree(home)
         number += 1
     return tally

@@ -83,7 +83,9 @@ def _round(tally: FaultTally, process: TowlineProcess, home: Path, until: Deadli
     where += "".join(f", {exit_} unasked" for exit_ in process.unasked_exits(killed))
     tally.operations += len(calls)
     tally.reopenings += 1
-    tally.found(reopen_and_check(process.store_path, calls), where)
+    tally.found(
+        reopen_and_check(process.store_path, calls, runners=process.command == "up", checked=tally.checked), where
+    )
 
 
 def _call_on(caller: StoreCaller, stop: threading.Event) -> None:

@@ -155,7 +155,9 @@ class _Round:
         self._count(calls)
         open_it = partial(self._open, place)
         where = f"round {self.number}"
-        self.tally.found(open_and_check(open_it, calls, clock_error=self.site.clock_error), where)
+        clock_error = self.site.clock_error
+        found = open_and_check(open_it, calls, clock_error=clock_error, checked=self.tally.checked)
+        self.tally.found(found, where)
         self.tally.reopenings += 1
 
     def _open(self, place: FaultStore) -> Store:

@@ -47,7 +47,7 @@ def kills_at_writes(budget: FaultBudget, folder: Path, *, points: int | None = N
         tally.reopenings += 1
         if code not in (0, -signal.SIGKILL):
             tally.found([Violation("I16", f"the process ended with {code}")], where)
-        tally.found(reopen_and_check(home / FILE_NAME, calls), where)
+        tally.found(reopen_and_check(home / FILE_NAME, calls, checked=tally.checked), where)
         shutil.rmtree(home)
 
     for seed in itertools.count(budget.seed):

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from queue_core.stats import QueueStats
+from queue_core.attempts.attempt import AttemptOutcome
+from queue_core.stats import LeaseOutcome, QueueStats
 from tests.faults.history import HistoryCall, RequestedAdd, RequestedEnd, ReturnedLease
 
 FOREVER = 1 << 62
@@ -18,8 +19,31 @@ Effect = Literal["done", "refused", "open"]
 
 
 @dataclass(frozen=True, slots=True)
+class KeptAttempt:
+    """An attempt of a task in the final store; `token` is that of its lease."""
+
+    token: str
+    number: int
+    worker: str
+    began_at: int
+    ended_at: int
+    outcome: AttemptOutcome
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLease:
+    """An ended lease in the final store's history."""
+
+    name: str
+    number: int
+    worker: str
+    outcome: LeaseOutcome
+
+
+@dataclass(frozen=True, slots=True)
 class TaskInStore:
-    """A task in the final store, with expired leases settled."""
+    """A task in the final store, with expired leases settled. `attempts`: oldest first; None: they were not read."""
 
     uid: str
     name: str
@@ -31,6 +55,7 @@ class TaskInStore:
     leased_at: int
     eta: int
     tag: str | None = None
+    attempts: tuple[KeptAttempt, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +64,8 @@ class Contents:
 
     `clock_error`: microseconds by which a caller's estimate of the store's time may differ from this host's.
     `adds_repeat`: the client repeats an add of named tasks by itself, and may get `exists` for its own first try.
+    `runners`: the product's own workers lease too; of their calls only those of their handlers are recorded.
+    `histories`: the ended leases of each queue whose history goes back to its begin, newest first.
     """
 
     tasks: tuple[TaskInStore, ...] = ()
@@ -47,6 +74,8 @@ class Contents:
     max_leases: dict[str, int | None] = field(default_factory=dict)
     clock_error: int = 0
     adds_repeat: bool = False
+    runners: bool = False
+    histories: dict[str, tuple[KeptLease, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The result of a fault scenario: counts of operations and faults, and every proved violation."""
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ class FaultTally:
         cuts: power cuts, and connections cut.
         figures: other measurements, by name with the unit last.
         counts: other counts, by name; `summary` describes them in one line.
+        checked: what was read of the reopened stores, by name.
     """
 
     scenario: str
@@ -33,6 +35,7 @@ class FaultTally:
     skipped: str = ""
     counts: dict[str, int] = field(default_factory=dict)
     summary: str = ""
+    checked: "Counter[str]" = field(default_factory=Counter)
 
     def at_most(self, figure: str, value: float) -> None:
         """Keep the largest value of a figure."""

@@ -220,7 +220,8 @@ class _Round:
         calls = read_histories(self.home)
         self._count(calls)
         open_it = partial(open_store, place.url)
-        found = open_and_check(open_it, calls, clock_error=self.site.clock_error, over_http=True)
+        clock_error = self.site.clock_error
+        found = open_and_check(open_it, calls, clock_error=clock_error, over_http=True, checked=self.tally.checked)
         self.tally.found(found, f"round {self.number}")
         if found:
             (self.home / PROOF).write_text("\n".join(excerpts(calls, found)) + "\n")

@@ -68,7 +68,7 @@ def _round(tally: FaultTally, deadline: Deadline, folder: Path, *, seed: str, cu
             where = f"seed {seed}, event {cut.event}, {survival}"
             materialise(cut.wreck.materialise(survival, random), folder / "after")
             tally.reopenings += 1
-            tally.found(reopen_and_check(folder / "after" / FILE_NAME, calls), where)
+            tally.found(reopen_and_check(folder / "after" / FILE_NAME, calls, checked=tally.checked), where)
         if deadline.is_over:
             break
     shutil.rmtree(live)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
 from queue_core.api import Queue, Queues
+from queue_core.attempts.attempt import Failure
 from queue_core.errors import (
     LeaseLostError,
     OutcomeUnknownError,
@@ -129,6 +130,7 @@ class RecordedQueue:
         delay_seconds: float | None = None,
         charge: Literal["counted", "uncounted"] = "counted",
         dead_reason: str = "",
+        error: Failure | None = None,
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
         request = RequestedCall(
@@ -137,10 +139,13 @@ class RecordedQueue:
             ends=tuple(RequestedEnd(token) for token in tokens),
             delay_seconds=None if dead_reason else delay_seconds,
             charge=charge,
+            failure="" if error is None else error.message,
         )
         return self._call(
             request,
-            lambda: self._queue.release(tokens, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason),
+            lambda: self._queue.release(
+                tokens, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason, error=error
+            ),
             lambda _: Answer(),
         )
 

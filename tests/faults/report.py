@@ -33,6 +33,11 @@ def as_table(tallies: Sequence[FaultTally], seed: int) -> str:
         for tally in tallies
         for name, value in tally.figures.items()
     ]
+    lines += [
+        f"{tally.scenario}: checked {', '.join(f'{number} {name}' for name, number in tally.checked.items())}"
+        for tally in tallies
+        if tally.checked
+    ]
     lines += [f"{tally.scenario}: {tally.summary}" for tally in tallies if tally.summary]
     lines += [f"{tally.scenario}: not run: {tally.skipped}" for tally in tallies if tally.skipped]
     lines.append(f"seed {seed}: {len(violations)} violations")
@@ -56,6 +61,7 @@ def as_json(tallies: Sequence[FaultTally], seed: int) -> str:
                     "violations": len(tally.violations),
                     "figures": {name: round(value, 4) for name, value in tally.figures.items()},
                     "counts": tally.counts,
+                    "checked": dict(tally.checked),
                     "skipped": tally.skipped or None,
                 }
                 for tally in tallies

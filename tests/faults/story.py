@@ -1,8 +1,10 @@
 """Hand-made histories for the checker's own tests: requests and answers, one call a second."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from queue_core.stats import QueueStats
+from queue_core.attempts.attempt import AttemptOutcome
+from queue_core.stats import LeaseOutcome, QueueStats
 from tests.faults.checker import check
 from tests.faults.history import (
     NO_ANSWER,
@@ -16,7 +18,7 @@ from tests.faults.history import (
     ReturnedAdd,
     ReturnedLease,
 )
-from tests.faults.lives import Contents, TaskInStore
+from tests.faults.lives import Contents, KeptAttempt, KeptLease, TaskInStore
 
 SECOND = 1_000_000
 QUEUE = "q"
@@ -36,6 +38,8 @@ class HandMadeHistory:
     problems: tuple[str, ...] = ()
     stats: QueueStats | None = None
     adds_repeat: bool = False
+    runners: bool = False
+    ended: tuple[KeptLease, ...] | None = None
     clock_error: int = 0
     seconds: float = 0.0
 
@@ -87,6 +91,7 @@ class HandMadeHistory:
         then: tuple[RequestedAdd, ...] = (),
         delay: float | None = None,
         charge: str = "counted",
+        failure: str = "",
     ) -> "HandMadeHistory":
         request = RequestedCall(
             verb,  # type: ignore[arg-type]
@@ -95,6 +100,7 @@ class HandMadeHistory:
             seconds=seconds,
             delay_seconds=delay,
             charge=charge,  # type: ignore[arg-type]
+            failure=failure,
         )
         ends = {} if new_end is None else {token: round(new_end * SECOND)}
         return self.call(request, Answer(lost=(token,) if lost else (), ends=ends), outcome)
@@ -106,6 +112,11 @@ class HandMadeHistory:
         self.stored.extend(tasks)
         return self
 
+    def remembers(self, *ended: KeptLease) -> "HandMadeHistory":
+        """Let the queue's history have these ended leases."""
+        self.ended = (*(self.ended or ()), *ended)
+        return self
+
     def violations(self) -> list[str]:
         contents = Contents(
             tuple(self.stored),
@@ -114,6 +125,8 @@ class HandMadeHistory:
             {QUEUE: self.max_leases},
             clock_error=self.clock_error,
             adds_repeat=self.adds_repeat,
+            runners=self.runners,
+            histories={} if self.ended is None else {QUEUE: self.ended},
         )
         return [violation.invariant for violation in check(self.calls, contents)]
 
@@ -140,7 +153,12 @@ def a_lease(
 
 
 def a_stored(
-    uid: str = "a", *, lease: ReturnedLease | None = None, state: str = "READY", leases: int = 0
+    uid: str = "a",
+    *,
+    lease: ReturnedLease | None = None,
+    state: str = "READY",
+    leases: int = 0,
+    tried: Sequence[KeptAttempt] | None = None,
 ) -> TaskInStore:
     return TaskInStore(
         uid,
@@ -152,4 +170,21 @@ def a_stored(
         "" if lease is None else lease.token,
         0 if lease is None else lease.leased_at,
         0 if lease is None else lease.expires_at,
+        attempts=None if tried is None else tuple(tried),
     )
+
+
+def an_attempt(
+    lease: ReturnedLease,
+    outcome: AttemptOutcome = "given_back",
+    *,
+    ended: float | None = None,
+    message: str = "",
+    worker: str = "",
+) -> KeptAttempt:
+    ended_at = lease.expires_at if ended is None else round(ended * SECOND)
+    return KeptAttempt(lease.token, lease.number, worker, lease.leased_at, ended_at, outcome, message)
+
+
+def an_end(lease: ReturnedLease, outcome: LeaseOutcome = "deleted", *, worker: str = "") -> KeptLease:
+    return KeptLease(lease.name, lease.number, worker, outcome)

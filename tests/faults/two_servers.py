@@ -126,7 +126,13 @@ def _run(
     calls = read_histories(histories)
     tally.operations += len(calls)
     tally.unknown += sum(call.outcome == "unknown" for call in calls)
-    found = open_and_check(partial(open_store, direct), calls, clock_error=CLOCK_ERROR_MICROSECONDS)
+    found = open_and_check(
+        partial(open_store, direct),
+        calls,
+        clock_error=CLOCK_ERROR_MICROSECONDS,
+        runners=True,
+        checked=tally.checked,
+    )
     tally.found(found, "two servers")
     judge(tally, calls, faults)
 

@@ -2,11 +2,13 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from queue_core.api import Queues
+from queue_core.attempts.attempt import Failure
 from queue_core.errors import LeaseLostError, StoreUnavailableError
+from queue_core.limits import MAX_HEADERS_BYTES, MAX_HISTORY_LEASES
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
 from queue_core.verbs import Deletion
 from tests.faults.history import History
@@ -14,21 +16,55 @@ from tests.faults.recorded import RecordedQueue
 
 TAGS = (None, "parse", "render", "resize")
 FILTERS = (ANY, ANY, UNTAGGED, TagFilter.of("parse"), TagFilter.of("parse", "resize"), TagFilter.oldest())
-QUEUES = (
-    QueueSpec("first", max_leases=5, retry_min_seconds=0.01, retry_max_seconds=0.05),
-    QueueSpec("next", max_leases=None, retry_min_seconds=0.01, retry_max_seconds=0.05),
+QUEUES = tuple(
+    QueueSpec(
+        name,
+        max_leases=max_leases,
+        retry_min_seconds=0.01,
+        retry_max_seconds=0.05,
+        history_keep=MAX_HISTORY_LEASES,
+    )
+    for name, max_leases in (("first", 5), ("next", None))
 )
 SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
 LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.3, 0.03)
 MAX_HELD = 12
 SHARED_NAMES = 400
+STUBBORN_NAMES = frozenset(f"shared-{spec.name}-{number}" for spec in QUEUES for number in range(0, SHARED_NAMES, 10))
+"""Tasks that nobody finishes: they go back to their old places, and have more attempts than are kept."""
 STALE_TOKENS_KEPT = 10
+HEADED_SHARE = 0.3
+ODD_TEXT = 'B\u00fcrste "\U0001f6b2" \\ 100 % \t\r\n\u2028'
+"""Text that has to be escaped on its way into JSON, SQL, Lua or a line, and out of it."""
+FILLED = MAX_HEADERS_BYTES - len("filled")
 
 
 def create_queues(queues: Queues) -> None:
     """Create the callers' queues, or leave existing ones alone."""
     for spec in QUEUES:
         queues.put_queue(spec)
+
+
+def drawn_headers(random: Random) -> dict[str, str] | None:
+    """Return the headers of a new task: none for most, else a few, odd ones, or as many bytes as are allowed."""
+    if random.random() >= HEADED_SHARE:
+        return None
+    return random.choice(
+        (
+            {"request-id": f"{random.getrandbits(64):016x}", "Content-Type": "image/png", "empty": ""},
+            {"odd": ODD_TEXT, "x_1.2-3": f"{random.random()}"},
+            {"filled": "\u00e9" * (FILLED // 2)},
+            {"filled": "x" * FILLED},
+        )
+    )
+
+
+def drawn_failure(random: Random, tokens: Sequence[str]) -> Failure | None:
+    """Return the error of a release, which names the tokens, or none."""
+    if random.random() < 0.4:
+        return None
+    said = f"{' '.join(tokens)} {random.choice(('failed', ODD_TEXT, ODD_TEXT * 5))}"
+    return Failure("raised", "ValueError", said, random.choice(("", "tasks.py:14")), "host-1")
 
 
 class StoreCaller:
@@ -107,7 +143,7 @@ class StoreCaller:
     def exchange(self) -> None:
         """Delete finished tasks and lease the next."""
         queue = self._random.choice(self._queues)
-        mine = [pair for pair in self._held if pair[0] is queue][:5]
+        mine = [pair for pair in self._held if pair[0] is queue and pair[1].name not in STUBBORN_NAMES][:5]
         self._forget(mine)
         deletions = [Deletion(lease.token, self._then()) for _, lease in mine]
         leases = queue.lease(
@@ -116,9 +152,13 @@ class StoreCaller:
         self._held += [(queue, lease) for lease in leases]
 
     def delete(self) -> None:
-        """Finish one task, sometimes handing over to the next queue."""
+        """Finish one task, sometimes handing over to the next queue; give a stubborn one back."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
+            if lease.name in STUBBORN_NAMES:
+                error = drawn_failure(self._random, [lease.token])
+                queue.release([lease.token], charge="uncounted", error=error)
+                continue
             queue.delete([Deletion(lease.token, self._then())])
 
     def renew(self) -> None:
@@ -130,13 +170,15 @@ class StoreCaller:
         """Release one lease with random options."""
         for queue, lease in self._some():
             self._forget([(queue, lease)])
-            way = self._random.randrange(5)
+            way = 0 if lease.name in STUBBORN_NAMES else self._random.randrange(5)
+            error = drawn_failure(self._random, [lease.token])
             if way == 0:
-                queue.release([lease.token], charge="uncounted", delay_seconds=0.0)
+                delay_seconds = self._random.choice((None, 0.0))
+                queue.release([lease.token], charge="uncounted", delay_seconds=delay_seconds, error=error)
             elif way == 1:
-                queue.release([lease.token], dead_reason="broken")
+                queue.release([lease.token], dead_reason="broken", error=error)
             else:
-                queue.release([lease.token], delay_seconds=self._random.choice((None, 0.0, 0.05)))
+                queue.release([lease.token], delay_seconds=self._random.choice((None, 0.0, 0.05)), error=error)
 
     def delete_by_name(self) -> None:
         """Delete one of its own tasks, even while it is leased."""
@@ -167,7 +209,8 @@ class StoreCaller:
         if self._random.random() < 0.7:
             return ()
         uid = f"{self._name}-{next(self._uids)}"
-        return (NewTask(self._payload(uid), tag=self._random.choice(TAGS), queue="next"),)
+        headers = drawn_headers(self._random)
+        return (NewTask(self._payload(uid), tag=self._random.choice(TAGS), queue="next", headers=headers),)
 
     def _new_task(self, queue: str) -> NewTask:
         kind = self._random.randrange(10)
@@ -177,10 +220,11 @@ class StoreCaller:
         uid = f"{self._name}-{next(self._uids)}"
         delay_seconds = self._random.choice((0.02, 0.2, 30.0)) if kind == 1 else None
         tag = self._random.choice(TAGS)
+        headers = drawn_headers(self._random)
         if kind in (2, 3):
-            size = self._random.choice(SIZES)
-            return NewTask(self._random.randbytes(size), name=uid, tag=tag, delay_seconds=delay_seconds)
-        return NewTask(self._payload(uid), tag=tag, delay_seconds=delay_seconds)
+            payload = self._random.randbytes(self._random.choice(SIZES))
+            return NewTask(payload, name=uid, tag=tag, delay_seconds=delay_seconds, headers=headers)
+        return NewTask(self._payload(uid), tag=tag, delay_seconds=delay_seconds, headers=headers)
 
     def _payload(self, uid: str) -> bytes:
         return f"{uid};".encode() + self._random.randbytes(self._random.choice(SIZES))

@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants.mutation import Mutation
 
 CONTRACT: Final = "tests/queue_core/stores/contract/test_verbs.py"
+ATTEMPTS: Final = "tests/queue_core/stores/contract/test_attempts.py"
 BOUNDS: Final = "tests/queue_core/stores/contract/test_bounds.py"
 EXCHANGE: Final = "tests/queue_core/stores/contract/test_exchange.py"
 HOLDERS: Final = "tests/queue_core/stores/contract/test_holders.py"
@@ -76,6 +77,33 @@ MUTATIONS: Final = (
         "            return number + 1\n    return len(sizes)\n",
         (ROOM,),
         "not redis and not postgresql",
+    ),
+    Mutation(
+        "a-release-leaves-no-attempt",
+        "I19",
+        "queue_core/semantics.py",
+        "attempts = _attempts(task, failure.outcome, ended_at=now, failure=failure)",
+        "attempts = task.attempts",
+        (ATTEMPTS,),
+        "not redis and not postgresql and not sqlite",
+    ),
+    Mutation(
+        "an-expired-lease-leaves-no-attempt",
+        "I19",
+        "queue_core/semantics.py",
+        'attempts = _attempts(task, "expired", ended_at=task.eta)',
+        "attempts = task.attempts",
+        (ATTEMPTS,),
+        "not redis and not postgresql and not sqlite",
+    ),
+    Mutation(
+        "the-eleventh-attempt-is-forgotten-instead-of-the-first",
+        "I19",
+        "queue_core/attempts/attempt.py",
+        "(*attempts, attempt)[-MAX_ATTEMPTS:]",
+        "(*attempts, attempt)[:MAX_ATTEMPTS]",
+        (ATTEMPTS,),
+        "not redis and not postgresql and not sqlite",
     ),
     # -- SQLite ---------------------------------------------------------------------------------------------------
     Mutation(
@@ -174,6 +202,15 @@ MUTATIONS: Final = (
         "if True:",
         (OVERVIEW,),
         "not redis and not postgresql and not memory",
+    ),
+    Mutation(
+        "a-row-keeps-eleven-attempts",
+        "I19",
+        "queue_core/stores/sqlite/rows.py",
+        ">= {MAX_ATTEMPTS - 1}",
+        ">= {MAX_ATTEMPTS}",
+        (ATTEMPTS,),
+        "sqlite",
     ),
     # -- PostgreSQL -----------------------------------------------------------------------------------------------
     Mutation(
@@ -301,8 +338,8 @@ MUTATIONS: Final = (
         "a-drain-charges-what-nobody-worked-on",
         "I11",
         "queue_core/worker/lease_client.py",
-        "self._release(leases, delay_seconds=None, charge=charge)",
-        'self._release(leases, delay_seconds=None, charge="counted")',
+        "self._release(leases, delay_seconds=None, charge=charge, failure=failure)",
+        'self._release(leases, delay_seconds=None, charge="counted", failure=failure)',
         ("tests/queue_core/worker/test_drain.py",),
     ),
     Mutation(

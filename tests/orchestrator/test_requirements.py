@@ -22,8 +22,12 @@ DISTRIBUTIONS: Final = {
     "yaml": "pyyaml",
 }
 """Of packages that are called otherwise."""
-OPTIONAL: Final = {"queue_core/appengine/stub.py": {"google"}, "queue_core/appengine/connect.py": {"google"}}
-"""What brings the rest: a program that calls this has App Engine's SDK."""
+OPTIONAL: Final = {
+    "queue_core/appengine/stub.py": {"google"},
+    "queue_core/appengine/connect.py": {"google"},
+    "queue_core/testing/pytest_plugin.py": {"pytest"},
+}
+"""What brings the rest: a program that calls this has App Engine's SDK, and pytest itself loads its plugin."""
 UNBOUNDED: Final = {"apsw", "defusedxml", "structlog", "tzdata"}
 """Their versions are dates, SQLite's, or have not changed for years; of each the public parts alone are used."""
 

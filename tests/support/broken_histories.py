@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from queue_core.stats import QueueStats
-from tests.faults.history import RequestedCall
+from tests.faults.history import Answer, RequestedCall, ReturnedAdd, digest_of
 from tests.faults.story import QUEUE, SECOND, HandMadeHistory, a_lease, a_stored, an_add
 from tests.support.honest_histories import FIRST, SECOND_LEASE
+from tests.support.remembered_histories import forgetting
 
 
 def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
@@ -306,6 +307,14 @@ def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
         "other bytes came back",
         HandMadeHistory().add().lease(replace(FIRST, digest="0:")).end("delete", FIRST.token),
     )
+    headed = replace(an_add("a"), digest=digest_of(b"payload", {"request-id": "r-7"}))
+    yield (
+        "I13",
+        "the payload is kept, its headers are not",
+        HandMadeHistory()
+        .call(RequestedCall("add", QUEUE, adds=(headed,)), Answer(added=(ReturnedAdd("a", "added"),)))
+        .keeps(replace(a_stored(), digest=digest_of(b"payload"))),
+    )
     yield "I13", "other bytes are kept", HandMadeHistory().add().keeps(replace(a_stored(), digest="0:"))
     yield "I13", "a task out of nowhere", HandMadeHistory().keeps(a_stored())
     yield "I16", "the store's own check", HandMadeHistory(problems=("counts.ready is 2, recount is 1",))
@@ -324,3 +333,4 @@ def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
         "a total above what was ever asked",
         HandMadeHistory(stats=QueueStats(QUEUE, ready=1, added_total=2, deleted_total=1)).add().keeps(a_stored()),
     )
+    yield from forgetting()

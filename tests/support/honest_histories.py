@@ -6,6 +6,7 @@ from dataclasses import replace
 from queue_core.stats import QueueStats
 from tests.faults.history import Answer, HistoryCall, RequestedCall, RequestedEnd
 from tests.faults.story import QUEUE, SECOND, HandMadeHistory, a_lease, a_stored, an_add, at
+from tests.support.remembered_histories import remembering
 
 FIRST = a_lease(since=2.05)
 SECOND_LEASE = a_lease(since=4.05, number=2)
@@ -166,3 +167,4 @@ def honest() -> Iterator[tuple[str, HandMadeHistory]]:
         "an empty answer while the only task is leased",
         HandMadeHistory().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
     )
+    yield from remembering()

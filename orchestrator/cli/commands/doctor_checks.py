@@ -15,6 +15,7 @@ from typing import Final, Literal
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import Project, state_of
+from orchestrator.state.directory import StateDir
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
@@ -283,6 +284,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     count = len(workers) if isinstance(workers, list) else 0
     yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {count} worker(s)")
     yield from _pools(snapshot or {})
+    yield from _starts(project, files)
 
 
 def _pools(snapshot: Json) -> Iterator[Finding]:
@@ -296,3 +298,26 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
         yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
     if not concerns and snapshot.get("pools"):
         yield Finding("pools", "ok", "none is late, at its max, or without starts")
+
+
+def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
+    """Yield which pools fork their workers, and why others don't that could."""
+    templates = {name: one for name, one in files.read_templates().items() if name in project.pools}
+    for name, template in templates.items():
+        found = f"{name}: {template.sentence}"
+        if template.state == "failed":
+            yield Finding(
+                "start",
+                "bad",
+                found,
+                f"mend it: `towline check --import` says whether it is; `towline logs {name}` has what it wrote",
+            )
+        elif template.state == "unsafe" and template.is_forced:
+            yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")
+        elif template.state == "unsafe":
+            fix = f"mend it as it says, and starts take milliseconds; pools.{name}.start: exec if that is not wanted"
+            yield Finding("start", "warn", found, fix)
+        elif template.reason:
+            yield Finding("start", "warn", found, f"`towline logs {name}` has what the template wrote")
+    if forking := [name for name, template in templates.items() if template.state == "ready"]:
+        yield Finding("start", "ok", f"workers are forked: {', '.join(forking)}")

@@ -115,7 +115,7 @@ def _lack(chosen: PoolChoice, recorded: RecordedTasks | None, *, others: Sequenc
     if sharers:
         return f"{', '.join(sharers)} works on the same tasks"
     learned = chosen.learned
-    if learned is None or not learned.estimates.startup.count:
+    if learned is None or not learned.estimates.starts:
         return "no start of its workers was measured yet"
     return ""
 

@@ -139,12 +139,18 @@ def pools(pool: str | None, by: str | None, file: Path | None, as_json: bool) ->
 @file_option
 @json_option
 def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """List the workers with state, leases and memory; and the latest deaths with their cause."""
+    """List the workers with state, leases and memory; and the latest deaths with their cause.
+
+    The memory of a forked worker is its own part, without what it shares with its pool's template. Pools whose workers
+    can't be forked safely are named below, with the reason.
+    """
     files = state_of(load_project(file))
     shown = shown_fleet(files)
     ended = files.read_deaths(limit=deaths)
+    templates = files.read_templates()
     if as_json:
-        print_json({"alive": shown.is_alive, "workers": shown.workers, "deaths": ended})
+        told = {pool: record.to_json() for pool, record in templates.items()}
+        print_json({"alive": shown.is_alive, "workers": shown.workers, "deaths": ended, "templates": told})
         return exits.OK
     now = SystemMonotonicClock().wall_seconds()
     rows = [worker_row(worker, now) for worker in shown.workers]
@@ -154,6 +160,9 @@ def workers(deaths: int, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
         echo()
         ended_rows = [(d.get("worker"), d.get("cause"), d.get("detail"), _lived(d)) for d in ended]
         print_table(columns("ENDED", "CAUSE", "WHY", ">LIVED"), ended_rows, empty="")
+    for pool, record in sorted(templates.items()):
+        if record.reason:
+            print_info(f"{pool}: {record.sentence}")
     _warn(shown)
     return exits.OK
 
@@ -183,7 +192,7 @@ def pool_row(name: str, pool: Json, workers: list[Json]) -> tuple[object, ...]:
 def worker_row(worker: Json, now: float) -> tuple[object, ...]:
     """Return a worker as a table row."""
     memory = int(_number(worker, "memory_bytes"))
-    notes = ["adopted"] if worker.get("adopted") else []
+    notes = [word for word in ("forked", "adopted") if worker.get(word)]
     if worker.get("state") == "unresponsive":
         notes.append(str(worker.get("condition") or "neither holds nor requests a lease"))
     if worker.get("replaced_by"):

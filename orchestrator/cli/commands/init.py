@@ -119,17 +119,24 @@ pools:
     recycle: {{tasks: 1000, memory: 512MiB, age: 6h}}
 """
 PROGRAM: Final = '''\
-"""Handlers for the tasks of towline.yaml. Try it: towline up, then: towline add thumbs cat.jpg --tag resize"""
+"""Work for the queues of towline.yaml. Try it: towline up, and in another terminal: python3 tasks.py cat.jpg"""
 
-from queue_core import App, Task
+import sys
 
-app = App()
+from queue_core import App
+
+app = App("towline.yaml")
 
 
-@app.task(queue="thumbs", tag="resize")
-def resize(task: Task) -> None:
+@app.function(queue="thumbs")
+def resize(path: str, width: int = 200) -> None:
     """Returning deletes the task; raising gives it back, to be tried again after a rest."""
-    print(f"resizing {task.text}")
+    print(f"resizing {path} to {width}")
+
+
+if __name__ == "__main__":
+    for path in sys.argv[1:]:
+        print("added", resize.add(path).name)
 '''
 
 
@@ -174,6 +181,8 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
             print_info(f"next: {place}towline serve; or give its pools their programs, and {place}towline up")
         else:
             print_info(
-                f"next: {place}towline up, and in another terminal: {place}towline add thumbs cat.jpg --tag resize"
+                f"next: {place}towline up, and in another terminal: {place}python3 tasks.py cat.jpg"
+                if example
+                else f"next: {place}towline up"
             )
     return exits.OK

@@ -12,9 +12,11 @@ from orchestrator.cli.commands.fleet import Json, shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
+from orchestrator.state.templates import TemplateRecord
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -24,6 +26,7 @@ from queue_core.cli.target import DEFAULT_FILE, TargetOptions, opened
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
+from queue_core.config.units import format_bytes
 
 MAX_READ: Final = 50_000
 MAX_REPLAYS: Final = 10_000
@@ -63,8 +66,9 @@ def why(
 ) -> int:
     """Explain the size of a POOL, or what happened to a TASK.
 
-    Of a pool: what was sampled, which rule decided, which task forced it, and which guards held it back. A decision is
-    recorded when it changed the pool, or was held back in a new way; it holds until the next one.
+    Of a pool: what was sampled, which rule decided, which task forced it, and which guards held it back; and whether
+    its workers are forked, or why not. A decision is recorded when it changed the pool, or was held back in a new way;
+    it holds until the next one.
 
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
     its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
@@ -125,11 +129,11 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
     found = kept[:last]
     chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
     inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
+    template = files.read_templates().get(pool) if then is None else None
     if as_json:
-        print_json(
-            {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
-            | ({"inputs": inputs} if full else {})
-        )
+        told = {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
+        told["template"] = template.to_json() if template is not None else None
+        print_json(told | ({"inputs": inputs} if full else {}))
         return True
     if then is None and (note := drained_note(files)):
         echo(note)
@@ -137,6 +141,8 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
         if then is not None:
             echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")
         _print(pool, current)
+    if then is None and (start := _how_workers_start(project.pools.get(pool), template, now=now)):
+        echo(f"  start: {start}")
     if full:
         _print_again(inputs, chosen)
     if found:
@@ -169,6 +175,17 @@ def _print(pool: str, decision: Json) -> None:
     learned = _learned(decision)
     if learned:
         echo(f"  learned: {learned}")
+
+
+def _how_workers_start(spec: PoolSpec | None, template: TemplateRecord | None, *, now: float) -> str:
+    """Return whether the pool's workers are forked, and why not; "" where that can't be, or is not known."""
+    if spec is not None and spec.start == "exec" and spec.app is not None and spec.runtime_kind == "process":
+        return "workers are not forked: start is exec"
+    if template is None:
+        return ""
+    forks = f"; {template.forks} forked in {shown_seconds(max(0.0, now - template.since))}" if template.forks else ""
+    memory = f", {format_bytes(template.memory_bytes)} that they share" if forks and template.memory_bytes else ""
+    return f"{template.sentence}{forks}{memory}"
 
 
 def _learned(decision: Json) -> str:

@@ -103,6 +103,8 @@ def advice(death: Json, now: TasksNow) -> str:
     """Return what the operator can do about this death."""
     cause, name = str(death.get("cause")), _signal_name(death)
     steps = []
+    if cause == Cause.OUT_OF_MEMORY and death.get("forked"):
+        steps.append("it was forked: only its own part is free again, and its template and the other workers go on")
     if cause == Cause.SIGNALLED and name == "SIGKILL":
         steps.append("if nobody sent SIGKILL, `journalctl -k | grep -i -e oom -e killed` shows whether the kernel did")
     elif cause == Cause.SIGNALLED:
@@ -189,7 +191,10 @@ def _is_dead(one: Json, now: TasksNow) -> bool:
 
 def _memory(death: Json) -> str:
     peak, limit = number(death, "memory_peak_bytes"), number(death, "memory_limit_bytes")
+    own = number(death, "memory_own_bytes")
     parts = [] if peak is None else [f"{format_bytes(round(peak / _MIB) * _MIB)} at its peak"]
+    if parts and own is not None:
+        parts.append(f"{format_bytes(round(own / _MIB) * _MIB)} of it its own and the rest shared with its template")
     if limit is not None:
         parts.append(f"limit {format_bytes(round(limit / _MIB) * _MIB)}")
     return ", ".join(parts)

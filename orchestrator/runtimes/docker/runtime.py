@@ -19,6 +19,7 @@ import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
@@ -125,6 +126,10 @@ class DockerRuntime:
             raise SpawnError(
                 docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
             ) from error
+
+    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
+        """See `Runtime.forks`: its containers execute."""
+        return False
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
@@ -77,6 +78,10 @@ class SwarmRuntime:
         self._watch.start()
         self._watch.nudge()
         return handle
+
+    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
+        """See `Runtime.forks`: its containers execute."""
+        return False
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""

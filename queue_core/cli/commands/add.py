@@ -32,6 +32,7 @@ MAX_BATCH_BYTES: Final = 8 << 20
         "towline add thumbs 'cat.jpg' --tag resize",
         "towline add thumbs a.jpg b.jpg c.jpg --delay 10m",
         "towline add thumbs --from cat.json --name cat-1",
+        "towline add thumbs cat.jpg --header request-id=r-7 --header content-type=image/png",
         "find . -name '*.jpg' | towline add thumbs --lines --tag resize",
     ),
 )
@@ -46,6 +47,7 @@ MAX_BATCH_BYTES: Final = 8 << 20
 @click.option("--lines", is_flag=True, help="Each line of stdin, or of --from, is one task.")
 @click.option("--tag", help="Tag of the tasks.")
 @click.option("--name", help="Name of the task; adding it a second time changes nothing.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of the tasks; repeatable.")
 @click.option("--delay", type=DURATION, help="Time from now until the tasks may be leased.")
 @target_options
 def add(
@@ -55,6 +57,7 @@ def add(
     lines: bool,  # noqa: FBT001  click's flag
     tag: str | None,
     name: str | None,
+    headers: tuple[str, ...],
     delay: float | None,
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
@@ -67,15 +70,30 @@ def add(
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
     if name is not None and (lines or len(payloads) > 1):
         raise click.UsageError("--name goes with one task")
+    carried = _headers(headers)
     found = _read(payloads, source, lines=lines)
+    tasks = (NewTask(payload, name=name, tag=tag, delay_seconds=delay, headers=carried) for payload in found)
     with opened_queue(queue, **where) as opened:
-        counts = _add_all(opened, (NewTask(p, name=name, tag=tag, delay_seconds=delay) for p in found), as_json=as_json)
+        counts = _add_all(opened, tasks, as_json=as_json)
     if not counts["added"] and any(counts.values()):
         print_info("nothing added: every name was taken already")
         return exits.NEGATIVE
     if (lines and not as_json) or was_cut():
         print_info(f"{counts['added']} added")
     return exits.OK
+
+
+def _headers(pairs: Sequence[str]) -> dict[str, str] | None:
+    """Return the headers that these pairs of a name and a value mean; None for none."""
+    headers: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.UsageError(f"--header {pair}: write NAME=VALUE, such as request-id=r-7")
+        if name in headers:
+            raise click.UsageError(f"--header {name} is given twice: a task has one value of each header")
+        headers[name] = value
+    return headers or None
 
 
 def _add_all(queue: Queue, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:

@@ -50,7 +50,8 @@ def work(
     """Lease tasks and run the handlers of APP (module:attribute) on them until SIGTERM.
 
     A supervisor configures it by TOWLINE_... variables; by hand, use the options. Exit code 75: the queue was
-    unreachable for too long; 78: the app can't be imported.
+    unreachable for too long; 78: the app can't be imported; 79: a handler ran beyond its timeout and could not be
+    ended, start another worker.
     """
     run_as_init()
     logs.configure(level=log_level, shape="json" if as_json else "auto")

@@ -19,7 +19,7 @@ MAX_PROBLEMS: Final = 3
 """Problems that one error names at most."""
 MAX_NAME_CHARACTERS: Final = 64
 """Longest name of an unknown argument that an error quotes."""
-_QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid", "dataclass_type", "model_type"))
+_QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid"))
 """Types of pydantic's errors whose text may quote the value."""
 _FORM: "Final[ConfigDict]" = {"ser_json_bytes": "base64", "val_json_bytes": "base64", "ser_json_inf_nan": "strings"}
 _ROOT_FORM: "Final[CoreConfig]" = {"ser_json_bytes": "base64", "ser_json_inf_nan": "strings"}
@@ -39,6 +39,11 @@ def signature_of(function: Callable[..., object], *, injected: Iterable[str]) ->
             star = "*" if parameter.kind == parameter.VAR_POSITIONAL else ""
             cure = "take a list" if star else "take out the /"
             raise AppError(f"{name}: parameter {star}{parameter.name} has no name to travel by: {cure}")
+        if type(parameter.default).__name__ == "FieldInfo":  # pydantic is not loaded for a name
+            raise AppError(
+                f"{name}: the default of {parameter.name} is a pydantic Field, which the function would get as it is: "
+                f"write {parameter.name}: Annotated[..., Field(...)] and a plain default"
+            )
         if parameter.name in left_out:
             shifted = shifted or (parameter.name if parameter.kind == parameter.POSITIONAL_OR_KEYWORD else "")
             continue
@@ -46,6 +51,12 @@ def signature_of(function: Callable[..., object], *, injected: Iterable[str]) ->
             raise AppError(f"{name}: injected parameter {shifted} must come after {parameter.name}, or after a *")
         kept.append(parameter)
     return signature.replace(parameters=kept)
+
+
+def refuse_generator(function: Callable[..., object]) -> None:
+    """Raise `AppError` for a function that yields: a call of it would run none of its lines."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise AppError(f"{function.__qualname__} yields, so a call of it does nothing: return a list of tasks instead")
 
 
 class ArgumentsFormat:

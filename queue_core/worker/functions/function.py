@@ -11,7 +11,7 @@ from queue_core.clock import Instant
 from queue_core.errors import AppError, InvalidArgumentsError, InvalidEtaError, InvalidRequestError
 from queue_core.task import NewTask
 from queue_core.worker.context import Backoff, Dead, Seconds, Task, seconds_of
-from queue_core.worker.functions.arguments import ArgumentsFormat, hints_of
+from queue_core.worker.functions.arguments import ArgumentsFormat, hints_of, refuse_generator
 from queue_core.worker.functions.hooks import INJECTED, AppHooks, InjectedCall, injected_names, injections_of, is_marked
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class FunctionAdder(Generic[P]):
         self._queues = queues
         self._options = options
 
-    def add(self, *args: P.args, **kwargs: P.kwargs) -> "Added":
+    def add(self, /, *args: P.args, **kwargs: P.kwargs) -> "Added":
         """Add a task with these arguments; when this returns it is durable.
 
         Raises `InvalidArgumentsError` for arguments that don't fit the annotations, and as `Queue.add` does.
@@ -56,13 +56,13 @@ class FunctionAdder(Generic[P]):
         queue = self._queues.queue(options.queue, joins_transaction=options.connection is not None)
         return queue.add(task, connection=options.connection)[0]
 
-    async def add_async(self, *args: P.args, **kwargs: P.kwargs) -> "Added":
+    async def add_async(self, /, *args: P.args, **kwargs: P.kwargs) -> "Added":
         """Add a task without blocking the event loop: see `add`."""
         import asyncio  # a program that never does this should not load it
 
         return await asyncio.to_thread(self.add, *args, **kwargs)
 
-    def task(self, *args: P.args, **kwargs: P.kwargs) -> NewTask:
+    def task(self, /, *args: P.args, **kwargs: P.kwargs) -> NewTask:
         """Return the task instead of adding it: a handler returns it to hand over in one step with its deletion."""
         if self._options.connection is not None:
             raise InvalidRequestError("a task has no connection of its own: give it to the add, or leave it out")
@@ -89,6 +89,8 @@ class FunctionAdder(Generic[P]):
             max_leases: leases after which the task is dead, in place of `retry.attempts` and the queue's.
             connection: your connection to the store's database, with an open transaction: see `Queue.add`.
         """
+        if headers is not None and not isinstance(headers, Mapping):
+            raise InvalidRequestError(f"headers must be a map of text to text: {type(headers).__name__}")
         given: dict[str, Any] = {
             "delay_seconds": None if delay is None else seconds_of(delay),
             "eta": eta if eta is None or isinstance(eta, int) else _instant(eta),
@@ -125,11 +127,13 @@ class Function(FunctionAdder[P], Generic[P, R]):
             raise AppError(f"@app.function takes a function made by def, not {type(function).__name__}: {function!r}")
         self._function: Callable[P, R] = function
         self._injected = injected_names(function, skip=0, marked=True)
-        options = TaskOptions(queue, tag or function.__name__, max_leases=retry.attempts if retry is not None else None)
+        refuse_generator(function)
+        own_tag = function.__name__ if tag is None else tag
+        options = TaskOptions(queue, own_tag, max_leases=retry.attempts if retry is not None else None)
         super().__init__(ArgumentsFormat(function, injected=self._injected), queues, options)
         update_wrapper(self, function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself. Raises `TypeError` for an injected parameter that is not given."""
         if self._injected:
             given = inspect.signature(self._function).bind_partial(*args, **kwargs).arguments
@@ -191,11 +195,12 @@ class FunctionCall(InjectedCall):
             raise Dead(str(error)) from None
 
     def _kept(self, task: Task | list[Task], value: object) -> object:
-        """Return the tasks in a returned value; a coroutine that nobody awaited stays an error."""
+        """Return the tasks in a returned value; a coroutine or generator, none of which was run, stays an error."""
         assert isinstance(task, Task)
         self._queues.keep_value(task, value)
         entries = value if isinstance(value, list | tuple) else [value]
-        return value if inspect.iscoroutine(value) or any(isinstance(entry, NewTask) for entry in entries) else None
+        is_unrun = inspect.iscoroutine(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+        return value if is_unrun or any(isinstance(entry, NewTask) for entry in entries) else None
 
 
 class AsyncFunctionCall(FunctionCall):
@@ -208,9 +213,11 @@ class AsyncFunctionCall(FunctionCall):
 
 
 def _instant(moment: "datetime") -> Instant:
-    """Return a moment as an instant. Raises `InvalidEtaError` for one without a time zone."""
+    """Return a moment as an instant. Raises `InvalidEtaError` for one without a time zone, and for anything else."""
     from datetime import UTC, datetime, timedelta
 
+    if not isinstance(moment, datetime):
+        raise InvalidEtaError(f"eta must be a datetime(..., tzinfo=UTC), or whole microseconds since 1970: {moment!r}")
     with suppress(TypeError):
         return Instant((moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1))
     raise InvalidEtaError(f"eta needs a time zone: datetime(..., tzinfo=UTC): {moment.isoformat()}")

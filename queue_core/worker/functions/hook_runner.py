@@ -12,15 +12,28 @@ from queue_core.worker.lifecycle import WorkerLifecycle
 
 SHORTEST_STOP_SECONDS: Final = 1.0
 """Least time that an async hook of the worker's end gets, even when the grace is over."""
+ANSWER_SECONDS: Final = 5.0
+"""Seconds that the event loop may be busy before a hook of the worker's end is not run in it: a handler that was left
+at its timeout may block it, and would keep the process, and so its replacement, until the grace is over."""
 
 
 class HookRunner:
     """The hooks of a worker: those that are async run in the event loop of its handlers."""
 
-    def __init__(self, hooks: AppHooks, loop: HandlerEventLoop | None, lifecycle: WorkerLifecycle) -> None:
+    def __init__(
+        self,
+        hooks: AppHooks,
+        loop: HandlerEventLoop | None,
+        lifecycle: WorkerLifecycle,
+        *,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        """`answer_seconds`: how long the loop may be busy before a hook of the end is not run in it."""
         self._hooks = hooks
         self._loop = loop
         self._lifecycle = lifecycle
+        self._answer_seconds = answer_seconds
+        self._is_blocked = False
         self._lock = Lock()
         self._is_begun = False
         self._ended = Event()
@@ -37,6 +50,7 @@ class HookRunner:
         if is_due:
 
             def complete(coroutine: Coroutine[Any, Any, object]) -> object:
+                self._check_answer(coroutine, most_seconds=max(SHORTEST_STOP_SECONDS, grace_left_seconds()))
                 return self._complete(coroutine, max(SHORTEST_STOP_SECONDS, grace_left_seconds()))
 
             for name, error in self._hooks.stop(complete):
@@ -47,6 +61,14 @@ class HookRunner:
     def wait_until_stopped(self, *, timeout_seconds: float) -> None:
         """Sleep until another thread has run `stop`, or the time is up."""
         self._ended.wait(max(0.0, timeout_seconds))
+
+    def _check_answer(self, coroutine: Coroutine[Any, Any, object], *, most_seconds: float) -> None:
+        """Raise `TimeoutError` where the loop is blocked; one wait is enough for all hooks."""
+        if self._loop is not None and not self._is_blocked:
+            self._is_blocked = not self._loop.answers(timeout_seconds=min(self._answer_seconds, most_seconds))
+        if self._is_blocked:
+            coroutine.close()
+            raise TimeoutError("a handler blocks the event loop")
 
     def _complete(self, coroutine: Coroutine[Any, Any, object], timeout_seconds: float | None = None) -> object:
         assert self._loop is not None, "a worker with async hooks has an event loop"

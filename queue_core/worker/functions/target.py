@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 DEFAULT_FILE: Final = "towline.yaml"
 DEFAULT_URL: Final = "http://127.0.0.1:7878"
+LIKE_A_SETTING: Final = 0.8
+"""Least likeness of a key to a setting's name that makes it a misspelt one: `supervisor` and `server` have less."""
 _SERVER_SCHEMES: Final = ("http", "https", "unix")
 
 
@@ -107,7 +110,10 @@ def _password(variable: str | None, file: str | None, path: Path) -> str:
 
 
 def _read(path: Path) -> "QueueFile":
-    """Return the queue's half of a settings file; what else is in it, `towline check` looks at."""
+    """Return the queue's half of a settings file; what else is in it, `towline check` looks at.
+
+    A misspelt setting is an error all the same: `queuees:` would create the queues with default settings.
+    """
     from queue_core.config.settings import (
         QueueFile,
         document_error,
@@ -125,7 +131,9 @@ def _read(path: Path) -> "QueueFile":
         document = read_document(_text(path), name=str(path), repeats="kept")
         refuse_empty(document)
         data = overlay(document.data, overrides)
-        others = [key for key in data if key not in QueueFile.model_fields] if isinstance(data, dict) else []
+        mine = QueueFile.model_fields
+        keys = list(data) if isinstance(data, dict) else []
+        others = [key for key in keys if not get_close_matches(str(key), mine, cutoff=LIKE_A_SETTING)]
         settings, problems = parse_queue_file(data, other_keys=others)
         if settings is None or problems:
             raise document_error(document, problems, overrides)

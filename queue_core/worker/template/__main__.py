@@ -101,7 +101,7 @@ def main() -> NoReturn:
 def _import_application() -> str:
     """Import what a worker imports; return why it can't be, or ""."""
     from queue_core.connect import SERVER_SCHEMES
-    from queue_core.worker import main as _main  # noqa: F401 - so that no worker has to
+    from queue_core.worker import __main__ as _main  # noqa: F401 - so that no worker has to
     from queue_core.worker.app import load_app
 
     url = os.environ.get("TOWLINE_URL", "")

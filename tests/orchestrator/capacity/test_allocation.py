@@ -231,16 +231,61 @@ class TestAppetites:
     def test_workers_that_start_tell_nothing(self) -> None:
         assert self.learned({"w": (900, 0)}, state="starting") == WorkerUsage()
 
+    @pytest.mark.parametrize(
+        ("forked", "usage"),
+        [
+            pytest.param((), (0.875, None), id="executed ones, on average"),
+            pytest.param(("w1",), (1.5, 0.25), id="each kind by itself"),
+            pytest.param(("w1", "w2"), (None, 0.25), id="forked ones, of which one has computed since"),
+        ],
+    )
+    def test_the_cpu_of_starts_is_learned_by_kind(
+        self, forked: tuple[str, ...], usage: tuple[float | None, float | None]
+    ) -> None:
+        taken = {"w1": (0.25, 0.5), "w2": (9.0, 1.5)}  # CPU seconds so far, and what the start took
+        usages = WorkerUsages()
+        workers = [
+            a_worker(
+                name,
+                spawned_at=NOW - 50,
+                started_at=Monotonic(NOW - 50 + took),
+                is_forked=name in forked,
+            )
+            for name, (_, took) in taken.items()
+        ]
+        usages.learn(
+            [a_fleet(*workers, pool="a")],
+            {name: Usage(MIB, cpu) for name, (cpu, _) in taken.items()},
+            now=NOW,
+        )
+        learned = usages.of("a")
+        assert (learned.start_seconds, learned.fork_seconds) == usage
+        assert usages.is_start_unknown("a", forked=False) == (usage[0] is None)
+        assert usages.is_start_unknown("a", forked=True) == (usage[1] is None)
+
+    def test_memory_is_that_of_each_kind_so_that_the_first_worker_does_not_hold_back_the_others(self) -> None:
+        usages, forked = WorkerUsages(), a_worker("forked", is_forked=True)
+        usages.learn([a_fleet(a_worker("first"), pool="a")], {"first": Usage(300 * MIB, 1.0)}, now=NOW)
+        known = usages.of("a")
+        assert known.bytes_of(forked=True) == known.bytes_of(forked=False) == 300 * MIB
+        usages.learn([a_fleet(forked, pool="a")], {"forked": Usage(8 * MIB, 0.1)}, now=Monotonic(NOW + 5))
+        known = usages.of("a")
+        assert (known.bytes_of(forked=True), known.bytes_of(forked=False)) == (8 * MIB, 300 * MIB)
+
     def test_a_new_pool_is_like_the_others(self) -> None:
         usages = WorkerUsages({"a": WorkerUsage(100.0, 1.0), "b": WorkerUsage(300.0)})
         assert usages.of("new") == WorkerUsage(200.0)
 
     def test_it_survives_a_restart(self) -> None:
-        usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4), "b": WorkerUsage(300.0)})
+        usages = WorkerUsages({"a": WorkerUsage(100.0, 0.25, 0.4, 0.01, 8.0), "b": WorkerUsage(300.0)})
         again = WorkerUsages.from_json(json.loads(json.dumps(usages.to_json())))
-        assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4), WorkerUsage(300.0))
+        assert (again.of("a"), again.of("b")) == (WorkerUsage(100.0, 0.25, 0.4, 0.01, 8.0), WorkerUsage(300.0))
+        of_old = {"a": {"memory_bytes": 100, "cores": 0.25, "start_seconds": 0.4}}
+        assert WorkerUsages.from_json(of_old).of("a") == WorkerUsage(100.0, 0.25, 0.4)
         with pytest.raises(ValueError, match="worker usage"):
             WorkerUsages.from_json({"a": {"memory_bytes": "much"}})
+        with pytest.raises(ValueError, match="worker usage"):
+            WorkerUsages.from_json({"a": {**of_old["a"], "fork_bytes": "few"}})
 
 
 @pytest.mark.parametrize(

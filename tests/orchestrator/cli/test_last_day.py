@@ -44,7 +44,7 @@ def busy(towline: Commands) -> Commands:
         lines.append({"event": "task.deleted", "at": at + 5_000_000, **task, **ended})
     (towline.folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (towline.folder / "towline.yaml").write_text(SETTINGS.replace("workers: {max: 4}", "workers: {max: 4}, churn: 1h"))
-    startup = replace(PolicyState().estimates, startup=Startup(5, 1.0))
+    startup = replace(PolicyState().estimates, executed=Startup(5, 1.0))
     files = StateDir(towline.folder / ".towline")
     files.path.mkdir()
     files.write_learned({"resize": replace(PolicyState(), estimates=startup).to_json()})

@@ -53,6 +53,16 @@ def shown(towline: Commands, *arguments: str) -> list[str]:
     return told.out.splitlines()
 
 
+def test_what_a_template_writes_is_shown_among_its_pools_lines_under_a_name_of_its_own(towline: Commands) -> None:
+    write(towline.folder, "resize-k2ac81", entry(20, "two"))
+    write(towline.folder, "re-size.template", "of another pool")
+    write(towline.folder, "resize.template", entry(10, "imported"))
+    lines = ["resize.template | 00:00:10 imported", "resize-k2ac81   | 00:00:20 two"]
+    assert shown(towline, "resize") == lines
+    assert shown(towline, "resize.template") == ["00:00:10 imported"]
+    assert shown(towline, "re-size") == ["of another pool"]
+
+
 def test_the_lines_of_several_workers_are_merged_by_the_times_in_them(towline: Commands) -> None:
     write(towline.folder, "resize-a", entry(10, "one"), "plain after one", entry(30, "three"))
     write(towline.folder, "resize-bb", "plain before two", entry(20, "two"))
@@ -71,7 +81,7 @@ def test_a_pool_a_worker_or_the_beginning_of_its_name_is_chosen_also_of_those_th
     write(towline.folder, "odd", "b")
     write(towline.folder, "gone-by-name", "c")
     assert sorted(line.split(" | ")[1] for line in shown(towline, "resize")) == ["a", "b"]
-    assert shown(towline, "other") == ["c"]
+    assert shown(towline, "other") == ["gone-by-name | c"]
     assert shown(towline, "gone") == ["c"]  # without a prefix, as there is one worker
     assert shown(towline, "odd", "--json") == ['{"pool": "resize", "worker": "odd", "line": "b"}']
 
@@ -102,6 +112,12 @@ def test_since_leaves_out_what_is_older(towline: Commands) -> None:
     write(towline.folder, "resize-a", entry(now - 7200, "old"), "old too", entry(now - 60, "new"), "new too")
     assert [line.split()[-1] for line in shown(towline, "resize-a", "--since", "10m")] == ["new", "too"]
     assert len(shown(towline, "resize-a", "--since", "3h")) == 4
+
+
+def test_since_is_a_time_of_the_past(towline: Commands) -> None:
+    told = towline("logs", "--since", "-5")
+    assert (told.code, told.out) == (exits.USAGE, "")
+    assert "--since must be a duration of the past" in told.err
 
 
 def test_an_entry_is_shown_for_people_with_its_traceback_in_full() -> None:
@@ -139,6 +155,11 @@ def test_one_workers_lines_have_its_name_once_there_is_a_second(capsys: pytest.C
     printer.show(OutputBatch([WorkerLine("p", "a", "1")]))
     printer.show(OutputBatch([WorkerLine("p", "b", "2")]))
     assert capsys.readouterr().out == "1\nb | 2\n"
+
+
+def test_a_pools_lines_have_their_workers_name_from_the_first_one_on(capsys: pytest.CaptureFixture[str]) -> None:
+    LinePrinter(is_one_worker=True, pool="p").show(OutputBatch([WorkerLine("p", "p-a", "1")]))
+    assert capsys.readouterr().out == "p-a | 1\n"
 
 
 def test_a_follower_goes_on_with_workers_that_come_and_go(tmp_path: Path) -> None:

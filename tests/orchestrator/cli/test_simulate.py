@@ -218,10 +218,22 @@ def test_a_backtest_without_a_log_says_how_to_keep_one(project: Commands) -> Non
 
 def test_a_start_takes_and_computes_what_the_supervisor_measured(ran: Commands) -> None:
     files = StateDir(ran.folder / ".towline")
-    learned = PolicyState(estimates=Estimates(startup=Startup(3, 0.5)))
+    learned = PolicyState(estimates=Estimates(executed=Startup(3, 0.5)))
     files.write_learned({"resize": learned.to_json()})
     files.write_usage({"appetites": WorkerUsages({"resize": WorkerUsage(1e6, 0.1, 0.3)}).to_json()})
     chosen = chosen_pools([ran.folder / "towline.yaml"], pool="resize", slo=None)
     world, notes = world_of(chosen, startup=None, cores=2)
-    assert (world.startup_seconds, world.computed_start_seconds) == (0.5, 0.3)
+    assert (world.startup_seconds, world.computed_start_seconds, world.fork_seconds) == (0.5, 0.3, None)
     assert notes == ["start-up as the supervisor measured it, 3 times"]
+
+
+def test_where_workers_were_forked_only_the_first_is_simulated_as_executed(ran: Commands) -> None:
+    files = StateDir(ran.folder / ".towline")
+    learned = PolicyState(estimates=Estimates(executed=Startup(1, 2.5), forked=Startup(3, 0.02), forks=True))
+    files.write_learned({"resize": learned.to_json()})
+    files.write_usage({"appetites": WorkerUsages({"resize": WorkerUsage(1e6, 0.1, 2.0, 0.01)}).to_json()})
+    chosen = chosen_pools([ran.folder / "towline.yaml"], pool="resize", slo=None)
+    world, notes = world_of(chosen, startup=None, cores=2)
+    assert (world.startup_seconds, world.computed_start_seconds, world.fork_seconds) == (2.5, 2.0, 0.02)
+    assert world.mean_startup_seconds == 0.02
+    assert notes == ["start-up as the supervisor measured it, 4 times"]

@@ -107,6 +107,14 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     assert shown["not_looked_up"] is None
 
 
+def test_of_a_forked_worker_it_says_which_memory_was_its_own(towline: Commands) -> None:
+    memory = {"memory_peak_bytes": 310 * MIB, "memory_own_bytes": 60 * MIB, "memory_limit_bytes": 512 * MIB}
+    bury(towline, a_death("resize-aaa", cause="out of memory", forked=True, **memory))
+    told = towline("why-died", "resize-aaa").out
+    assert "310MiB at its peak, 60MiB of it its own and the rest shared with its template, limit 512MiB" in told
+    assert "what to do: it was forked: only its own part is free again" in told
+
+
 def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Commands) -> None:
     (towline.folder / "towline.yaml").write_text(SETTINGS.replace("sqlite:///queue.db", "'memory:'"))
     bury(towline, a_death("resize-aaa", a_held("poison", fate="dead", why="its worker died 5 times")))

@@ -23,6 +23,7 @@ def test_pools_come_go_and_stay() -> None:
         pytest.param(a_pool(env={"PASSWORD": "secret"}), ("env",), True, id="never what may be a secret"),
         pytest.param(a_pool(tags=["a", "b"]), ("tags",), True, id="no lists"),
         pytest.param(a_pool(app="other:app"), ("app: tasks:app -> other:app",), True, id="another app"),
+        pytest.param(a_pool(start="exec"), ("start: auto -> exec",), False, id="how new ones start"),
         pytest.param(a_pool(surge=0), ("surge: none -> 0",), False, id="how it is replaced"),
     ],
 )

@@ -90,6 +90,43 @@ def test_a_mistake_says_what_the_value_and_the_fix(setting: str, value: object, 
     assert mistakes_in({"resize": {**GOOD, setting: value}}) == {f"pools.resize.{setting}": said}
 
 
+COMMAND = {"queue": "thumbs", "command": ["true"], "slo": "30s"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        pytest.param(COMMAND, "only an app is imported and forked, and these workers are a command", id="command"),
+        pytest.param({**GOOD, "runtime": "external"}, "external workers are started by something else", id="external"),
+        pytest.param(
+            {**GOOD, "runtime": {"docker": {"image": "a"}}},
+            "only workers that are processes of this host are forked, and these are containers",
+            id="docker",
+        ),
+        pytest.param(
+            {**GOOD, "runtime": {"swarm": {"image": "a"}}},
+            "only workers that are processes of this host are forked, and these are containers",
+            id="swarm",
+        ),
+    ],
+)
+def test_a_fork_is_refused_where_there_is_nothing_to_fork_from_and_auto_means_exec(
+    settings: dict[str, object], why: str
+) -> None:
+    assert mistakes_in({"resize": {**settings, "start": "fork"}}) == {
+        "pools.resize.start": f"fork: {why}: leave start out"
+    }
+    for start in ("auto", "exec"):
+        assert parse_pools({"resize": {**settings, "start": start}})["resize"].start == start
+
+
+@pytest.mark.parametrize("start", ["auto", "fork", "exec"])
+def test_workers_of_an_app_start_as_the_pool_says_and_none_is_replaced_for_it(start: str) -> None:
+    pool = parse_pools({"resize": {**GOOD, "start": start}})["resize"]
+    assert pool.start == start
+    assert pool.digest() == parse_pools({"resize": GOOD})["resize"].digest()
+
+
 @pytest.mark.parametrize("name", ["Resize", "-a", "a_b", "", "a" * 64, "a\n", 7])
 def test_a_pools_name_is_short_and_plain(name: object) -> None:
     (said,) = mistakes_in({name: GOOD}).values()

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from orchestrator.export.compose import SETTINGS_FILE, compose
+from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportRefusedError
 from orchestrator.settings_file import parse
 from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
@@ -37,6 +38,17 @@ def test_the_settings_beside_a_compose_file_are_right() -> None:
     assert docker is not None
     assert (docker.url, docker.network, docker.image) == ("http://towline:7878", "towline", "render:2")
     assert project.pools["resize"].runtime_kind == "external"
+
+
+def test_a_worker_that_is_exported_is_not_forked_and_that_is_told() -> None:
+    forked = SETTINGS.replace("    app: tasks:app\n    runtime: external\n", "    app: tasks:app\n    start: fork\n")
+    exported = keda(a_request(forked))
+    assert [line for line in exported.warnings if "pools.resize.start" in line and "none is forked" in line]
+    (text,) = [text for text in exported.files.values() if "pools:" in text]
+    assert "start: fork" not in text
+    inside = compose(a_request(forked))
+    assert not [line for line in inside.warnings if "none is forked" in line]
+    assert parse(inside.files[SETTINGS_FILE], name="f", directory=Path("/app")).pools["resize"].start == "fork"
 
 
 def test_the_head_of_a_compose_file_tells_how_its_settings_are_read_again() -> None:

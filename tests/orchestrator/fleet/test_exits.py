@@ -26,6 +26,12 @@ MIB = 2**20
             id="peak and limit",
         ),
         pytest.param(
+            AnExit("w1", out_of_memory=True, memory_peak_bytes=310 * MIB, memory_own_bytes=60 * MIB, is_forked=True),
+            Cause.OUT_OF_MEMORY,
+            "the kernel ended this worker, not its template: out of memory, it had 310 MiB, 60 MiB of it its own",
+            id="a forked worker",
+        ),
+        pytest.param(
             AnExit("w1", out_of_memory=True, memory_limit_bytes=2048 * MIB),
             Cause.OUT_OF_MEMORY,
             "the kernel ended it: out of memory, with a limit of 2,048 MiB",

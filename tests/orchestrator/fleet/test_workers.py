@@ -54,6 +54,17 @@ def seen(fleet: Fleet, worker: str = "w1", **sample: object) -> Worker:
     return observe(fleet, a_sample(**sample)).workers[worker]  # type: ignore[arg-type]
 
 
+def test_a_forked_worker_stays_one_whatever_is_seen_of_it() -> None:
+    spawned_at = later(-2.0)
+    first = joined(Fleet("resize"), worker="w1", ref="r", spec_digest=DIGEST, spawned_at=spawned_at, is_forked=True)
+    found = adopted(first, worker="w2", ref="r", spec_digest=DIGEST, spawned_at=spawned_at, now=NOW, is_forked=True)
+    fleet = observe(found, a_sample(first_seen_seconds_ago={"w1": 0.5, "w2": 0.5}))
+    assert {worker.worker: (worker.state, worker.is_forked) for worker in fleet.workers.values()} == {
+        "w1": ("idle", True),
+        "w2": ("idle", True),
+    }
+
+
 def test_a_worker_starts_when_it_first_asks_for_a_lease() -> None:
     fleet = observe(a_new_worker(), a_sample())
     assert fleet.workers["w1"].state == "starting"

@@ -19,6 +19,7 @@ from orchestrator.runtimes.template_process import LIVING, ForkedWorker, Templat
 from orchestrator.runtimes.templates import (
     IMPORT_SECONDS,
     KEPT_SECONDS,
+    LOOK_AGAIN_SECONDS,
     MAX_FAILED_FORKS,
     MAX_IMPORTING,
     RETRY_SECONDS,
@@ -90,7 +91,7 @@ class TemplatesStage:
         self.templates.collect()
         return self.templates.pids()
 
-    def upkeep(self, *busy: str) -> None:
+    def maintain(self, *busy: str) -> None:
         self.templates.maintain(busy=busy, now=Monotonic(self.now))
 
 
@@ -255,12 +256,12 @@ def test_a_template_is_kept_while_its_pool_has_workers_and_for_a_while_after(sta
     request = stage.request()
     stage.settled(request)
     stage.now += 2 * KEPT_SECONDS
-    stage.upkeep("resize")
+    stage.maintain("resize")
     stage.now += KEPT_SECONDS
-    stage.upkeep()
+    stage.maintain()
     assert len(stage.templates.pids()) == 1
     stage.now += 0.001
-    stage.upkeep()
+    stage.maintain()
     eventually(lambda: stage.collected() == set())
 
 
@@ -269,10 +270,10 @@ def test_an_import_that_does_not_end_is_given_up(stage: TemplatesStage) -> None:
     request = stage.request()
     assert stage.state(request) == "importing"
     stage.now += IMPORT_SECONDS
-    stage.upkeep("resize")
+    stage.maintain("resize")
     assert stage.state(request) == "importing"
     stage.now += 0.001
-    stage.upkeep("resize")
+    stage.maintain("resize")
     eventually(lambda: stage.collected() == set())
 
 
@@ -284,7 +285,7 @@ def test_few_templates_import_at_the_same_time_and_the_others_follow(stage: Temp
     names = [request.pool.name for request in requests]
 
     def all_have_begun() -> bool:
-        stage.upkeep(*names)
+        stage.maintain(*names)
         return len(stage.templates.pids()) == len(requests)
 
     eventually(all_have_begun, seconds=60)
@@ -296,8 +297,47 @@ def test_the_states_are_written_for_other_commands(stage: TemplatesStage) -> Non
     stage.write(UNSAFE)
     request = stage.request()
     stage.settled(request)
-    stage.upkeep("resize")
+    stage.maintain("resize")
     assert "unsafe" in (stage.folder / "state" / "templates.json").read_text()
+
+
+def test_an_application_that_is_not_safe_to_fork_has_no_template_until_it_is_looked_at_again(
+    stage: TemplatesStage,
+) -> None:
+    stage.write(UNSAFE)
+    request = stage.request()
+    with capture_logs() as logs:
+        stage.settled(request)
+        assert not stage.fork(request)
+        eventually(lambda: stage.templates.collect() or stage.templates.pids() == set())
+        stage.write(APP)
+        stage.now += LOOK_AGAIN_SECONDS - 1
+        stage.maintain("resize")
+        assert not stage.fork(request)
+        assert stage.templates.pids() == set(), "it was looked at just now"
+        stage.now += 1
+        assert not stage.fork(request)
+        assert stage.settled(request) == "ready"
+        assert stage.fork(request)
+    assert [entry["event"] for entry in logs] == [events.TEMPLATE_UNSAFE, events.TEMPLATE_READY]
+
+
+def test_hazards_that_are_found_again_are_logged_once_and_other_settings_are_looked_at_at_once(
+    stage: TemplatesStage,
+) -> None:
+    stage.write(UNSAFE)
+    request = stage.request()
+    with capture_logs() as logs:
+        for _ in range(2):
+            stage.settled(request)
+            assert not stage.fork(request)
+            stage.now += LOOK_AGAIN_SECONDS
+        assert [entry["event"] for entry in logs] == [events.TEMPLATE_UNSAFE]
+    stage.settled(request, COLOUR="red")
+    assert not stage.fork(request, COLOUR="red")
+    forced = stage.request(start="fork")
+    stage.settled(forced, COLOUR="red")
+    assert stage.fork(forced, COLOUR="red")
 
 
 def test_no_descriptor_or_process_is_left_by_40_renewals(stage: TemplatesStage) -> None:

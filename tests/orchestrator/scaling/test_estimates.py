@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.clock import Monotonic
+from orchestrator.fleet.workers import Started
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.erlang import ErlangNeed, slots_needed
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup, activity, peak_leases
@@ -62,7 +63,10 @@ def learned(
 ) -> Estimates:
     spec = a_pool()
     seen = activity(sample, elapsed_seconds=elapsed, slo_seconds=spec.slo)
-    return known.after(sample, seen, startups=startups, needed=needed, elapsed_seconds=elapsed, spec=spec)
+    started = [Started("w", seconds) for seconds in startups]
+    return known.after(
+        sample, seen, started=started, forks=known.forks, needed=needed, elapsed_seconds=elapsed, spec=spec
+    )
 
 
 def test_what_leases_come_to_since_the_look_before() -> None:

@@ -22,7 +22,7 @@ def decided(
 ) -> Decision:
     """Leases last 2 s, starts 1 s; the slo is of no concern unless a test says so."""
     known = PolicyState(
-        Estimates(service=ServiceTime(10_000, 20_000), startup=Startup(100, 0.8), slack=0.8),
+        Estimates(service=ServiceTime(10_000, 20_000), executed=Startup(100, 0.8), slack=0.8),
         sampled_at=Monotonic(NOW - 3),
     )
     known_fleet = fleet or a_fleet_of()

@@ -39,7 +39,7 @@ def what_is_known(*, service: float = 2.0, startup: float = 1.0, slack: float = 
     return PolicyState(
         Estimates(
             service=ServiceTime(10_000, 10_000 * service),
-            startup=Startup(100, startup / 1.25),  # a quarter more is allowed for it
+            executed=Startup(100, startup / 1.25),  # a quarter more is allowed for it
             slack=slack,
         ),
         sampled_at=Monotonic(NOW - 3),
@@ -133,7 +133,7 @@ def test_a_task_waits_on_while_no_new_sample_comes() -> None:
 
 def test_a_running_lease_that_takes_long_asks_for_more_workers() -> None:
     fleet = a_fleet_of(busy=4)
-    known = PolicyState(Estimates(service=ServiceTime(50, 100), startup=Startup(9, 0.8)))
+    known = PolicyState(Estimates(service=ServiceTime(50, 100), executed=Startup(9, 0.8)))
     calm = a_sample(**waits(40, 0), running=[a_lease(held=1)] * 4)
     stuck = a_sample(**waits(40, 0), running=[a_lease(held=400)] * 4)
     assert decided(stuck, fleet=fleet, state=known).target > decided(calm, fleet=fleet, state=known).target == 4

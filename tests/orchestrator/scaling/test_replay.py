@@ -53,7 +53,13 @@ samples = st.builds(
         max_size=60,
     ),
 )
-fleets = st.builds(a_fleet_of, idle=st.integers(0, 9), busy=st.integers(0, 9), starting=st.integers(0, 9))
+fleets = st.builds(
+    lambda forks, **states: replace(a_fleet_of(**states), forks=forks),
+    st.booleans(),
+    idle=st.integers(0, 9),
+    busy=st.integers(0, 9),
+    starting=st.integers(0, 9),
+)
 specs = st.builds(
     lambda least, more, slo, slots, churn: a_pool(
         least=least,
@@ -99,7 +105,7 @@ def test_a_decision_made_again_from_its_record_is_the_same(
 ) -> None:
     if fails:
         fleet = spawn_failed(fleet, spec_digest=spec.digest(), spawned_at=NOW, now=NOW)
-    state = PolicyState(Estimates(service=ServiceTime(50, 100), startup=Startup(3, 1.5)))
+    state = PolicyState(Estimates(service=ServiceTime(50, 100), executed=Startup(3, 1.5)))
     for turn, look in enumerate(looks):
         sample = replace(look, at=Monotonic(NOW + 3 * turn))
         now = Monotonic(sample.at + later)

@@ -72,6 +72,35 @@ def test_a_new_pool_is_tried_for_a_second_and_then_grows_as_the_cores_carry_star
         assert started_by(result, 12.0) >= 10
 
 
+def forked(spec: PoolSpec, tasks: list[tuple[float, float]]) -> RunResult:
+    """A pool whose import takes 2 s of CPU on a host of two cores; its template is kept."""
+    world = SimulatedWorld(startup_seconds=2.4, start_cpu_seconds=2.0, fork_seconds=0.02, cores=2)
+    scaler = PolicyScaler(spec, cores=2, start_seconds=2.0)
+    return simulate(workload_of("forked", tasks), world, scaler, slo_seconds=spec.slo)
+
+
+@pytest.mark.parametrize("begins_at", [300.0, 300.4, 300.9])
+@pytest.mark.parametrize("least", [0, 1])
+def test_a_burst_at_a_pool_whose_template_is_kept_is_begun_in_time(least: int, begins_at: float) -> None:
+    burst = forked(a_pool(slo=2.0, least=least, most=40), [(10.0, 12.0)] + [(begins_at, 10.0)] * 40)
+    assert (burst.peak, burst.starts) == (40, 41 - least)
+    assert burst.late_share == 0.0
+
+
+def test_a_burst_at_busy_workers_is_begun_within_a_second_where_they_are_forked() -> None:
+    tasks = [(10.0, 12.0), (99.6, 60.0), (99.9, 60.0)] + [(100.3, 10.0)] * 38
+    burst = forked(a_pool(slo=1.0, most=40), tasks)
+    assert burst.late_share <= 1 / 41  # the pool's first task, for which its application was imported
+    assert burst.starts <= 42
+
+
+def test_no_worker_is_kept_warm_where_the_next_is_forked() -> None:
+    result = forked(a_pool(slo=1.0, most=40), [(60.0 * burst, 5.0) for burst in range(20) for _ in range(20)])
+    at_rest = [size for at, size in result.sizes if at % 60.0 > 30.0]
+    assert set(at_rest) <= {0}
+    assert result.worker_seconds < 2.2 * 20 * 20 * 5.0
+
+
 def test_an_idle_pool_costs_nothing_and_a_month_of_it_is_simulated_at_once() -> None:
     month = 30 * 86_400.0
     result = run(tasks_of([0.0, month]), a_pool())

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from tests.bench.worlds import summary
-from tests.support.fleet.worlds import a_world, world_result
+from tests.support.fleet.worlds import a_world, forking, world_result
 
 WORLDS = range(20)
 
@@ -13,6 +13,12 @@ WORLDS = range(20)
 @pytest.mark.parametrize("number", WORLDS)
 def test_a_pool_has_nothing_to_regret(number: int) -> None:
     found = world_result(a_world(number))
+    assert not found.regrets, found.line
+
+
+@pytest.mark.parametrize("number", range(0, 20, 2))
+def test_nor_has_one_whose_workers_are_forked(number: int) -> None:
+    found = world_result(forking(a_world(number), 0.01))
     assert not found.regrets, found.line
 
 

@@ -55,6 +55,14 @@ def test_after_a_reboot_the_wall_clock_is_all_there_is(tmp_path: Path) -> None:
     assert writer.memories() == {}
 
 
+def test_the_next_supervisor_knows_which_workers_were_forked(tmp_path: Path) -> None:
+    clock = ManualMonotonicClock()
+    writer = a_writer(tmp_path, clock)
+    workers = a_fleet(a_worker("forked", ref="pid:1@2/3", is_forked=True), a_worker("executed", ref="pid:2@2/3"))
+    writer.update([managed(workers, a_pool())], phase="leading")
+    assert {handle.worker: handle.is_forked for handle in writer.roster()} == {"forked": True, "executed": False}
+
+
 def test_a_snapshot_of_an_earlier_version_is_understood(tmp_path: Path) -> None:
     clock = ManualMonotonicClock()
     worker = {

@@ -31,6 +31,19 @@ def test_work_for_an_empty_pool_starts_a_worker_and_says_why(stage: ReconcilerSt
     assert stage.files.read_decisions(limit=10)[0]["why"] == told["why"]
 
 
+def test_a_plan_of_forks_ends_where_a_worker_had_to_be_executed(stage: ReconcilerStage) -> None:
+    stage.set_pools(a_pool(least=40, most=40))
+    stage.runtime.forks_left["resize"] = 6  # then its template is lost
+    stage.turn()
+    assert len(stage.runtime.live) == 7
+    assert [handle.is_forked for handle in stage.runtime.live.values()] == [True] * 6 + [False]
+    (told,) = stage.logged(events.POOL_DECIDED)
+    assert (told["forks"], told["target"]) == (True, 40)
+    stage.turn()
+    told = stage.logged(events.POOL_DECIDED)[-1]
+    assert (told["forks"], told["current"]) == (False, 7)
+
+
 def test_a_supervisor_whose_lead_ended_while_it_looked_does_not_act(stage: ReconcilerStage) -> None:
     stage.set_pools(a_pool())
     stage.source.ready, stage.source.age_seconds = 1, 40.0

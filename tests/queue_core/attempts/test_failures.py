@@ -1,6 +1,8 @@
 """What an attempt shows of an error: its class, its text and its place, and never a payload or a secret."""
 
+import inspect
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +16,7 @@ from queue_core.attempts.attempt import (
     attempts_text,
     check_failure,
 )
-from queue_core.attempts.failures import failure_of
+from queue_core.attempts.failures import failure_message, failure_of, place_in, redacted
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueue
@@ -37,6 +39,11 @@ def raised_by(call: Callable[[], object]) -> BaseException:
     return caught.value
 
 
+def test_the_place_is_not_in_this_package() -> None:
+    ours = [(inspect.getfile(LocalQueue), 7), (inspect.getfile(failure_of), 8)]
+    assert place_in([*ours, (__file__, 9)]).endswith("test_failures.py:9")
+
+
 def test_the_place_is_in_the_users_code_and_not_in_a_library() -> None:
     failure = failure_of(raised_by(lambda: json.loads("{")))
     assert failure.error == "JSONDecodeError"
@@ -57,6 +64,53 @@ def test_the_place_is_in_the_users_code_and_not_in_a_library() -> None:
 )
 def test_payloads_and_secrets_are_replaced(text: str, shown: str) -> None:
     assert failure_of(ValueError(text), payloads=[b"pay load 7"]).message == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://ghp_x@github.com/a", "https://***@github.com/a"),
+        ("redis://:p@ss@cache:1/0", "redis://***@cache:1/0"),
+        ("postgresql://bob:hun/ter2@db/x", "postgresql://***@db/x"),
+        ("see http://host:8080/users/bob@example.com", "see http://host:8080/users/bob@example.com"),
+        ("postgres://u:pw@a,postgres://u:pw2@b", "postgres://***@a,postgres://***@b"),
+        ("pwd=hunter2 passphrase: hunter3", "pwd=*** passphrase: ***"),
+        ("{'password': 'hunter two', 'a': 1}", "{'password': '***', 'a': 1}"),
+        ('{"password": "a\\",b;c"}', '{"password": "***"}'),
+        ("Authorization: Token abcdef123456", "Authorization: Token ***"),
+        ("Authorization: Bearer abcdef123456 x", "Authorization: Bearer *** x"),
+        ("?X-Amz-Signature=abcdef&x=1", "?X-Amz-Signature=***&x=1"),
+        ("bad key ghp_0123456789abcdefghijABCD", "bad key ***"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx.abcDEF is old", "*** is old"),
+        ("unexpected token '<' at 3", "unexpected token '<' at 3"),
+    ],
+)
+def test_what_looks_like_a_secret_is_replaced(text: str, shown: str) -> None:
+    assert failure_message(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("payload", "message"),
+    [
+        (b"card 4111-1111\n", "bad: 'card 4111-1111'"),
+        ("Gr\u00fc\u00dfe\nan alle".encode(), repr("Gr\u00fc\u00dfe\nan alle")),
+        (b'{"card": "4111"}', json.dumps({"got": '{"card": "4111"}'})),
+        (b"4111" * 10_000, "bad: " + "4111" * 10_000),
+        (b"4111" * 100, f"invalid literal: '{'4111' * 50}"),
+    ],
+    ids=["stripped", "quoted text", "as JSON", "longer than what is read", "its beginning"],
+)
+def test_a_payload_is_replaced_however_it_is_quoted(payload: bytes, message: str) -> None:
+    shown = failure_message(message, [payload])
+    assert "<payload>" in shown
+    assert not re.search("4111|an alle", shown)
+
+
+@pytest.mark.parametrize("part", ["a-", "://a:", "eyJ-", "token ", "basic ", "\\'"])
+def test_a_long_text_is_redacted_in_linear_time(part: str) -> None:
+    """A pattern that is quadratic in its text takes an hour for this one, and holds the interpreter lock meanwhile."""
+    text = part * (400_000 // len(part))
+    assert redacted(text) == text
 
 
 def test_a_model_that_does_not_fit_is_told_by_field_without_its_input() -> None:

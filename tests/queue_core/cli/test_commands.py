@@ -46,6 +46,32 @@ def test_a_task_is_added_leased_and_deleted(towline: Commands) -> None:
     assert states(towline) == {"ready": 0, "delayed": 0, "in_flight": 0, "dead": 0, "deleted_total": 1}
 
 
+def test_tasks_are_added_with_headers(towline: Commands) -> None:
+    assert towline("add", "thumbs", "a", "b", "--header", "request-id=r=7", "--header", "empty=").code == 0
+    tasks = cast("dict[str, list[dict[str, object]]]", towline("peek", "thumbs", "--json").json)["tasks"]
+    assert [task["headers"] for task in tasks] == [{"request-id": "r=7", "empty": ""}] * 2
+    lease = cast("dict[str, object]", towline("lease", "thumbs", "--json").lines[0])
+    assert lease["headers"] == {"request-id": "r=7", "empty": ""}
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        pytest.param(["r-7"], "NAME=VALUE", id="no value"),
+        pytest.param(["a=1", "a=2"], "given twice", id="a name twice"),
+        pytest.param(["a b=1"], "1 to 64 letters", id="no name"),
+        pytest.param(["a=" + "x" * 4096], "4 KiB", id="too long"),
+    ],
+)
+def test_headers_out_of_range_are_refused_and_nothing_is_added(
+    towline: Commands, headers: list[str], said: str
+) -> None:
+    refused = towline("add", "thumbs", "a", *(word for header in headers for word in ("--header", header)))
+    assert refused.code not in (0, 1)
+    assert said in refused.err
+    assert states(towline)["ready"] == 0
+
+
 def test_nothing_to_lease_is_exit_code_1_and_an_empty_stdout(towline: Commands) -> None:
     leased = towline("lease", "thumbs")
     assert (leased.code, leased.out) == (1, "")

@@ -74,7 +74,7 @@ def test_a_finished_task_is_told_from_its_queues_history(towline: Commands) -> N
     record = towline("why", f"thumbs/{added.name}", "--json").json
     assert isinstance(record, dict)
     assert (record["state"], record["task"]) == ("done", None)
-    assert [(one["outcome"], one["worker"]) for one in record["leases"]] == [("given back", "w-1"), ("done", "w-2")]
+    assert [(one["outcome"], one["worker"]) for one in record["leases"]] == [("released", "w-1"), ("done", "w-2")]
 
 
 def test_a_task_in_flight_is_told_with_its_progress(towline: Commands) -> None:

@@ -2,13 +2,16 @@
 
 import functools
 import sys
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from queue_core.errors import AppError, AppImportError, InvalidQueueNameError, InvalidTagError
-from queue_core.task import ANY, UNTAGGED, TagFilter
+from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter
 from queue_core.worker.app import App, LeaseOffer, load_app
+from queue_core.worker.context import Backoff, Retry, Task
 
 
 def handle(task: object) -> None:
@@ -47,6 +50,18 @@ def test_a_second_handler_of_the_same_tag_is_refused_by_both_names() -> None:
         app.task(queue="q")(print)
 
 
+def test_two_handlers_of_one_name_are_told_apart_by_their_modules() -> None:
+    def resize(task: object) -> None: ...
+
+    def other(task: object) -> None: ...
+
+    other.__qualname__, other.__module__ = resize.__qualname__, "shop.tasks"
+    app = App()
+    app.task(queue="q", tag="resize")(resize)
+    with pytest.raises(AppError, match=rf"{__name__}\.test_two.*resize and shop\.tasks\."):
+        app.task(queue="q", tag="resize")(other)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -54,6 +69,13 @@ def test_a_second_handler_of_the_same_tag_is_refused_by_both_names() -> None:
         pytest.param({"queue": "q", "tag": ""}, InvalidTagError, id="an empty tag"),
         pytest.param({"queue": "q", "batch": 0}, AppError, id="a batch of none"),
         pytest.param({"queue": "q", "batch": 1001}, AppError, id="a batch beyond one lease"),
+        pytest.param({"queue": "q", "timeout": "soon"}, AppError, id="a timeout that is no duration"),
+        pytest.param({"queue": "q", "timeout": timedelta(seconds=3)}, AppError, id="a timeout of another type"),
+        pytest.param({"queue": "q", "retry": 3}, AppError, id="a retry that is no Backoff"),
+        pytest.param({"queue": "q", "retry": Backoff}, AppError, id="the class Backoff"),
+        pytest.param({"queue": "q", "on": ValueError}, AppError, id="errors that are no map"),
+        pytest.param({"queue": "q", "on": {"ValueError": Retry(1)}}, AppError, id="an error by its name"),
+        pytest.param({"queue": "q", "on": {ValueError: "1m"}}, AppError, id="an error mapped to no answer"),
     ],
 )
 def test_a_handler_that_can_never_run_is_refused_when_it_is_registered(arguments: dict, error: type) -> None:
@@ -167,3 +189,11 @@ def test_an_app_that_cannot_be_loaded_says_what_to_mend(modules: Path, target: s
     assert caught.value.module
     assert caught.value.reason
     assert caught.value.hint
+
+
+def test_a_handler_that_yields_is_refused_as_a_call_would_run_none_of_it() -> None:
+    def pages(task: Task) -> Iterator[NewTask]:
+        yield NewTask(task.payload)
+
+    with pytest.raises(AppError, match="pages yields"):
+        App().task(queue="q")(pages)

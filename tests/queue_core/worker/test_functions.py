@@ -1,9 +1,11 @@
 """Functions as tasks: how they are added, handed over and called, and what becomes of arguments that don't fit."""
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import Field
 
 from queue_core import (
     INJECTED,
@@ -15,6 +17,7 @@ from queue_core import (
     InvalidArgumentsError,
     InvalidEtaError,
     InvalidRequestError,
+    InvalidTagError,
     NewTask,
     QueueSpec,
     Retry,
@@ -102,6 +105,10 @@ def test_settings_of_one_task_are_given_with_it(queues: MemoryQueues) -> None:
     assert resize.with_(eta=moment).task("a").eta == 20_000 * 86_400_000_000 + 1_000_007
     with pytest.raises(InvalidEtaError, match="time zone"):
         resize.with_(eta=datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(InvalidEtaError, match="'2030-01-01'"):
+        resize.with_(eta="2030-01-01")  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="headers must be a map"):
+        resize.with_(headers="trace")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="connection"):
         resize.with_(connection=object()).task("a")
     with app.bound_to(queues):
@@ -240,9 +247,27 @@ def test_a_function_that_no_worker_could_call_is_refused_when_it_is_made() -> No
 
     def between(task: Injected[Task] = INJECTED, path: str = "") -> None: ...
 
-    for function, told in ((splat, "paths"), (slash, "path"), (between, "must come after path"), (print, "def")):
+    def filled(width: int = Field(3, gt=0)) -> None: ...
+
+    def pages(count: int) -> Iterator[int]:
+        yield from range(count)
+
+    async def async_pages(count: int) -> AsyncIterator[int]:
+        yield count
+
+    for function, told in (
+        (splat, "paths"),
+        (slash, "path"),
+        (between, "must come after path"),
+        (print, "def"),
+        (filled, "Annotated"),
+        (pages, "yields"),
+        (async_pages, "yields"),
+    ):
         with pytest.raises(AppError, match=told):
             app.function(queue="q")(function)
+    with pytest.raises(InvalidTagError):
+        app.function(queue="q", tag="")(lambda: None)
     app.function(queue="q", tag="taken")(lambda: None)
     with pytest.raises(AppError, match="two handlers"):
         app.function(queue="q", tag="taken")(lambda: None)
@@ -276,3 +301,43 @@ def test_a_task_that_does_not_fit_is_dead_although_all_errors_are_retried() -> N
 
     (outcome,) = run_until_empty(app, NewTask(tag="resize"))
     assert (type(outcome.error), outcome.attempts) == (Dead, 1)
+
+
+def test_a_list_with_other_values_than_tasks_says_which() -> None:
+    app = App()
+
+    @app.function(queue="thumbs", retry=Backoff(attempts=1))
+    def mixed() -> list[object]:
+        return [NewTask(b"", tag="mixed"), 3]
+
+    (outcome,) = run_until_empty(app, mixed.task())
+    assert str(outcome.error).endswith("got a list of 2 with one of type int")
+
+
+def test_a_generator_that_was_not_run_is_a_failure() -> None:
+    app = App()
+
+    def lines() -> Iterator[int]:
+        yield 1
+
+    @app.function(queue="thumbs", retry=Backoff(attempts=1))
+    def read() -> object:
+        return lines()
+
+    (outcome,) = run_until_empty(app, read.task())
+    assert isinstance(outcome.error, TypeError)
+
+
+def test_no_name_of_a_parameter_is_in_the_way_of_the_verbs(queues: MemoryQueues) -> None:
+    app, calls = App(), []
+
+    @app.function(queue="thumbs")
+    def note(self: int, task: int, queue: int, name: int, args: int, function: int) -> None:
+        calls.append((self, task, queue, name, args, function))
+
+    with app.bound_to(queues):
+        note.add(self=1, task=2, queue=3, name=4, args=5, function=6)
+        asyncio.run(note.with_(delay=0).add_async(self=1, task=2, queue=3, name=4, args=5, function=6))
+        note(self=1, task=2, queue=3, name=4, args=5, function=6)
+    run_until_empty(app, note.task(self=1, task=2, queue=3, name=4, args=5, function=6), queues=queues)
+    assert calls == [(1, 2, 3, 4, 5, 6)] * 4

@@ -201,8 +201,8 @@ def test_infinity_and_bytes_are_json_that_others_can_read() -> None:
         pytest.param(Size, {"width": SECRET}, "p0.width: Input should be a valid integer", id="a field"),
         pytest.param(Picture, {"path": SECRET}, "p0.path: its validator refuses it", id="a validator that quotes it"),
         pytest.param(Annotated[str, Field(max_length=3)], SECRET, "p0: String should have at most 3", id="a limit"),
-        pytest.param(Size, SECRET, "p0: ", id="no dataclass"),
-        pytest.param(Picture, SECRET, "p0: ", id="no model"),
+        pytest.param(Size, SECRET, "p0: Input should be", id="no dataclass"),
+        pytest.param(Picture, SECRET, "p0: Input should be", id="no model"),
     ],
 )
 def test_errors_name_the_field_and_the_reason_but_never_the_value(kind: object, value: object, told: str) -> None:

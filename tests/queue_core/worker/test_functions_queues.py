@@ -75,6 +75,11 @@ def test_a_settings_file_names_the_store_and_its_queues(folder: Path) -> None:
     assert specs["others"].max_leases is None
 
 
+def test_what_a_settings_file_says_of_the_fleet_is_no_mistake(folder: Path) -> None:
+    (folder / "towline.yaml").write_text(f"{FILE}\npools: {{}}\nsupervisor: {{state_dir: .towline}}\n")
+    assert find_app_target(folder / "towline.yaml").url.endswith(".db")
+
+
 def test_a_server_that_runs_is_preferred_to_its_store(folder: Path, apps: list[App]) -> None:
     (folder / "towline.yaml").write_text(FILE)
     with a_server(options=ServeOptions(socket_path=folder / "socket")):
@@ -120,6 +125,7 @@ def test_a_password_is_read_from_where_the_file_says(folder: Path, monkeypatch: 
     [
         pytest.param(None, "no such settings file", id="missing"),
         pytest.param("store: nowhere:\n", "towline check", id="wrong"),
+        pytest.param("queuees: {}\n", "did you mean 'queues'", id="misspelt"),
         pytest.param(
             "store: 'memory:'\nserver: {listen: 'unix:socket'}\n", "does not answer", id="of a server that is off"
         ),

@@ -251,6 +251,57 @@ def test_a_call_that_ended_in_time_is_left_alone(store: tuple[LocalQueues, Local
     assert invocation.returned(invocation.run(LogContext("w")))[0].task is invocation.tasks[0]
 
 
+def test_a_call_whose_lease_ended_before_its_timeout_is_left_too(store: tuple[LocalQueues, LocalQueue]) -> None:
+    _, queue = store
+    app, clock = App(), ManualClock()
+    app.task(queue="q", timeout="30s")(print)
+    queue.add(b"x")
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    timeouts = Timeouts(lifecycle, Renewals(queue, lifecycle), lambda: pytest.fail("nothing is to be released"))
+    handler = app.handler("q", None)
+    assert handler is not None
+    invocation = Invocation(handler, queue.lease(seconds=60.0), started_at=clock.monotonic())
+    timeouts.track(invocation)
+    invocation.tasks[0].mark_lost("it reached the queue's max_lease")
+    clock.advance(30.0)
+    with capture_logs() as logs:
+        timeouts.end_due()
+    assert (timeouts.left(), timeouts.unreleased()) == (1, 0)
+    ending = lifecycle.next_end_request(timeout_seconds=0.0)
+    assert ending is not None
+    assert ending.code == EXIT_TIMED_OUT
+    assert [entry["event"] for entry in logs] == [events.HANDLER_TIMED_OUT]
+
+
+def test_no_hook_waits_for_a_loop_that_is_blocked(store: tuple[LocalQueues, LocalQueue]) -> None:
+    queues, queue = store
+    app, finish, ends = App(), threading.Event(), []
+
+    @app.task(queue="q", timeout=SOON)
+    async def block(task: Task) -> None:
+        finish.wait(30)
+
+    @app.on_stop
+    async def say_goodbye() -> None:
+        ends.append("never")
+
+    @app.on_stop
+    def count() -> None:
+        ends.append("counted")
+
+    queue.add([NewTask(name="slow")])
+    with (
+        capture_logs() as logs,
+        running_worker(app, queues.queue, clean_up_seconds=SOON, grace_seconds=3600.0) as worker,
+    ):
+        assert worker.wait() == EXIT_TIMED_OUT
+        finish.set()
+    assert ends == ["counted"]
+    assert [(entry["hook"], entry["error"]) for entry in logs if entry["event"] == events.HOOK_FAILED] == [
+        (f"on_stop {say_goodbye.__qualname__}", "TimeoutError")
+    ]
+
+
 def test_the_process_ends_although_the_handler_that_was_left_still_runs(tmp_path: Path) -> None:
     program = (
         "import time\nfrom queue_core import App, Task\napp = App()\n"

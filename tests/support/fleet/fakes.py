@@ -26,6 +26,7 @@ class FakeRuntime:
         self.remembered: list[WorkerHandle] = []
         self.refuses = ""
         self.condition = ""
+        self.forks_left: dict[str, int] = {}
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
         self.is_unreported = False
@@ -53,10 +54,15 @@ class FakeRuntime:
             raise SpawnError(self.refuses)
         self.calls.append(("spawn", request.worker))
         ref = f"fake:{len(self.requests) + 1}"
-        handle = WorkerHandle(request.worker, request.pool.name, ref, request.pool.digest(), now)
+        pool = request.pool
+        handle = WorkerHandle(request.worker, pool.name, ref, pool.digest(), now, is_forked=self.forks(pool))
+        self.forks_left[pool.name] = self.forks_left.get(pool.name, 0) - 1
         self.requests[request.worker] = request
         self.live[request.worker] = handle
         return handle
+
+    def forks(self, pool: PoolSpec) -> bool:
+        return self.forks_left.get(pool.name, 0) > 0
 
     def drain(self, worker: str) -> None:
         self.calls.append(("drain", worker))

@@ -27,6 +27,8 @@ class AnExit:
     out_of_memory: bool = False
     memory_limit_bytes: int | None = None
     memory_peak_bytes: int | None = None
+    memory_own_bytes: int | None = None
+    is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
 

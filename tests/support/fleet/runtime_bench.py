@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -49,8 +49,8 @@ class RuntimeKind(Protocol):
     """Whether a worker's marks are kept outside it, where it can't hide them."""
 
     def make(self, state_dir: Path) -> Runtime: ...
-    def settings(self, tmp_path: Path) -> dict[str, object]: ...
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec: ...
+    def settings(self, tmp_path: Path) -> dict[str, Any]: ...
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec: ...
     def pid_of(self, handle: WorkerHandle) -> int: ...
     def child_pid(self, handle: WorkerHandle, told: int) -> int: ...
     def has_died(self, handle: WorkerHandle) -> bool: ...
@@ -65,10 +65,10 @@ class ProcessRuntimeKind:
     def make(self, state_dir: Path) -> Runtime:
         return ProcessRuntime(state_dir)
 
-    def settings(self, tmp_path: Path) -> dict[str, object]:
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
         return {}
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         return a_pool(app=None, command=command, **settings)
 
     def pid_of(self, handle: WorkerHandle) -> int:
@@ -101,7 +101,7 @@ class ForkedRuntimeKind(ProcessRuntimeKind):
     def make(self, state_dir: Path) -> Runtime:
         return ForkingRuntime(state_dir)
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         if command[:2] != ["sh", "-c"]:
             return super().pool(command, tmp_path, settings)
         more = cast("dict[str, str]", settings.pop("env", {}))
@@ -120,10 +120,10 @@ class ContainerRuntimeKind:
     def make(self, state_dir: Path) -> Runtime:
         return DockerRuntime(state_dir, engine=self.engine.url)
 
-    def settings(self, tmp_path: Path) -> dict[str, object]:
+    def settings(self, tmp_path: Path) -> dict[str, Any]:
         return {"runtime": {"docker": {"image": TEST_IMAGE, "network": "none", "volumes": [f"{tmp_path}:{tmp_path}"]}}}
 
-    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, object]) -> PoolSpec:
+    def pool(self, command: list[str], tmp_path: Path, settings: dict[str, Any]) -> PoolSpec:
         return a_pool(app=None, command=command, **self.settings(tmp_path), **settings)
 
     def pid_of(self, handle: WorkerHandle) -> int:
@@ -136,7 +136,9 @@ class ContainerRuntimeKind:
         return self.pids[container]
 
     def child_pid(self, handle: WorkerHandle, told: int) -> int:
-        return eventually(lambda: _inner(_container(handle)).get(told))
+        found = eventually(lambda: _inner(_container(handle)).get(told))
+        assert found is not None
+        return found
 
     def has_died(self, handle: WorkerHandle) -> bool:
         """The kernel notifies the engine a moment later."""

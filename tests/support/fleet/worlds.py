@@ -6,7 +6,7 @@ simulated in less than a second.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -109,6 +109,12 @@ def a_world(number: int) -> RandomWorld:
         found = _drawn(rng, number)
         if found is not None:
             return found
+
+
+def forking(world: RandomWorld, share: float) -> RandomWorld:
+    """Return the same world with workers that are forked: each start but the first takes this share of its time."""
+    seconds = share * world.world.startup_seconds
+    return replace(world, world=replace(world.world, fork_seconds=seconds))
 
 
 def world_result(world: RandomWorld) -> WorldResult:
