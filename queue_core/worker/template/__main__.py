@@ -25,7 +25,13 @@ from typing import Final, NoReturn, TypedDict
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
 from queue_core.process.terminal import open_missing_streams
-from queue_core.worker.template.environment_block import ROOM_VARIABLE, NoRoomError, add_variables, find_room
+from queue_core.worker.template.environment_block import (
+    ROOM_VARIABLE,
+    NoRoomError,
+    add_variables,
+    find_room,
+    shorten_command,
+)
 from queue_core.worker.template.hazards import find_hazards
 from queue_core.worker.template.imported_files import changed_files, imported_files
 from queue_core.worker.template.preparation import prepare_to_fork, reseed
@@ -38,6 +44,8 @@ MAX_SENTENCES: Final = 20
 MAX_SENTENCE_CHARACTERS: Final = 500
 MAX_FAILURE_CHARACTERS: Final = 10_000
 PROCESS_NAME: Final = b"towline-templ\0"
+TEMPLATE_ENDING: Final = ".template"
+"""Of the module's name: what is left is the worker's."""
 WORKER_NAME: Final = b"python3\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
@@ -222,6 +230,7 @@ def _become_worker(request: ForkRequest, log: int) -> None:
     os.close(log)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _set_process_name(WORKER_NAME)
+    shorten_command(TEMPLATE_ENDING)
     add_variables(request["environment"])
     if request["cwd"] is not None:
         os.chdir(request["cwd"])

@@ -12,8 +12,8 @@ from typing import Final
 
 ROOM_VARIABLE: Final = "TOWLINE_TEMPLATE_ROOM"
 """The variable that makes room."""
-_ENV_START, _ENV_END = 49, 50
-"""Fields of /proc/self/stat, counted from 0; see proc_pid_stat(5)."""
+_ARG_START, _ENV_START = 47, 49
+"""Fields of /proc/self/stat, counted from 0, each before that of the end; see proc_pid_stat(5)."""
 
 
 class NoRoomError(Exception):
@@ -26,10 +26,7 @@ def find_room() -> tuple[int, int]:
     Raises `NoRoomError` when it is not there: the kernel does not tell, or a library has written over the environment,
     as those do that change a process's title.
     """
-    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - imports little
-        text = file.read()
-    fields = text[text.rindex(b")") + 2 :].split()
-    start, end = int(fields[_ENV_START - 2]), int(fields[_ENV_END - 2])
+    start, end = _block(_ENV_START)
     if not 0 < start < end:
         raise NoRoomError("the kernel does not tell where the environment is")
     block = b"\0" + ctypes.string_at(start, end - start)
@@ -54,3 +51,18 @@ def add_variables(variables: Mapping[str, str]) -> None:
             break
         block += entry
     ctypes.memmove(start, bytes(block).ljust(size, b"\0"), size)
+
+
+def shorten_command(ending: str) -> None:
+    """Take this ending off the last argument that `ps` shows, from /proc/PID/cmdline, if that ends so."""
+    start, end = _block(_ARG_START)
+    text = os.fsencode(ending) + b"\0"
+    if 0 < start <= end - len(text) and ctypes.string_at(end - len(text), len(text)) == text:
+        ctypes.memset(end - len(text), 0, len(text))
+
+
+def _block(field: int) -> tuple[int, int]:
+    with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - imports little
+        text = file.read()
+    fields = text[text.rindex(b")") + 2 :].split()
+    return int(fields[field - 2]), int(fields[field - 1])

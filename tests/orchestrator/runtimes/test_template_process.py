@@ -177,6 +177,9 @@ def test_a_forked_worker_is_our_child_leads_a_session_and_shows_its_variables(be
         ),
         pytest.param("open('/proc/self/comm').read().strip()", "python3", id="name"),
         pytest.param("os.getpgid(0) == os.getsid(0) == os.getpid()", "True", id="group and session"),
+        pytest.param(
+            "open('/proc/self/cmdline').read().rstrip(chr(0)).split(chr(0))[1:]", "['-m', 'queue_core.worker']", id="ps"
+        ),
         pytest.param("os.getcwd()", "{folder}", id="working directory"),
     ],
 )
