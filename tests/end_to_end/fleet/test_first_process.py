@@ -106,7 +106,7 @@ def test_a_runtime_that_is_first_collects_orphans_behind_a_worker_that_ended(tmp
         subprocess.run(["sh", "-c", "for i in 1 2 3; do (exit 3 &); done"])
         while len(procfs.ended_children_of(1)) < 4:
             time.sleep(0.01)
-        others.collect(workers={worker.pid})
+        others.collect(others={worker.pid})
         assert procfs.ended_children_of(1) == [worker.pid]
         assert worker.wait() == 0
     """)
