@@ -21,7 +21,6 @@ RUN_LABEL: Final = "demo.run"
 """The label that marks the containers of one run."""
 CALL_SECONDS: Final = 20
 _WORKER_LABEL: Final = "towline.worker"
-_WORKER_MODULE: Final = "queue_core.worker"
 
 
 class EngineLostError(QueueError):
@@ -66,10 +65,11 @@ class ProcessWorkers:
         found = {}
         for child in _children(fleet):
             try:
-                if child.status() == psutil.STATUS_ZOMBIE or _WORKER_MODULE not in child.cmdline():
-                    continue
-                found[child.environ().get("TOWLINE_WORKER", "")] = child.pid
-            except psutil.Error:  # it ended while we looked
+                # Its environment tells a worker, executed or forked; a process that it started leads no session.
+                worker = "" if child.status() == psutil.STATUS_ZOMBIE else child.environ().get("TOWLINE_WORKER", "")
+                if worker and os.getsid(child.pid) == child.pid:
+                    found[worker] = child.pid
+            except (psutil.Error, ProcessLookupError):  # it ended while we looked
                 continue
         return found
 

@@ -60,7 +60,7 @@ def test_what_a_template_writes_is_shown_among_its_pools_lines_under_a_name_of_i
     lines = ["resize.template | 00:00:10 imported", "resize-k2ac81   | 00:00:20 two"]
     assert shown(towline, "resize") == lines
     assert shown(towline, "resize.template") == ["00:00:10 imported"]
-    assert shown(towline, "re-size") == ["of another pool"]
+    assert shown(towline, "re-size") == ["re-size.template | of another pool"]
 
 
 def test_the_lines_of_several_workers_are_merged_by_the_times_in_them(towline: Commands) -> None:
