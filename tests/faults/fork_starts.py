@@ -24,6 +24,8 @@ from tests.support.fleet.template_bench import marked_processes
 WORKERS: Final = 6
 DEFAULT_ROUNDS: Final = 20
 SETTLE_SECONDS: Final = 20.0
+QUIET_LOOKS: Final = 20
+"""Looks in a row that find nobody unknown, 10 ms apart, after which all is said to have settled."""
 FAULTS: Final = ("none", "between kill", "worker kill", "between stop", "worker stop", "template kill", "template stop")
 
 
@@ -34,12 +36,13 @@ class _Round:
         folder.mkdir()
         (folder / "state").mkdir()
         self._folder = folder
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.fleet.forking_supervisor", str(folder)]
-            + [f"w{number}" for number in range(WORKERS)],
-            stdout=subprocess.PIPE,
-            stderr=(folder / "errors").open("wb"),
-        )
+        workers = [f"w{number}" for number in range(WORKERS)]
+        with (folder / "errors").open("wb") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support.fleet.forking_supervisor", str(folder), *workers],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+            )
         self.spawned: dict[str, int] = {}
         self.exits: dict[str, str] = {}
         self._unread = b""
@@ -97,14 +100,17 @@ class _Round:
         """Adopt what is left as the next supervisor does, compare, and end it."""
         wrong = []
         runtime = ProcessRuntime(self._folder / "state")
-        adopted = {
-            handle.worker: int(handle.ref.removeprefix("pid:").partition("@")[0])
-            for handle in runtime.adopt(now=CLOCK.monotonic())
-        }
-        deadline = time.monotonic() + SETTLE_SECONDS
-        while (unknown := marked_processes(str(self._folder)) - set(adopted.values())) and time.monotonic() < deadline:
+        adopted: dict[str, int] = {}
+        unknown: set[int] = set()
+        deadline, quiet = time.monotonic() + SETTLE_SECONDS, 0
+        while quiet < QUIET_LOOKS and time.monotonic() < deadline:
+            # Again and again: an executed worker has its variables only once the kernel has executed it.
+            for handle in runtime.adopt(now=CLOCK.monotonic()):
+                adopted[handle.worker] = int(handle.ref.removeprefix("pid:").partition("@")[0])
+            unknown = marked_processes(str(self._folder)) - set(adopted.values())
             for pid in unknown:
                 _go_on(pid)  # one that was stopped ends by itself, once it may
+            quiet = 0 if unknown else quiet + 1
             time.sleep(0.01)
         begun = self.begun()
         wrong += [Violation("F4", f"process {pid} is nobody's") for pid in unknown]
