@@ -18,6 +18,10 @@ from queue_core.transfer.format import MAX_LINE_BYTES, BadFieldError, Footer, He
 COMPLETED: Final = "`towline export --resume` completes it; or export again"
 
 
+_CUT_IN_A_HEADER: Final = "(b'\\x1f')"
+"""The end of `gzip`'s error for a file that ends after the first byte of a member; an export has several members."""
+
+
 class ExportReader:
     """Reads the lines of one export in one pass."""
 
@@ -98,6 +102,8 @@ class ExportReader:
         except EOFError:
             line = b""
         except (gzip.BadGzipFile, zlib.error) as error:
+            if str(error).endswith(_CUT_IN_A_HEADER):
+                raise CutShortError(f"{self._name}: the compressed file ends early: {COMPLETED}") from None
             raise BadFileError(f"{self._name}: after line {self.lines}: not whole as gzip: {error}") from None
         if not line.endswith(b"\n"):
             if len(line) > MAX_LINE_BYTES:

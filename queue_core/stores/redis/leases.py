@@ -42,7 +42,7 @@ def pack_tokens(tokens: Sequence[str]) -> bytes:
 
 _UNSETTLED, _REFUSED = 2, 4
 REQUEST = Struct(">QqdHBIIB")
-_DELAYED = Struct(">QQQqd")
+DELAYED = Struct(">QQQqd")
 _HEAD = Struct(">QH")
 _RELEASE = Struct(">qdBHH")
 _COUNTS_LEASE, _DIES, _IS_TOLD = 1, 2, 4
@@ -79,7 +79,7 @@ def lease_delayed(
     calls: Calls, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
 ) -> Lease | None:
     """See `Transaction.lease_delayed`."""
-    params = _DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
+    params = DELAYED.pack(now, task_id, max(expected, 0), _microseconds(seconds), seconds or 0.0)
     data = calls.change("lease_delayed", queue, params, worker, worker=worker)
     leases = _granted(queue, worker, data, DATA + _COUNTS.size).leases
     return leases[0] if leases else None

@@ -188,8 +188,8 @@ def test_a_forked_worker_is_like_an_executed_one(bench: TemplateBench, say: str,
 
 
 def test_variables_that_the_import_has_set_are_the_workers_too(bench: TemplateBench) -> None:
-    after_fork = AFTER_FORK.format(say="os.environ['DJANGO_SETTINGS_MODULE']")
-    bench.write(f"import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'site.settings')\n{after_fork}")
+    after_fork = AFTER_FORK.format(say="os.environ['SHOP_SETTINGS_MODULE']")
+    bench.write(f"import os\nos.environ.setdefault('SHOP_SETTINGS_MODULE', 'site.settings')\n{after_fork}")
     worker = bench.fork(bench.ready("tasks:app"))
     worker.let_go()
     assert reported_to_end(worker) == 7

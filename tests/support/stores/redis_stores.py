@@ -11,7 +11,7 @@ from queue_core.stores import open_store
 from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.client.topology import Key
 from queue_core.stores.redis.keys import key_of
-from queue_core.stores.redis.leases import REQUEST
+from queue_core.stores.redis.leases import DELAYED, REQUEST
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, Lease, TagFilter
 from tests.support.stores.stores import new_url
@@ -49,8 +49,10 @@ def with_repeated_calls(store: RedisStore) -> RedisStore:
 
 def _ends_at_once(args: Sequence[Cell]) -> bool:
     """Return whether a call requests leases of 0 s."""
-    requests = [cell for cell in args if isinstance(cell, bytes) and len(cell) == REQUEST.size]
-    return any(REQUEST.unpack(request)[1] == 0 for request in requests)
+    cells = [cell for cell in args if isinstance(cell, bytes)]
+    lengths = [REQUEST.unpack(cell)[1] for cell in cells if len(cell) == REQUEST.size]
+    lengths += [DELAYED.unpack(cell)[3] for cell in cells if len(cell) == DELAYED.size]
+    return 0 in lengths
 
 
 def operator_of(store: Store) -> "redis.Redis[bytes]":
