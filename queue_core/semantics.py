@@ -269,7 +269,7 @@ def release(
     state = TaskState.READY if eta <= now else TaskState.DELAYED
     given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short, attempts=attempts)
     finished = finished_lease(task, "released", ended_at=now)
-    return LeaseEnd(finished if failure == GIVEN_BACK else replace(finished, reason=failure.text), given_back)
+    return LeaseEnd(replace(finished, reason=failure.given_reason), given_back)
 
 
 def release_as_requested(

@@ -127,11 +127,6 @@ class Release:
         """The reason of the task if it dies by this release."""
         return self.dead_reason or self.failure.text
 
-    @property
-    def given_reason(self) -> str:
-        """The reason of the ended lease if its task lives on: "" where nothing was said."""
-        return "" if self.failure == GIVEN_BACK else self.failure.text
-
 
 @value
 class Deletion:

@@ -59,6 +59,11 @@ class Failure:
         """The failure in one line: `ValueError: bad width (tasks.py:14)`; else the outcome's sentence."""
         return described(self.outcome, self.error, self.message, self.place)
 
+    @property
+    def given_reason(self) -> str:
+        """The reason of the ended lease if its task lives on: "" where nothing was said of it."""
+        return "" if self == GIVEN_BACK else self.text
+
 
 @value
 class Attempt:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.attempts.attempt import GIVEN_BACK, Failure, failure_text
+from queue_core.attempts.attempt import Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta
@@ -120,8 +120,8 @@ def retire_worker(session: PostgresSession, worker: str, *, busy: Busy, now: Ins
 
 def release_worker(session: PostgresSession, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
     """See `Transaction.release_worker`."""
-    told = None if failure == GIVEN_BACK else failure.text
-    _, rows = results.call(session, _RELEASE_WORKER, worker, now, failure.text, told, failure_text(failure))
+    given = failure.given_reason or None
+    _, rows = results.call(session, _RELEASE_WORKER, worker, now, failure.text, given, failure_text(failure))
     return [results.finished_from(row[results.PAYLOAD].decode(), row, "released", now) for row in rows]
 
 

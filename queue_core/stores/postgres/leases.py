@@ -476,7 +476,7 @@ def release(
         [release.jitter for release in releases],
         [bool(release.dead_reason) for release in releases],
         [release.reason for release in releases],
-        [release.given_reason or None for release in releases],
+        [release.failure.given_reason or None for release in releases],
         [failure_text(release.failure) for release in releases],
     )
     outcomes: list[FinishedLease | None] = [None] * len(releases)
