@@ -5,7 +5,6 @@ works on its last tasks, the next one already imports the handlers.
 """
 
 import atexit
-import codecs
 import contextlib
 import gc
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from queue_core.process.init_process import FORWARDED
+from queue_core.worker.template.preparation import load_codecs
 
 EXIT_RECYCLED: Final = 76
 """Exit code of a child that the next one follows; a worker as a whole never exits with it."""
@@ -44,8 +44,7 @@ def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     gc.freeze()  # no child needs to look through what is here already
-    for name in ("ascii", "idna"):
-        codecs.lookup(name)  # each would import them for its first connection
+    load_codecs()
     parent, is_stopping = os.getpid(), False
     current, following = _fork_child(work, parent, before), None
     current.go()

@@ -21,13 +21,18 @@ def prepare_to_fork() -> None:
     Objects of now are left out of all later collections: the first full collection in a child would write the header
     of each of them, and copy every page that holds one. What is printed already must not be printed by each child.
     """
-    for name in CODECS:
-        codecs.lookup(name)
+    load_codecs()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or missing
             stream.flush()
     gc.collect()
     gc.freeze()
+
+
+def load_codecs() -> None:
+    """Import what a process would import for its first connection, so that its children need not."""
+    for name in CODECS:
+        codecs.lookup(name)
 
 
 def reseed(*, entropy: Callable[[int], bytes] = os.urandom, others: Iterable[Callable[[bytes], object]] = ()) -> None:
