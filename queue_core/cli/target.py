@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
@@ -16,9 +16,8 @@ from queue_core.errors import QueueError
 from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
-
-DEFAULT_FILE: Final = "towline.yaml"
-DEFAULT_URL: Final = "http://127.0.0.1:7878"
+from queue_core.worker.functions.target import DEFAULT_FILE
+from queue_core.worker.settings import DEFAULT_URL
 
 
 @dataclass(frozen=True, slots=True)

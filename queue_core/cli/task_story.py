@@ -9,6 +9,7 @@ from queue_core.attempts.attempt import Attempt
 from queue_core.cli.output import payload_fields, shown_instant, shown_seconds
 from queue_core.clock import Instant, seconds_between
 from queue_core.errors import UnknownQueueError
+from queue_core.http_api.values import flat_json
 from queue_core.stats import FinishedLease
 from queue_core.task import StoredTask, TaskState
 
@@ -29,7 +30,7 @@ _STEPS: Final = {"task.added": 0, "task.leased": 1}
 class LeaseStory:
     """One ended lease: from the task's attempts, from the queue's history, or from both."""
 
-    number: int
+    lease_number: int
     worker: str
     began_at: Instant
     ended_at: Instant
@@ -110,9 +111,9 @@ def _leases(attempts: Sequence[Attempt], finished: Sequence[FinishedLease]) -> l
             lease.reason,
         )
     for one in attempts:
-        told = one.text if one.error or one.message else ""
+        said = one.text if one.error or one.message else ""
         found[one.worker, one.ended_at] = LeaseStory(
-            one.lease_number, one.worker, one.began_at, one.ended_at, one.outcome.replace("_", " "), told, one.host
+            one.lease_number, one.worker, one.began_at, one.ended_at, one.outcome.replace("_", " "), said, one.host
         )
     return sorted(found.values(), key=lambda lease: (lease.began_at, lease.ended_at))
 
@@ -144,7 +145,7 @@ def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
         yield "  leases that ended, oldest first:"
     for lease in story.leases:
         worker = f"{lease.worker or '-'}{f' on {lease.host}' if lease.host else ''}"
-        line = f"    {lease.number}. {shown_instant(lease.began_at)}  {worker}"
+        line = f"    {lease.lease_number}. {shown_instant(lease.began_at)}  {worker}"
         yield f"{line}  {lease.outcome} after {shown_seconds(lease.held_seconds)}"
         if lease.error:
             yield f"       {' '.join(lease.error.split())}"
@@ -184,35 +185,6 @@ def _ago(at: Instant, now: Instant) -> str:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def attempt_record(attempt: Attempt) -> dict[str, object]:
-    """Return an attempt as JSON."""
-    return {
-        "lease_number": attempt.lease_number,
-        "worker": attempt.worker,
-        "host": attempt.host,
-        "began_at": attempt.began_at,
-        "ended_at": attempt.ended_at,
-        "outcome": attempt.outcome,
-        "error": attempt.error,
-        "message": attempt.message,
-        "place": attempt.place,
-    }
-
-
-def lease_record(lease: LeaseStory) -> dict[str, object]:
-    """Return an ended lease as JSON."""
-    return {
-        "lease_number": lease.number,
-        "worker": lease.worker,
-        "host": lease.host,
-        "began_at": lease.began_at,
-        "ended_at": lease.ended_at,
-        "held_seconds": lease.held_seconds,
-        "outcome": lease.outcome,
-        "error": lease.error,
-    }
-
-
 def story_record(story: TaskStory) -> dict[str, object]:
     """Return a task's story as JSON, without its payload."""
     return {
@@ -223,7 +195,7 @@ def story_record(story: TaskStory) -> dict[str, object]:
         "added_at": story.added_at or None,
         "reason": story.task.reason if story.task is not None else story.finished[0].reason,
         "task": None if story.task is None else _record_without_payload(story.task),
-        "leases": [lease_record(lease) for lease in story.leases],
+        "leases": [{**flat_json(lease), "held_seconds": lease.held_seconds} for lease in story.leases],
     }
 
 
@@ -233,7 +205,6 @@ def task_record(task: StoredTask) -> dict[str, object]:
 
 
 def _record_without_payload(task: StoredTask) -> dict[str, object]:
-    progress = task.progress
     return {
         "id": task.id,
         "name": task.shown_name,
@@ -246,8 +217,8 @@ def _record_without_payload(task: StoredTask) -> dict[str, object]:
         "worker": task.worker,
         "reason": task.reason,
         "headers": dict(task.headers or {}),
-        "attempts": [attempt_record(attempt) for attempt in task.attempts],
-        "progress": None if progress is None else {"fraction": progress.fraction, "text": progress.text},
+        "attempts": [flat_json(attempt) for attempt in task.attempts],
+        "progress": None if task.progress is None else flat_json(task.progress),
         "checkpoint_bytes": None if task.checkpoint is None else len(task.checkpoint),
     }
 
@@ -260,7 +231,7 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
     if story.added_at:
         events.append({"event": "task.added", "at": story.added_at, **head})
     for lease in story.leases:
-        of_lease = {**head, "worker": lease.worker, "lease_number": lease.number}
+        of_lease = {**head, "worker": lease.worker, "lease_number": lease.lease_number}
         events.append({"event": "task.leased", "at": lease.began_at, **of_lease})
         name = {"done": "task.deleted", "expired": "lease.expired"}.get(lease.outcome, "lease.released")
         ended: dict[str, object] = {"event": name, "at": lease.ended_at, **of_lease, "held_seconds": lease.held_seconds}
@@ -269,8 +240,10 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
         of_lease = {**head, "worker": task.worker, "lease_number": task.leases}
         events.append({"event": "task.leased", "at": task.leased_at, **of_lease})
     if task is not None and task.state is TaskState.DEAD:
-        last = {"worker": story.leases[-1].worker, "lease_number": story.leases[-1].number} if story.leases else {}
-        events.append({"event": "task.died", "at": task.eta, **head, **last, "reason": task.reason})
+        of_lease = {**head}
+        if story.leases:
+            of_lease |= {"worker": story.leases[-1].worker, "lease_number": story.leases[-1].lease_number}
+        events.append({"event": "task.died", "at": task.eta, **of_lease, "reason": task.reason})
     events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
     return events
 

@@ -19,7 +19,6 @@ from orchestrator.state.directory import StateDir
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
-from queue_core.cli.target import DEFAULT_URL
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
@@ -30,6 +29,7 @@ from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
 from queue_core.stores.sqlite.file import real_path
 from queue_core.task import ANY
+from queue_core.worker.settings import DEFAULT_URL
 
 Level = Literal["ok", "warn", "bad"]
 

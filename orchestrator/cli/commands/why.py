@@ -14,7 +14,7 @@ from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.replay import replayed
-from orchestrator.settings_file import state_of
+from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord
 from queue_core.cli import exits
@@ -22,7 +22,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_seconds
-from queue_core.cli.target import DEFAULT_FILE, TargetOptions, opened
+from queue_core.cli.target import TargetOptions, opened
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean

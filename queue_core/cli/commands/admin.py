@@ -1,6 +1,7 @@
 """The commands of administrators: `peek`, `purge`, `redrive`, `pause` and `resume`."""
 
-from typing import Unpack
+from collections.abc import Mapping
+from typing import Final, Unpack
 
 import click
 
@@ -20,7 +21,7 @@ from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import SHOWN_STATES, task_record
 from queue_core.task import StoredTask, TaskState
 
-STATES = {"ready": TaskState.READY, "delayed": TaskState.DELAYED, "in-flight": TaskState.LEASED, "dead": TaskState.DEAD}
+STATES: Final[Mapping[str, TaskState]] = {word: state for state, word in SHOWN_STATES.items()}
 REASON_CHARACTERS = 120
 """Characters shown of a reason in a table."""
 

@@ -9,11 +9,11 @@ import click
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
-from queue_core.cli.target import DEFAULT_URL, Target, find_target
+from queue_core.cli.target import Target, find_target
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
 from queue_core.worker.main import run_worker
-from queue_core.worker.settings import WorkerSettings
+from queue_core.worker.settings import DEFAULT_URL, WorkerSettings
 
 
 @command(

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final, Literal
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_password
 from queue_core.errors import AppError, InvalidSettingError
 from queue_core.task import QueueSpec
+from queue_core.worker.settings import DEFAULT_URL
 
 if TYPE_CHECKING:
     from queue_core.config.settings import QueueFile
 
 DEFAULT_FILE: Final = "towline.yaml"
-DEFAULT_URL: Final = "http://127.0.0.1:7878"
 LIKE_A_SETTING: Final = 0.8
 """Least likeness of a key to a setting's name that makes it a misspelt one: `supervisor` and `server` have less."""
 _SERVER_SCHEMES: Final = ("http", "https", "unix")
