@@ -18,7 +18,7 @@ from orchestrator.runtimes import procfs
 
 COMMAND: Final = (sys.executable, "-m", "queue_core.worker.template")
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
-"""Of a template's workers, too, in what /proc shows of them."""
+"""The variable with the number of the control socket; /proc shows it for a template's workers as well."""
 ROOM_VARIABLE: Final = "TOWLINE_TEMPLATE_ROOM"
 """Makes room for a worker's own variables in what /proc shows of it: see `template.environment_block`."""
 ROOM_BYTES: Final = 16_384

@@ -23,7 +23,7 @@ SOON_SECONDS: Final = 0.25
 _TURNS_PER_SLO: Final = 8.0
 DEFAULT_CHURN_SECONDS: Final = 15.0
 FORK_CHURN_SECONDS: Final = 5.0
-"""What stands for the default `churn` where workers are forked: 6 % cheaper on random worlds, with 15 % more starts."""
+"""The default `churn` of pools whose workers are forked: 6 % cheaper on random worlds, with 15 % more starts."""
 _START_MARGIN: Final = 1.25  # times the mean start: starts vary, and a late worker is a late task
 _MEMORY_SECONDS: Final = (20.0, 120.0)  # bounds of the time constant of the arrival rate
 _KEEP_OUTCOME: Final = 0.95  # weight that older outcomes keep per lease

@@ -45,7 +45,7 @@ MAX_SENTENCE_CHARACTERS: Final = 500
 MAX_FAILURE_CHARACTERS: Final = 10_000
 PROCESS_NAME: Final = b"towline-templ\0"
 TEMPLATE_ENDING: Final = ".template"
-"""Of the module's name: what is left is the worker's."""
+"""The end of this module's name in the command line; without it the name is that of a worker."""
 WORKER_NAME: Final = b"python3\0"
 EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15

@@ -1,4 +1,4 @@
-"""What workers leave behind, with `towline up` on SQLite: how they died on their tasks' attempts, and their output."""
+"""Workers of `towline up` leave their output behind, and how they died on their tasks' attempts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a forked worker takes: measured with real processes that share memory with a template."""
+"""The memory of a forked worker, measured with real processes that share memory with a template."""
 
 import os
 import signal

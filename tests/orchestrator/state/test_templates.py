@@ -1,4 +1,4 @@
-"""What is said of a pool's template."""
+"""Sentences on a pool's template, and its record."""
 
 import json
 from pathlib import Path

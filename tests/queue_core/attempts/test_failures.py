@@ -1,4 +1,4 @@
-"""What an attempt shows of an error: its class, its text and its place, and never a payload or a secret."""
+"""An attempt shows the class, text and place of an error, and never a payload or a secret."""
 
 import inspect
 import json

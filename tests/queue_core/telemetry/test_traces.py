@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Spans:
-    """What was exported, and the provider that exports it."""
+    """The spans that were exported, and the provider that exports them."""
 
     def __init__(self) -> None:
         self._exporter = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""What a worker leaves with a task that it did not finish: why, and where in the code."""
+"""A worker leaves with an unfinished task why it did not finish it, and where in the code."""
 
 import asyncio
 import threading

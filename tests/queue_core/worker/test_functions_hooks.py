@@ -28,7 +28,7 @@ def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
 
 
 class Client:
-    """What handlers share."""
+    """A client that handlers share."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What every store must keep of a task beside its payload: headers, attempts, progress, checkpoint, and its history."""
+"""Every store keeps what a task has beside its payload: headers, attempts, progress, checkpoint, and its history."""
 
 from contextlib import closing
 

@@ -1,4 +1,4 @@
-"""What few tasks have beside their payload leaves nothing behind in Redis, and records of an older layout are read."""
+"""Rare parts of tasks, such as attempts, leave nothing behind in Redis; records of an older layout are read."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing

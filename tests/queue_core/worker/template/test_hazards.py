@@ -1,4 +1,4 @@
-"""What an import leaves behind that forked workers must not have, each in a process of its own."""
+"""Hazards that an import leaves behind for forked workers, each in a process of its own."""
 
 import ctypes.util
 import importlib.util

@@ -1,4 +1,4 @@
-"""Which files an application is made of, and whether they have changed."""
+"""The files of an application are found, and so are changes of them."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What is done before a fork and in the child, seen in real children."""
+"""Preparation before a fork and in the child, seen in real children."""
 
 import importlib.util
 import os
