@@ -59,7 +59,7 @@ class _PoolTemplate:
     is_forced: bool = False
     forks: int = 0
     failed_forks: int = 0
-    told: str = ""
+    logged_state: str = ""
 
 
 class Templates:
@@ -167,7 +167,7 @@ class Templates:
     def _fork_failed(self, pool: str, template: _PoolTemplate, error: ForkFailedError) -> None:
         process = template.process
         state = process.poll()
-        template.told = state
+        template.logged_state = state
         if state == "outdated":
             log.info(events.TEMPLATE_OUTDATED, pool=pool, reason=str(error))
             self._end(pool)
@@ -177,7 +177,7 @@ class Templates:
         if state not in LIVING or template.failed_forks >= MAX_FAILED_FORKS:
             process.failure = process.failure or str(error)
             process.end()
-            template.told = process.state
+            template.logged_state = process.state
 
     def can_fork(self, pool: PoolSpec) -> bool:
         """Return whether the pool's next worker would be forked."""
@@ -278,9 +278,11 @@ class Templates:
     def _log_state(self, pool: str, template: _PoolTemplate) -> None:
         """Log a template's state once it is known."""
         process = template.process
-        if process.state in ("importing", template.told) or (process.state == "ended" and not process.collect()):
+        if process.state in ("importing", template.logged_state) or (
+            process.state == "ended" and not process.collect()
+        ):
             return
-        template.told = process.state
+        template.logged_state = process.state
         if process.state == "ready":
             log.info(events.TEMPLATE_READY, pool=pool, seconds=round(process.import_seconds, 3))
         elif process.state == "unsafe":

@@ -148,11 +148,11 @@ def shown_path(filename: str) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an exception's text. pydantic's own quotes the input, so it is told field by field instead."""
+    """Return an exception's text. pydantic's own quotes the input, so it is put together by field."""
     errors = getattr(error, "errors", None)
     if callable(errors) and type(error).__module__.startswith("pydantic"):
-        told = errors(include_url=False, include_context=False, include_input=False)
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in told)
+        details = errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
     try:
         return str(error)
     except Exception as failed:  # noqa: BLE001 - a user's `__str__`

@@ -179,8 +179,8 @@ def _worker_or_reason(task: StoredTask) -> str:
     if task.state is TaskState.LEASED:
         done = "" if task.progress is None else f" {task.progress.fraction:.0%}"
         return f"{task.worker}{done}"
-    told = task.reason or (task.attempts[-1].text if task.attempts else "")
-    return " ".join(told.split())[:REASON_CHARACTERS]
+    reason = task.reason or (task.attempts[-1].text if task.attempts else "")
+    return " ".join(reason.split())[:REASON_CHARACTERS]
 
 
 def _print_count(count: int, outcome: str, *, as_json: bool) -> None:
