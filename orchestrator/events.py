@@ -2,6 +2,7 @@
 
 POOL_DECIDED = "pool.decided"
 POOL_CHANGED = "pool.changed"
+POOL_APPLICATION_CHANGED = "pool.application_changed"
 POOL_OVERRIDDEN = "pool.overridden"
 WORKER_SPAWNED = "worker.spawned"
 WORKER_STARTED = "worker.started"

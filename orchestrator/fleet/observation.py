@@ -89,6 +89,7 @@ def _observed(
         hung_at,
         worker.condition,
         worker.is_forked,
+        worker.changed_file,
     )
 
 

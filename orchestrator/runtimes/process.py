@@ -23,7 +23,7 @@ from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
 from orchestrator.runtimes.procfs import WorkerProcess
@@ -232,6 +232,12 @@ class ProcessRuntime:
     def forks(self, pool: PoolSpec) -> bool:
         """See `Runtime.forks`."""
         return self._templates.can_fork(pool)
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        """See `Runtime.application`; of a pool with a command nothing is known."""
+        if request.command:
+            return NOTHING_KNOWN
+        return self._templates.application(request, self._environment(request), since=since, now=now)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
