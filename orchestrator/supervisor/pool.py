@@ -186,6 +186,26 @@ def concern_of(pool: Pool) -> Concern | None:
     return Concern(kinds, "; ".join(causes))
 
 
+def states_of(pool: Pool) -> tuple[str, ...]:
+    """Return the states that somebody or something has put the pool into, one sentence each, with the way out of it."""
+    spec = pool.effective or pool.spec
+    if spec is None:
+        return ()
+    states = []
+    if pool.sample is not None and pool.sample.paused:
+        states.append(f"the queue {spec.queue} is paused, so no task of it is leased: `towline resume {spec.queue}`")
+    if pool.decision is not None:
+        states += [note for note in pool.decision.notes if note in pool.conditions.notes]
+    held = len(pool.suspected) + len(pool.solo_workers)
+    if held:
+        were = "was" if held == 1 else "were"
+        states.append(
+            f"{counted(held, 'task')} {were} present when several workers died, and now "
+            f"{'runs' if held == 1 else 'run'} alone, in a worker of {'its' if held == 1 else 'their'} own"
+        )
+    return tuple(states)
+
+
 def severity_of(pool: Pool) -> Severity:
     """Return how severe the pool's trouble is, as of its last sample and decision."""
     decision = pool.decision
