@@ -102,8 +102,8 @@ def lay_out(
     """Lay out a table in `width` columns; None, as for a pipe: nothing folds, and no column is left out.
 
     Where all is too wide, first columns without any text go, then texts fold or are cut, then columns go in their order
-    (see `Column`); the first column is cut in the middle when only those that stay are left. A cell is made of None ("-"), a
-    boolean ("yes"), a number (thousands are separated) or text, of which control characters are escaped.
+    (see `Column`); the first column is cut in the middle when only those that stay are left. A cell is made of None
+    ("-"), a boolean ("yes"), a number (thousands are separated) or text, of which control characters are escaped.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widest = [
