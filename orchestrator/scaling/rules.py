@@ -54,15 +54,16 @@ def _deadline(context: DecisionContext) -> Need:
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
     ready, workers = context.facts.sample.ready, context.facts.current
+    when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
+    begin = f"{needed(need.workers, 'more' if workers else '')} to begin"
+    if not workers and not context.capacity.helpers:
+        what = f"the first {need.position:,}" if need.position < ready else "it" if ready == 1 else "all"
+        return f"{_nobody(ready)}: {begin} {what} {when}"
     if need.position < ready:
-        what = f"the first {need.position:,} of {ready:,} that wait"
+        what = f"the first {need.position:,} of {ready:,} that wait" if need.position > 1 else f"the first of {ready:,}"
     else:
         what = f"all {ready:,} that wait" if ready > 1 else "the task that waits"
-    when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
-    begin = f"{needed(need.workers, 'more' if workers else '')} to begin {what} {when}"
-    if not workers and not context.capacity.helpers:
-        return f"{_nobody(ready)}: {begin}"
-    return f"{begin}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
+    return f"{begin} {what} {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
 
 
 def _nobody(ready: int) -> str:

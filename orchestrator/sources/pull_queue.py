@@ -202,7 +202,7 @@ class QueueSource:
     def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
         """See `WorkSource.unserved`."""
         with _as_unavailable(f"count the tags of queue {pools[0].queue}"):
-            return unserved_in(self._queues, pools)
+            return unserved_in(self._queues, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools])
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
@@ -298,28 +298,28 @@ class QueueSource:
         return observation, finished
 
 
-def unserved_in(queues: Queues, pools: Sequence[PoolSpec]) -> list[UnservedTag]:
+def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
     """Return the tags of waiting tasks that none of these pools, all those of one queue, works on.
 
     The store counts per tag, so this never reads a task. Raises `QueueError`.
     """
-    queue, served = pools[0].queue, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools]
-    if any(pool.tags == ANY for pool in served):
+    if any(pool.tags == ANY for pool in pools):
         return []
+    queue = pools[0].queue
     found: list[UnservedTag] = []
     after: str | None = None
     for _ in range(MAX_TAG_PAGES):
         page = queues.queue(queue).tag_stats(after=after, limit=TAGS_AT_ONCE)
         for tag, stats in ((one.tag, one.stats) for one in page):
             waiting = stats.ready + stats.delayed
-            if waiting and not stats.in_flight and not is_served(tag, served):
+            if waiting and not stats.in_flight and not is_served(tag, pools):
                 found.append(
                     UnservedTag(
                         queue,
                         tag,
                         waiting,
                         stats.leased_total,
-                        describe_unserved(tag, waiting, served),
+                        describe_unserved(tag, waiting, pools),
                         describe_served(tag, by_pool=True),
                         describe_served(tag, by_pool=False),
                     )

@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
+from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.workers import Fleet
@@ -191,9 +192,7 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     spec = pool.effective or pool.spec
     if spec is None:
         return ()
-    states = []
-    if pool.sample is not None and pool.sample.paused:
-        states.append(f"the queue {spec.queue} is paused, so no task of it is leased: `towline resume {spec.queue}`")
+    states = [describe_pause(spec.queue)] if pool.sample is not None and pool.sample.paused else []
     if pool.decision is not None:
         states += [note for note in pool.decision.notes if note in pool.conditions.notes]
     held = len(pool.suspected) + len(pool.solo_workers)

@@ -52,9 +52,7 @@ class WallTime:
         return Monotonic(at - self._offset_seconds)
 
 
-def snapshot_of(
-    pools: Iterable[Pool], *, wall: WallTime, unserved: Sequence[UnservedTag] = ()
-) -> dict[str, object]:
+def snapshot_of(pools: Iterable[Pool], *, wall: WallTime, unserved: Sequence[UnservedTag] = ()) -> dict[str, object]:
     """Return `pools` by name, `workers` as a list, oldest first, and the `unserved` tags; times are since the epoch."""
     known = list(pools)
     workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]

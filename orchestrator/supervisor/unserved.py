@@ -87,10 +87,14 @@ class UnservedWatch:
         for one in new[:MAX_LOGGED]:
             log.warning(events.TASKS_UNSERVED, queue=queue, tag=one.tag, tasks=one.tasks, sentence=one.sentence)
         if len(new) > MAX_LOGGED:
-            sentence = f"tasks wait with {len(new) - MAX_LOGGED:,} more tags that no pool works on: `towline why {queue}`"
+            sentence = (
+                f"tasks wait with {len(new) - MAX_LOGGED:,} more tags that no pool works on: `towline why {queue}`"
+            )
             log.warning(events.TASKS_UNSERVED, queue=queue, tags=len(new) - MAX_LOGGED, sentence=sentence)
         for one in gone[:MAX_LOGGED]:
-            by_pool = any(one.tag in spec.tags if spec.tags else spec.untagged is (one.tag is None) for spec in watched_by)
+            by_pool = any(
+                one.tag in spec.tags if spec.tags else spec.untagged is (one.tag is None) for spec in watched_by
+            )
             log.info(events.TASKS_SERVED, queue=queue, tag=one.tag, sentence=one.relief(by_pool=by_pool))
         if len(gone) > MAX_LOGGED:
             sentence = f"no task waits with {len(gone) - MAX_LOGGED:,} more tags any more that no pool works on"

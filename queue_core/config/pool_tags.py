@@ -78,4 +78,6 @@ def _served_tags(pools: Sequence[PoolTags]) -> str:
         tags.append("tasks without a tag")
     listed = tags[0] if len(tags) == 1 else f"{', '.join(tags[:-1])} and {tags[-1]}"
     queue = pools[0].queue
-    return f"the pools of queue {queue} work on {listed}" if len(pools) > 1 else f"pool {pools[0].pool} works on {listed}"
+    return (
+        f"the pools of queue {queue} work on {listed}" if len(pools) > 1 else f"pool {pools[0].pool} works on {listed}"
+    )

@@ -114,7 +114,9 @@ def test_a_guard_allows_so_many(guard: Guard, target: int, seen: Facts, allowed:
 @pytest.mark.parametrize(
     ("target", "seen", "why"),
     [
-        pytest.param(9, facts(room=Allocation(2, "memory", SMALL)), f"the host has room for 2 more ({SMALL})", id="room"),
+        pytest.param(
+            9, facts(room=Allocation(2, "memory", SMALL)), f"the host has room for 2 more ({SMALL})", id="room"
+        ),
         pytest.param(
             9,
             facts(spec=BUDGET, left="spent", paper=5),

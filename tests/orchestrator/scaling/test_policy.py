@@ -143,8 +143,8 @@ def test_the_reason_can_be_read() -> None:
     decision = decided(a_sample(**waits(282, 9.1)), fleet=a_fleet_of(busy=3, starting=2))
     assert decision.rule == "deadline"
     assert decision.why == (
-        "39 more workers are needed to begin all 282 that wait within 12 s: of 5 workers 3 are busy and 2 are starting, "
-        "and 31 can begin by then"
+        "39 more workers are needed to begin all 282 that wait within 12 s: of 5 workers 3 are busy and 2 are "
+        "starting, and 31 can begin by then"
     )
 
 
@@ -377,8 +377,8 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
             a_pool(most=4, slo="5s"),
             "hold",
             (),
-            "3 tasks wait up to 29 s longer than their slo of 5 s: all 3 workers are idle and an idle one is to lease it "
-            "at once",
+            "3 tasks wait up to 29 s longer than their slo of 5 s: all 3 workers are idle and an idle one is to lease "
+            "it at once",
             id="workers-are-there",
         ),
         pytest.param(

@@ -160,28 +160,31 @@ def _numbers(moment: StoryDecision, *patterns: str) -> Mapping[str, float]:
     raise AssertionError(f"no such sentence: {moment.decision.why}")
 
 
-WORKERS = r"(?:there is no worker|the only worker is \w+|all <all> workers are \w+|of <several> workers .*)"
+WORKERS = r"(?:there is no worker|the only worker is \w+|all <all> workers are \w+|of <fleet> workers .*)"
 NOBODY = r"<ready> ready and nobody to lease (?:it|them)"
 
 
 def _agree_on_workers(moment: StoryDecision, told: Mapping[str, float]) -> None:
     """The sentence counts the workers as the decision does."""
     current = moment.decision.current
-    assert told.get("all", told.get("several", current)) == current
+    assert told.get("all", told.get("fleet", current)) == current
 
 
 def _deadline(moment: StoryDecision) -> None:
     decision, inputs = moment.decision, moment.decision.inputs
-    what = r"(?:the first <position> of <waiting> that wait|all <every> that wait|the task that waits)"
+    first = r"the first <position> of <waiting> that wait|the first of <several>"
+    what = rf"(?:{first}|all <every> that wait|the task that waits)"
+    alone = r"(?:the first <position>|it|all)"
     when = r"(?:now|within [0-9.]+ (?:ms|s|min|h|d)(?: [0-9]+ (?:min|h))?)"
+    needed = r"<more> (?:more )?workers? (?:is|are) needed"
     told = _numbers(
         moment,
-        rf"<more> (?:more )?workers? (?:is|are) needed to begin {what} {when}: {WORKERS}, and <begun> can begin by then",
-        rf"{NOBODY}: <more> workers? (?:is|are) needed to begin {what} {when}",
-        r"<more> more workers? (?:is|are) needed ahead: <upcoming> tasks? becomes? leasable within <due> s, and a start "
+        rf"{needed} to begin {what} {when}: {WORKERS}, and <begun> can begin by then",
+        rf"{NOBODY}: {needed} to begin {alone} {when}",
+        rf"{needed} ahead: <upcoming> tasks? becomes? leasable within <due> s, and a start "
         r"takes <startup> s, too long for the slo; of these and <ready> ready <begun> can begin in time",
     )
-    assert {told.get(name, inputs.ready) for name in ("ready", "waiting", "every")} == {inputs.ready}
+    assert {told.get(name, inputs.ready) for name in ("ready", "waiting", "every", "several")} == {inputs.ready}
     assert told["more"] == decision.unguarded - decision.current > 0
     if "due" in told:
         assert told["begun"] <= told["ready"] + told["upcoming"]
