@@ -65,6 +65,31 @@ class PresentWorker:
 
 
 @value
+class UnservedTag:
+    """A tag of waiting tasks that no pool works on; None: tasks without one.
+
+    `tasks` counts those that are ready or delayed; `leases` counts the leases of that tag so far, by whoever leases it;
+    `sentence` says so, with the tag that may be meant; `served` says that a pool works on it now, `gone` that none waits.
+    """
+
+    queue: str
+    tag: str | None
+    tasks: int
+    leases: int
+    sentence: str
+    served: str = ""
+    gone: str = ""
+
+    def relief(self, *, by_pool: bool) -> str:
+        """Return the sentence for the end of it: a pool works on the tag now, or no task waits."""
+        return self.served if by_pool else self.gone
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"queue": self.queue, "tag": self.tag, "tasks": self.tasks, "sentence": self.sentence}
+
+
+@value
 class QueueSample:
     """The work of one pool at an instant: its queue, restricted to its tags.
 
@@ -72,6 +97,7 @@ class QueueSample:
     queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
     was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
+    `cursor` is where the source's finished leases go on after this sample.
     """
 
     at: Monotonic
@@ -87,6 +113,7 @@ class QueueSample:
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
     presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
+    cursor: int = 0
 
     @property
     def oldest_seconds(self) -> float:

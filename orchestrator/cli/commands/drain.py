@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
+from orchestrator.fleet.figures import DRAINED
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -53,15 +54,12 @@ def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
 def drained_note(files: StateDir) -> str | None:
     """Return a line that says this host is drained, or None."""
-    return "this host is drained: no worker is started until `towline undrain`" if is_drained(files) else None
+    return DRAINED if is_drained(files) else None
 
 
 def is_drained(files: StateDir) -> bool:
     """Return whether this host is drained. An unreadable override counts as no drain."""
-    try:
-        return files.read_host_override().drained_at is not None
-    except ValueError:
-        return False
+    return files.is_drained()
 
 
 def _set_drained(override: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
