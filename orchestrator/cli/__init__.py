@@ -1,5 +1,6 @@
 """The `towline` command line. Each command's module is imported only when that command runs."""
 
+import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -31,7 +32,7 @@ _FLEET: Final = {
     "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "allow workers on this host again after a drain"),
     "demo": CommandEntry("orchestrator.cli.commands.demo", RUN, "watch a fleet work, grow, survive a kill and shrink"),
     "scale": CommandEntry(
-        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, regardless of min and max"
+        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, whatever its load"
     ),
     "pause": CommandEntry(
         "orchestrator.cli.commands.overrides", TASKS, "stop granting leases on a queue, or freeze a pool's size"
@@ -92,7 +93,8 @@ def command() -> LazyGroup:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+    """Run a command line and return its exit code. Without any arguments it prints the help."""
     open_missing_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
     with logs.warnings_to_stderr():
-        return run_command(command(), arguments)
+        return run_command(command(), given or ["--help"])
