@@ -20,7 +20,6 @@ from queue_core.task import QueueSpec
 from queue_core.worker.functions.target import DEFAULT_FILE
 from queue_core.worker.settings import DEFAULT_URL
 
-
 SERVER_SCHEMES: Final = ("http", "https", "unix")
 MAX_SHOWN_QUEUES: Final = 10
 _BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:///, postgresql:// or redis://"}

@@ -126,7 +126,9 @@ pools:
     concurrency: 1              # tasks one worker holds at a time
     recycle: {tasks: 1000, memory: 512MiB, age: 6h}
 """
-_UNUSED_POOLS: Final = "\n# A pool of workers: give it its program, and take the # away." + _POOLS.replace("\n", "\n# ").rstrip("# ")
+_UNUSED_POOLS: Final = "\n# A pool of workers: give it its program, and take the # away." + _POOLS.replace(
+    "\n", "\n# "
+).rstrip("# ")
 SETTINGS: Final = HEAD + _QUEUES + _POOLS
 PROGRAM: Final = '''\
 """Work for the queues of towline.yaml. Try it: towline up, and in another terminal: python3 tasks.py cat.jpg"""
@@ -213,7 +215,9 @@ def works_on_example(text: str) -> bool:
 
 def _is_handler(decorator: ast.expr, function: str) -> bool:
     match decorator:
-        case ast.Call(func=ast.Attribute(value=ast.Name(id="app"), attr="function" | "task" as kind), keywords=keywords):
+        case ast.Call(
+            func=ast.Attribute(value=ast.Name(id="app"), attr="function" | "task" as kind), keywords=keywords
+        ):
             given = {one.arg: one.value.value for one in keywords if isinstance(one.value, ast.Constant)}
             tag = given.get("tag", function if kind == "function" else None)
             return given.get("queue") == "thumbs" and tag == "resize"

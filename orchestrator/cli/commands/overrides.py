@@ -188,7 +188,9 @@ def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
     except ValueError:
         size = -1
     if size < 0:
-        message = f"'{text}' is no number of workers: it must be a whole number from 0 to {most:,}, the max of {spec.name}"
+        message = (
+            f"'{text}' is no number of workers: it must be a whole number from 0 to {most:,}, the max of {spec.name}"
+        )
         raise CommandError(message, code=exits.USAGE, fix=f"for example `towline scale {spec.name} {most}`")
     if size > MAX_WORKERS:
         message = f"{size:,} workers are more than any pool may have: at most {MAX_WORKERS:,}"
@@ -202,9 +204,7 @@ def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
     return size
 
 
-def _changed(
-    project: Project, spec: PoolSpec, change: Callable[[Overrides], Overrides], *, as_json: bool
-) -> int:
+def _changed(project: Project, spec: PoolSpec, change: Callable[[Overrides], Overrides], *, as_json: bool) -> int:
     pool, files, now = spec.name, state_of(project), moment()
     try:
         in_force = files.change_overrides(pool, lambda before: change(before.in_force(now)))
