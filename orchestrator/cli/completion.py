@@ -1,7 +1,7 @@
 """`towline completion SHELL`, and what its script asks for at each Tab: commands, options and names of the server."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,11 +22,12 @@ PROGRAM: Final = "towline"
 class NamedPlaces:
     """Where a command takes names that a server knows: its arguments in order (None: no name), and its options.
 
-    An argument that may be repeated is the last; a `tasks` place means those of the queue in the first argument.
+    A `tasks` place means those of the queue in the first argument. `flags` are options of its own without a value.
     """
 
     arguments: tuple[Kind | None, ...] = ()
     options: Mapping[str, Kind] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
 
 
 _QUEUE: Final = NamedPlaces(("queues",))
@@ -35,13 +36,13 @@ _TAGGED: Final[Mapping[str, Kind]] = {"--tag": "tags"}
 _NAMED: Final[Mapping[str, Kind]] = {"--tag": "tags", "--named": "tasks"}
 
 NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
-    "add": NamedPlaces(("queues", None), _TAGGED),
+    "add": NamedPlaces(("queues", None), _TAGGED, ("--lines", "--names")),
     "lease": NamedPlaces(("queues",), _TAGGED),
     "renew": NamedPlaces(("queues", None)),
     "release": NamedPlaces(("queues", None)),
     "delete": NamedPlaces(("queues", None), {"--named": "tasks"}),
     "peek": NamedPlaces(("queues",), _NAMED),
-    "purge": NamedPlaces(("queues",), _TAGGED),
+    "purge": NamedPlaces(("queues",), _TAGGED, ("--dead",)),
     "redrive": NamedPlaces(("queues",), _NAMED),
     "pause": NamedPlaces(("queues",), {"--pool": "pools"}),
     "resume": NamedPlaces(("queues",), {"--pool": "pools"}),
@@ -119,24 +120,25 @@ def place_of(words: Sequence[str], incomplete: str) -> Kind | None:
     rest = words[1:]
     if rest and rest[-1] in places.options:
         return places.options[rest[-1]]
-    if rest and _takes_value([*rest, incomplete], len(rest)):
+    flags = FLAGS.union(places.flags)
+    if rest and _takes_value(rest[-1], flags):
         return None
-    given = [word for at, word in enumerate(rest) if not word.startswith("-") and not _takes_value(rest, at)]
+    before = ["", *rest]
+    given = [word for at, word in enumerate(rest) if not word.startswith("-") and not _takes_value(before[at], flags)]
     if len(given) >= len(places.arguments):
         return None
     return places.arguments[len(given)]
 
 
-def _takes_value(words: Sequence[str], at: int) -> bool:
-    """Return whether the word is the value of the option before it."""
-    before = words[at - 1] if at else ""
-    return before.startswith("-") and "=" not in before and before not in _FLAGS
+def _takes_value(word: str, flags: Collection[str]) -> bool:
+    """Return whether the next word is the value of this one, as far as that is known without the command."""
+    return word.startswith("-") and "=" not in word and word not in flags
 
 
-_FLAGS: Final = frozenset(
+FLAGS: Final = frozenset(
     (
-        *("--json", "--debug", "--lines", "--names", "--untagged", "--dead", "--yes", "--follow", "--force", "--reset"),
-        *("--tags", "--group", "--uncounted", "--full", "--chart", "--resume", "--overwrite", "--"),
+        *("--json", "--debug", "--untagged", "--yes", "--follow", "--force", "--reset", "--tags", "--group", "--full"),
+        *("--uncounted", "--chart", "--resume", "--overwrite", "--"),
     )
 )
-"""Options of those commands that take no value."""
+"""Options without a value, which no command has with one."""

@@ -160,7 +160,7 @@ def _add_all(
         raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=report.way_on) from error
     except KeyboardInterrupt:
         if report.handled:
-            done = f", lines 1 to {report.last_line:,} of it" if report.last_line else ""
+            done = f", lines 1 to {report.last_line:,}" if report.last_line else ""
             print_info(f"interrupted: {_tasks(report.handled)} {_are(report.handled)} added{done}")
         raise
     return report
