@@ -5,6 +5,7 @@ Those of one task are also read from the store, which knows them after any resta
 
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final, Unpack, cast
 from urllib.parse import urlencode
 
@@ -15,8 +16,9 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
-from queue_core.cli.target import Target, TargetOptions, find_target, opened
+from queue_core.cli.target import Target, TargetOptions, find_target, opened, unknown_queue
 from queue_core.cli.task_story import find_stories, merged_events, story_events
+from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
 
@@ -57,7 +59,9 @@ def events(
     """
     target = find_target(**where)
     if only_task is not None and not follow:
-        _print_task(target, only_task, only_queue, limit=limit, as_json=as_json, where=where)
+        shown = _print_task(target, only_task, only_queue, limit=limit, as_json=as_json, where=where)
+        if not shown and limit:
+            print_info(_none(only_queue, only_task))
         return exits.OK
     if not target.is_server:
         raise CommandError(
@@ -67,20 +71,44 @@ def events(
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
     caller = _caller(target)
+    shown = 0
     try:
+        _check_queue(caller, only_queue, target)
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
                 _print(event, as_json=as_json)
+                shown += 1
     finally:
         caller.close()
+    if not shown and limit:
+        print_info(_none(only_queue, only_task))
     return exits.OK
+
+
+def _check_queue(caller: HttpCaller, name: str | None, target: Target) -> None:
+    """Raise `CommandError` for a name that no queue has: it would have no events for ever."""
+    if name is None:
+        return
+    with suppress(PermissionDeniedError):  # a token may read events and not list queues
+        known = [str(queue["name"]) for queue in cast("list[Json]", caller.get("/v1/queues")["queues"])]
+        if name not in known:
+            raise unknown_queue(name, known, target)
+
+
+def _none(queue: str | None, task: str | None) -> str:
+    """Say that there are no events."""
+    of = [f"task {task}"] if task is not None else []
+    of += [f"queue {queue}"] if queue is not None else []
+    return f"no events of {' in '.join(of)}" if of else "no events: nothing has happened since the server was started"
 
 
 def _print_task(
     target: Target, task: str, queue: str | None, *, limit: int, as_json: bool, where: TargetOptions
-) -> None:
-    """Print the last events of one task, of a server's memory and of the store."""
+) -> int:
+    """Print the last events of one task, of a server's memory and of the store. Return how many."""
     with opened(makes_queues=False, **where) as (queues, _):
+        if queue is not None and queue not in (known := [spec.name for spec in queues.queues()]):
+            raise unknown_queue(queue, known, target)
         stored = [event for story in find_stories(queues, task, only_queue=queue) for event in story_events(story)]
     remembered: list[Json] = []
     if target.is_server:
@@ -93,8 +121,10 @@ def _print_task(
             ]
         finally:
             caller.close()
-    for event in merged_events(remembered, stored)[-limit:] if limit else ():
+    found = merged_events(remembered, stored)[-limit:] if limit else []
+    for event in found:
         _print(event, as_json=as_json)
+    return len(found)
 
 
 def _caller(target: Target) -> HttpCaller:
