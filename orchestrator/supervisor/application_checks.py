@@ -1,6 +1,7 @@
 """Look whether pools' applications can be imported, and which workers still run an earlier state of their files."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -8,9 +9,9 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.workers import with_changed_application
+from orchestrator.fleet.workers import CrashLoop, with_changed_application
 from orchestrator.launch import Launch
-from orchestrator.runtime import Runtime, SpawnRequest
+from orchestrator.runtime import ApplicationReport, Runtime, SpawnRequest
 from orchestrator.supervisor.pool import AT_ONCE, Pool
 
 log = structlog.get_logger()
@@ -22,8 +23,9 @@ NAME_ENDING: Final = ".import"
 class ApplicationChecks:
     """Imports each pool's application at the supervisor's start and at each reload. Belongs to one thread.
 
-    Nothing waits for an import. Workers that were started before a file of their application got its content are
-    replaced, as after a change of their settings.
+    Nothing waits for an import. A pool whose application can't be used is `misconfigured`, and looked at again as soon
+    as a file changes; its workers stay. Workers that were started before a file of their application got its content
+    are replaced, as after a change of their settings.
     """
 
     def __init__(self, runtime: Runtime, *, launch: Launch, clock: MonotonicClock) -> None:
@@ -53,6 +55,7 @@ class ApplicationChecks:
         report = self._runtime.application(request, since=self._since, now=now)
         if report is None:
             return False
+        self._tell(pool, report)
         changed_at = Monotonic(now + report.changed_at - self._clock.wall_seconds())
         if not report.failure and report.changed_at and changed_at <= now:
             pool.fleet = with_changed_application(pool.fleet, report.changed_file, at=changed_at)
@@ -61,3 +64,21 @@ class ApplicationChecks:
                 pool.due_at = AT_ONCE
                 log.info(events.POOL_APPLICATION_CHANGED, pool=pool.name, file=report.changed_file, workers=old)
         return not report.failure
+
+    def _tell(self, pool: Pool, report: ApplicationReport) -> None:
+        """Keep and log what the import found; a pool that can be used again need not wait for its next start."""
+        failure = last_line(report.failure)
+        if failure == pool.application_failure:
+            return
+        was, pool.application_failure, pool.due_at = pool.application_failure, failure, AT_ONCE
+        if failure:
+            sentence = f"{pool.name} can't be used: {failure}; it is tried again when a file of it changes"
+            log.error(events.POOL_MISCONFIGURED, pool=pool.name, sentence=sentence)
+        elif was:
+            pool.fleet = replace(pool.fleet, crash=CrashLoop())
+            log.info(events.POOL_USABLE, pool=pool.name, sentence=f"{pool.name} can be used again")
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a failure: of a traceback, the error itself."""
+    return text.strip().rpartition("\n")[2].strip()
