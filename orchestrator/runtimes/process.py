@@ -149,7 +149,7 @@ class ProcessRuntime:
         withheld: environment variables that no worker inherits, such as secrets.
         logs: the workers' logs; a folder of `state_dir` by default.
         """
-        self._withheld = _NOT_INHERITED.union(withheld)
+        self._withheld = frozenset(withheld)
         self._state_dir = state_dir.resolve()
         self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
@@ -211,8 +211,7 @@ class ProcessRuntime:
         return handle
 
     def _environment(self, request: SpawnRequest) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        return {**environment, **request.variables, **request.environment}
+        return variables_of(request, self._withheld)
 
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
@@ -443,6 +442,12 @@ class ProcessRuntime:
         for process in procfs.worker_processes(str(self._state_dir)):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
+
+
+def variables_of(request: SpawnRequest, withheld: Collection[str]) -> dict[str, str]:
+    """Return the variables of a worker: ours without those that are `withheld`, the pool's, the request's."""
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED and name not in withheld}
+    return {**ours, **request.variables, **request.environment}
 
 
 def _process_of(handle: WorkerHandle) -> WorkerProcess | None:

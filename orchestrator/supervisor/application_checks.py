@@ -12,6 +12,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import CrashLoop, with_changed_application
 from orchestrator.launch import Launch
 from orchestrator.runtime import ApplicationReport, Runtime, SpawnRequest
+from orchestrator.state.templates import reason_in
 from orchestrator.supervisor.pool import AT_ONCE, Pool
 
 log = structlog.get_logger()
@@ -67,7 +68,7 @@ class ApplicationChecks:
 
     def _tell(self, pool: Pool, report: ApplicationReport) -> None:
         """Keep and log what the import found; a pool that can be used again need not wait for its next start."""
-        failure = last_line(report.failure)
+        failure = reason_in(report.failure)
         if failure == pool.application_failure:
             return
         was, pool.application_failure, pool.due_at = pool.application_failure, failure, AT_ONCE
@@ -77,8 +78,3 @@ class ApplicationChecks:
         elif was:
             pool.fleet = replace(pool.fleet, crash=CrashLoop())
             log.info(events.POOL_USABLE, pool=pool.name, sentence=f"{pool.name} can be used again")
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a failure: of a traceback, the error itself."""
-    return text.strip().rpartition("\n")[2].strip()

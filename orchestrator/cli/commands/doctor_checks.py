@@ -334,7 +334,7 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
     concerns = concerns_in(snapshot)
     for concern in concerns:
         fix = f"`towline why {concern['pool']}` explains its size"
-        is_bad = not {"no_starts", "misconfigured"}.isdisjoint(concern["kinds"])
+        is_bad = any(kind in str(concern["kinds"]) for kind in ("no_starts", "misconfigured"))
         if is_bad:
             fix += "; `towline why-died` explains how its workers ended"
         yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
