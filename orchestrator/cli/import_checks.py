@@ -34,7 +34,7 @@ class ImportFindings:
     unknown: tuple[str, ...] = ()
 
     @property
-    def mistakes(self) -> list[str]:
+    def problems(self) -> list[str]:
         """The failures with their places in the settings."""
         return [f"pools.{name}.app: {failure}" for name, failure in self.failures.items()]
 

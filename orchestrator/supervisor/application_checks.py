@@ -56,7 +56,7 @@ class ApplicationChecks:
         report = self._runtime.application(request, since=self._since, now=now)
         if report is None:
             return False
-        self._tell(pool, report)
+        self._record(pool, report)
         changed_at = Monotonic(now + report.changed_at - self._clock.wall_seconds())
         if not report.failure and report.changed_at and changed_at <= now:
             pool.fleet = with_changed_application(pool.fleet, report.changed_file, at=changed_at)
@@ -66,7 +66,7 @@ class ApplicationChecks:
                 log.info(events.POOL_APPLICATION_CHANGED, pool=pool.name, file=report.changed_file, workers=old)
         return not report.failure
 
-    def _tell(self, pool: Pool, report: ApplicationReport) -> None:
+    def _record(self, pool: Pool, report: ApplicationReport) -> None:
         """Keep and log what the import found; a pool that can be used again need not wait for its next start."""
         failure = reason_in(report.failure)
         if failure == pool.application_failure:

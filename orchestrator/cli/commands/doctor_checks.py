@@ -357,7 +357,7 @@ def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
                 "start",
                 "bad",
                 found,
-                f"mend it: `towline check --import` says whether it is; `towline logs {name}` has what it wrote",
+                f"mend it: `towline check` says whether it is; `towline logs {name}` has what it wrote",
             )
         elif template.state == "unsafe" and template.is_forced:
             yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")

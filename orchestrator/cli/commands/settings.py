@@ -30,7 +30,7 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     try:
         project = load_project(file)
         findings = check_imports(project) if imports else ImportFindings({})
-        problems = [*_store_problems(project), *findings.mistakes]
+        problems = [*_store_problems(project), *findings.problems]
     except CommandError as error:
         if as_json and error.code == exits.BAD_CONFIG:
             print_json({"mistakes": list(error.lines), "notes": []})
