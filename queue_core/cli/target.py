@@ -22,6 +22,7 @@ from queue_core.worker.settings import DEFAULT_URL
 
 SERVER_SCHEMES: Final = ("http", "https", "unix")
 MAX_SHOWN_QUEUES: Final = 10
+_EXAMPLES: Final = {"server": "http://127.0.0.1:7878", "store": "postgresql://user@host/database"}
 _BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:///, postgresql:// or redis://"}
 
 
@@ -166,16 +167,18 @@ def check_scheme(url: str, *, origin: str, meant: Literal["server", "store"]) ->
         return
     shown = masked(url)
     message = f"'{shown}' is no URL of a {meant}: it must begin with {_BEGINNINGS[meant]}"
-    raise CommandError(message, code=exits.USAGE, where=origin, fix=f"did you mean {_nearest(shown, meant)}?")
+    nearest = _nearest(shown, meant)
+    fix = f"did you mean {nearest}?" if nearest else f"for example {_EXAMPLES[meant]}"
+    raise CommandError(message, code=exits.BAD_CONFIG, where=origin, fix=fix)
 
 
 def _nearest(text: str, meant: Literal["server", "store"]) -> str:
-    """Return the URL that is most like `text`."""
+    """Return the URL that is most like `text`; "" where none is."""
     scheme, has_scheme, rest = text.partition("://")
     if has_scheme:
         schemes = SERVER_SCHEMES if meant == "server" else SCHEMES
         close = difflib.get_close_matches(scheme, schemes, n=1, cutoff=0.5)
-        return f"{close[0] if close else schemes[0]}://{rest}"
+        return f"{close[0]}://{rest}" if close else ""
     if meant == "store" or text.endswith((".db", ".sqlite")):
         return f"sqlite:///{text}"
     if "/" in text and Path(text).is_socket():

@@ -36,7 +36,7 @@ class GivenPayload:
 
 @dataclass(slots=True)
 class AddReport:
-    """What was added so far: how many tasks with each outcome, and the last line of the file that is done."""
+    """The outcome so far: how many tasks with each outcome, and the last line of the file that is done."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"added": 0, "exists": 0, "tombstoned": 0})
     last_line: int = 0
@@ -48,7 +48,7 @@ class AddReport:
 
     @property
     def way_on(self) -> str:
-        """What to do after a failure: to run the same command again would add those tasks twice."""
+        """The next step after a failure: the same command again would add those tasks twice."""
         if not self.handled:
             return "nothing is added yet: fix it, then run this again"
         if self.last_line:
