@@ -178,7 +178,7 @@ def _server(words: Sequence[str], environment: Mapping[str, str]) -> NamingServe
     settings, folder = _settings(path), path.parent.absolute()
     supervisor, server = (_part(settings, name) for name in ("supervisor", "server"))
     state = folder / (environment.get("TOWLINE_STATE_DIR") or str(supervisor.get("state_dir") or DEFAULT_STATE))
-    url = given.get("url") or environment.get("TOWLINE_URL")
+    url = given.get("url") or (None if "file" in given else environment.get("TOWLINE_URL"))
     if not url:
         url = _url(environment.get("TOWLINE_LISTEN") or str(server.get("listen") or DEFAULT_LISTEN), folder)
     return NamingServer(url, None if "url" in given else state, token)

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 
+import click
+from click.core import ParameterSource
+
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
@@ -121,6 +124,8 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         return _server(url, "--url", token)
     if store:
         return _store(store, "--store")
+    if file is not None and _is_typed("file"):  # else a purge of that file's queues would go to another server
+        return _from_file(file, token)
     if os.environ.get("TOWLINE_URL"):
         return _server(os.environ["TOWLINE_URL"], "TOWLINE_URL", token)
     if os.environ.get("TOWLINE_STORE"):
@@ -135,6 +140,12 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         code=exits.UNAVAILABLE,
         fix="`towline init` writes a settings file; or give --url, --store or -f",
     )
+
+
+def _is_typed(option: str) -> bool:
+    """Return whether the command line itself has this option, rather than the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _from_file(path: Path, token: str | None) -> Target:

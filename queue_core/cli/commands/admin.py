@@ -1,6 +1,6 @@
 """The commands of administrators: `peek`, `purge`, `redrive`, `pause` and `resume`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
 import click
@@ -86,7 +86,9 @@ def peek(
         for task in page.tasks
     ]
     heads = columns(">ID", "NAME", "STATE", "TAG", ">LEASES", "ETA", "WORKER, REASON", "PAYLOAD")
-    print_table(heads, rows, empty="no such tasks")
+    print_table(
+        heads, rows, empty=_no_tasks(queue, states=states, tags=tags, untagged=untagged, named=named, after=after)
+    )
     if page.next_after is not None:
         print_info(f"more: --after {page.next_after}")
     return exits.OK
@@ -172,6 +174,16 @@ def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
         opened.resume()
     _print_paused(queue, paused="resumed", as_json=as_json)
     return exits.OK
+
+
+def _no_tasks(
+    queue: str, *, states: Sequence[str], tags: Sequence[str], untagged: bool, named: Sequence[str], after: int
+) -> str:
+    """Say that no task fits what was asked for."""
+    parts = ["no", *([" or ".join(states)] if states else []), "tasks"]
+    parts += [f"with tag {' or '.join(tags)}"] if tags else ["without a tag"] if untagged else []
+    parts += [f"named {' or '.join(named)}"] if named else []
+    return " ".join([*parts, f"in {queue}", *([f"after id {after:,}"] if after else [])])
 
 
 def _worker_or_reason(task: StoredTask) -> str:

@@ -136,10 +136,12 @@ def test_a_duration_in_the_settings_is_told_so_too(towline: Commands, slo: str) 
 
 
 LISTINGS = (
-    ("events", "no events of queue thumbs", ["--queue", "thumbs", "--task", "cat-9"]),
+    ("events", "no events of task cat-9 in queue thumbs", ["--queue", "thumbs", "--task", "cat-9"]),
     ("events", "no events of task cat-9", ["--task", "cat-9"]),
-    ("peek", "no such tasks", ["thumbs"]),
-    ("stats", "no tasks, no tags", ["thumbs", "--tags"]),
+    ("peek", "no tasks in thumbs", ["thumbs"]),
+    ("peek", "no dead tasks with tag a or b in thumbs", ["thumbs", "--state", "dead", "--tag", "a", "--tag", "b"]),
+    ("peek", "no tasks named cat-9 in thumbs", ["thumbs", "--named", "cat-9"]),
+    ("stats", "no tags in thumbs: it has had no tasks", ["thumbs", "--tags"]),
 )
 
 
@@ -147,7 +149,16 @@ LISTINGS = (
 def test_an_empty_answer_says_so(towline: Commands, url: str, name: str, said: str, arguments: list[str]) -> None:
     told = towline(name, *arguments, "--url", url)
     assert (told.code, told.out) == (0, "")
-    assert set(said.split()) <= set(told.err.split())
+    assert told.err == f"{said}\n"
+
+
+def test_a_settings_file_that_is_named_goes_before_the_environment(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWLINE_URL", "http://127.0.0.1:1")
+    assert towline("queues").code == 69
+    assert towline("queues", "-f", "towline.yaml").code == 0
+    assert towline("queues", "-f", "towline.yaml", "--url", "http://127.0.0.1:1").code == 69
 
 
 def test_no_events_of_the_whole_server_is_said_too(towline: Commands) -> None:
