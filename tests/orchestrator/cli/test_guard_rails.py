@@ -87,7 +87,8 @@ def test_no_force_gives_more_workers_than_any_pool_may_have(towline: Commands) -
 def test_towline_alone_is_its_help(towline: Commands) -> None:
     told = towline()
     assert (told.code, told.err) == (0, "")
-    assert told.out == towline("--help").out
+    assert told.out == towline("--help").out == towline("help").out
+    assert towline("help", "scale").out == towline("scale", "--help").out
 
 
 def words(told: CommandResult) -> str:
