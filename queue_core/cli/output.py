@@ -7,13 +7,30 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, Literal, Protocol
 
 import click
 
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
 from queue_core.process.terminal import clean, clean_json, clean_lines
+from queue_core.process.wording import shown_clock, shown_seconds
+
+__all__ = [
+    "Column",
+    "ProgressBar",
+    "ProgressLines",
+    "columns",
+    "echo",
+    "payload_fields",
+    "print_info",
+    "print_json",
+    "print_table",
+    "progress",
+    "shown_instant",
+    "shown_payload",
+    "shown_seconds",
+    "wants_colour",
+]
 
 Align = Literal["left", "right"]
 
@@ -63,24 +80,11 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def shown_instant(instant: Instant | int | None) -> str:
-    """Format an instant as ISO 8601 in UTC, to the millisecond; "" for None or 0."""
+def shown_instant(instant: Instant | int | None, *, now: Instant | int | None = None) -> str:
+    """Format an instant by the local clock, with its date unless it is that of `now`; "" for None or 0."""
     if not instant:
         return ""
-    return datetime.fromtimestamp(instant / MICROSECONDS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def shown_seconds(seconds: float | None) -> str:
-    """Format a duration: 0.004 is "4ms", 75 is "1m15s"; "" for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+    return shown_clock(instant / MICROSECONDS, now_seconds=(now or 0) / MICROSECONDS)
 
 
 def payload_fields(payload: bytes) -> Mapping[str, str]:
