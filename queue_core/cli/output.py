@@ -11,12 +11,15 @@ from typing import Final, Protocol, TextIO
 import click
 
 from queue_core.cli.tables import Column, Paint, columns, lay_out
-from queue_core.cli.wrapping import wrapped
+from queue_core.cli.wrapping import columns_of, wrapped
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
 from queue_core.process.terminal import clean, clean_json, clean_lines
 from queue_core.process.wording import shown_clock, shown_seconds
 
 __all__ = ["columns", "shown_seconds"]  # made elsewhere, and used with this module by every command that has a table
+
+HANG: Final = 2
+"""The indent of the further lines of a text that a terminal gets in several."""
 
 
 def print_json(value: object) -> None:
@@ -24,9 +27,23 @@ def print_json(value: object) -> None:
     click.echo(clean_json(json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def echo(line: str = "", *, mark: str = "", err: bool = False, color: bool | None = None) -> None:
-    """Print one line, with all control characters escaped but those of `mark`, which may be coloured."""
-    click.echo(mark + clean(line), err=err, color=color)
+def echo(
+    line: str = "", *, mark: str = "", hang: int | None = None, err: bool = False, color: bool | None = None
+) -> None:
+    """Print one line, with all control characters escaped but those of `mark`, which may be coloured.
+
+    A terminal gets it broken at words. The further lines are indented by `hang`: by default as far as the text behind a
+    mark, and a step further than an indented line without one.
+    """
+    text, width = clean(line), terminal_width(err=err)
+    if width is None:
+        click.echo(mark + text, err=err, color=color)
+        return
+    indent = len(text) - len(text.lstrip(" "))
+    if hang is None:
+        hang = columns_of(mark) + indent + (HANG if indent and not mark else 0)
+    for part in wrapped(text[indent:], width=width, prefix=mark + text[:indent], hang=hang):
+        click.echo(part, err=err, color=color)
 
 
 def print_table(
@@ -55,7 +72,7 @@ def print_table(
 
 def print_info(text: str) -> None:
     """Print a text for people on stderr, so that a pipe does not get it; a terminal gets it broken at words."""
-    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=2):
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=HANG):
         click.echo(line, err=True)
 
 

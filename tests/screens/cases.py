@@ -11,7 +11,7 @@ SIMULATE: Final = ("simulate", "--shape", SHAPE, "--slo", "30s", "--rules", "one
 SIZES: Final = (Size(80, 24), Size(120, 40), Size(40, 10))
 WIDE: Final = Size(1_000, 50)
 """A terminal on which nothing is broken or left out."""
-Look = Literal["80 x 24", "120 x 40", "40 x 10", "dumb", "NO_COLOR", "pipe"]
+Look = Literal["80 x 24", "120 x 40", "40 x 10", "dumb", "NO_COLOR", "pipe", "wide"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ CASES: Final = (
     ScreenCase("check", ("check",)),
     ScreenCase("check-wrong", ("check", "wrong.yaml"), code=78),
     ScreenCase("help", ("--help",)),
-    ScreenCase("no-command", ("pols",), code=64),
+    ScreenCase("no-command", ("pols",), code=2),
 )
 
 BROKEN: Final[dict[tuple[str, Look], str]] = {}

@@ -30,5 +30,5 @@ def commands() -> Iterator[ForkedCommands]:
 @pytest.fixture(scope="session")
 def project() -> Iterator[Path]:
     """A folder of which every command has something to show; its path has the same length in every run."""
-    with tempfile.TemporaryDirectory(prefix="screens-", dir="/tmp") as name, seeded(Path(name)):  # noqa: S108
+    with tempfile.TemporaryDirectory(prefix="screens-", dir="/tmp") as name, seeded(Path(name)):
         yield Path(name)

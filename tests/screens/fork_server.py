@@ -5,6 +5,7 @@ Reads one request a line from stdin (see `serve`), and answers with the exit cod
 
 import contextlib
 import fcntl
+import io
 import json
 import os
 import sys
@@ -55,9 +56,7 @@ def run(request: dict[str, Any]) -> None:
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
         time.tzset()
-        sys.stdin, sys.stdout, sys.stderr = (
-            open(number, mode, encoding="utf-8", closefd=False) for number, mode in enumerate("rww")
-        )
+        sys.stdin, sys.stdout, sys.stderr = (_stream(number, mode) for number, mode in enumerate("rww"))
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
         code = main(request["arguments"])
     except BaseException:  # noqa: BLE001  a fork must not go on as its parent
@@ -67,6 +66,10 @@ def run(request: dict[str, Any]) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+def _stream(number: int, mode: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,9 @@ def _write_log(path: Path, now: float) -> None:
         task = {**pool, "task": f"t{number}"}
         waited = 2.0 if number != 40 else 34.0
         lines.append({"event": "task.added", "at": at, **task})
-        lines.append({"event": "task.leased", "at": at + round(waited * MICROSECONDS), **task, "waited_seconds": waited})
+        lines.append(
+            {"event": "task.leased", "at": at + round(waited * MICROSECONDS), **task, "waited_seconds": waited}
+        )
         ended = {"held_seconds": 3.0, "waited_seconds": waited}
         lines.append({"event": "task.deleted", "at": at + round((waited + 3.0) * MICROSECONDS), **task, **ended})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -167,7 +169,8 @@ def _write_state(files: StateDir, now: float) -> None:
         "transcode-large": _pool(
             a_pool("transcode-large", slo=600.0, most=12),
             current=2,
-            decision=latest | {"pool": "transcode-large", "rule": "deadline", "why": WHY_LONG, "target": 11}
+            decision=latest
+            | {"pool": "transcode-large", "rule": "deadline", "why": WHY_LONG, "target": 11}
             | {"limited_by": ["spawn_parallelism", "memory"], "limits": ["4 at a time", "room for 2 more"]}
             | {"notes": ["scaled to 11 by hand, for 30 min more"]},
             ready=1_204,
@@ -194,7 +197,9 @@ def _write_state(files: StateDir, now: float) -> None:
         | {"last_lines": ["resizing cat-17", "Segmentation fault"], "stack": ['File "tasks.py", line 9 in resize']}
     )
     why = "the kernel ended it: out of memory, it had 498 MiB, with a limit of 512 MiB"
-    files.deaths.append(_death("transcode-large-a81kqq", now - 4 * MINUTE, "out of memory", why, pool="transcode-large"))
+    files.deaths.append(
+        _death("transcode-large-a81kqq", now - 4 * MINUTE, "out of memory", why, pool="transcode-large")
+    )
 
 
 def _decisions(now: float) -> Iterator[tuple[dict[str, object], object]]:
@@ -220,7 +225,10 @@ def _pool(
         | {"paused": False, "oldest_seconds": oldest},
         "decision": decision,
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
-        "concern": {"kinds": ["late", "at_max"], "why": f"a task has waited for {oldest:.0f} s, the slo is {spec.slo:g} s"},
+        "concern": {
+            "kinds": ["late", "at_max"],
+            "why": f"a task has waited for {oldest:.0f} s, the slo is {spec.slo:g} s",
+        },
     }
 
 

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,10 @@ from typing import Self
 
 import pyte
 
+from queue_core.clock import SystemClock
 from tests.support.commands import ROOT, program_environment
 
+CLOCK = SystemClock()
 SECONDS = 30.0
 """How long a command may take."""
 MAX_LINES = 400
@@ -114,10 +115,10 @@ class PseudoTerminal:
 
     def read_until(self, is_enough: Callable[[str], bool]) -> None:
         """Read until what was written is enough, or fail."""
-        deadline = time.monotonic() + SECONDS
+        deadline = CLOCK.monotonic() + SECONDS
         while not is_enough(self.raw):
             self.read(0.05)
-            assert time.monotonic() < deadline, f"never seen on the terminal; it shows:\n{shown(self.raw, self.size)}"
+            assert CLOCK.monotonic() < deadline, f"never seen on the terminal; it shows:\n{shown(self.raw, self.size)}"
 
     def read_to_end(self) -> None:
         """Read the rest of a program that has ended."""
@@ -151,7 +152,9 @@ class ForkedCommands:
         self._server.wait(SECONDS)
         self._server.stdout.close()
 
-    def begin(self, *arguments: str, folder: Path, environment: Mapping[str, str], streams: tuple[str, str, str]) -> int:
+    def begin(
+        self, *arguments: str, folder: Path, environment: Mapping[str, str], streams: tuple[str, str, str]
+    ) -> int:
         """Start a command and return its process id."""
         assert self._server.stdin
         known = {name: text for name, text in program_environment().items() if name not in ("NO_COLOR", "COLUMNS")}
@@ -178,10 +181,10 @@ class ForkedCommands:
         """Run a command on a terminal of a size."""
         with PseudoTerminal(size) as terminal:
             pid = self.begin(*arguments, folder=folder, environment=environment, streams=(terminal.path,) * 3)
-            deadline = time.monotonic() + SECONDS
+            deadline = CLOCK.monotonic() + SECONDS
             while not self.has_ended():
                 terminal.read(0.005)
-                if time.monotonic() > deadline:
+                if CLOCK.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
             code = self.end()
             terminal.read_to_end()
