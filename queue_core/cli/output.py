@@ -28,22 +28,33 @@ def print_json(value: object) -> None:
 
 
 def echo(
-    line: str = "", *, mark: str = "", hang: int | None = None, err: bool = False, color: bool | None = None
+    line: str = "",
+    *,
+    mark: str = "",
+    hang: int | None = None,
+    fg: str = "",
+    err: bool = False,
+    color: bool | None = None,
 ) -> None:
     """Print one line, with all control characters escaped but those of `mark`, which may be coloured.
 
-    A terminal gets it broken at words. The further lines are indented by `hang`: by default as far as the text behind a
-    mark, and a step further than an indented line without one.
+    A terminal gets it broken at words.
+
+    Args:
+        hang: the indent of further lines: by default as far as the text behind a mark, and a step further than an
+            indented line without one.
+        fg: the colour of the text behind the mark.
     """
     text, width = clean(line), terminal_width(err=err)
-    if width is None:
-        click.echo(mark + text, err=err, color=color)
-        return
     indent = len(text) - len(text.lstrip(" "))
     if hang is None:
         hang = columns_of(mark) + indent + (HANG if indent and not mark else 0)
-    for part in wrapped(text[indent:], width=width, prefix=mark + text[:indent], hang=hang):
-        click.echo(part, err=err, color=color)
+    start = mark + text[:indent]
+    parts = [mark + text] if width is None else wrapped(text[indent:], width=width, prefix=start, hang=hang)
+    for part in parts:
+        first = mark if fg and part is parts[0] else ""
+        shown = first + click.style(part.removeprefix(first), fg=fg) if fg else part
+        click.echo(shown, err=err, color=color)
 
 
 def print_table(
@@ -79,6 +90,12 @@ def print_info(text: str) -> None:
 def wants_colour() -> bool:
     """Return whether stdout is a terminal that shows colours, and the user has not switched them off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def can_redraw(*, err: bool = False) -> bool:
+    """Return whether a terminal is behind stdout or stderr on which a line can be written anew."""
+    stream: TextIO | None = sys.stderr if err else sys.stdout
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width(*, err: bool = False) -> int | None:
@@ -133,7 +150,7 @@ def progress(unit: str, *, quiet: bool) -> Iterator[ProgressBar]:
     """Show progress while the block runs, unless `quiet`."""
     if quiet:
         yield lambda _what, _done, _total: None
-    elif sys.stderr.isatty():
+    elif can_redraw(err=True):
         with _bar(unit) as bar:
             yield bar
     else:

@@ -19,7 +19,9 @@ KEPT: Final[tuple[Look, ...]] = ("80 x 24", "120 x 40", "40 x 10", "pipe")
 """The looks that are kept as text."""
 LEFT_OUT: Final = re.compile(r"no\s+room\s+for\s.*?terminal\s+of\s+[0-9]+\s+columns", re.DOTALL)
 """The sentence that names the columns for which a table has no room."""
-FRAME: Final = frozenset("─━│┤\\")
+BAR: Final = re.compile(r"\s*[0-9.]*\s*[┤│]")
+"""The beginning of a line of a chart, whose scale depends on the width."""
+FRAME: Final = frozenset("─━\\")
 
 
 class Screens:
@@ -94,7 +96,7 @@ def escapes(found: Seen, look: Look) -> set[str]:
 
 def words(found: Seen, *, varies: bool) -> set[str]:
     """The words of a screen, without those that a cut name or a frame has; and without figures where they vary."""
-    text = LEFT_OUT.sub("", "\n".join(found.lines))
+    text = LEFT_OUT.sub("", "\n".join(line for line in found.lines if not BAR.match(line)))
     if varies:
         text = re.sub(r"[0-9][0-9.,]*", "0", text)
     return {word for word in text.split() if CUT not in word and not set(word) <= FRAME}
