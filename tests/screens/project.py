@@ -1,6 +1,6 @@
 """A project of which every command has something to show: a server with tasks, and a supervisor's state folder.
 
-Times are whole minutes before the test, so that they are shown alike however long the test takes.
+Times are minutes before the test, so that they are shown alike however long the test takes.
 """
 
 import json
@@ -57,6 +57,8 @@ NO_IMAGE: Final = Failure(
 )
 RESIZE: Final = TagFilter.of("resize")
 MINUTE: Final = 60.0
+ROUNDED_SECONDS: Final = 17.0
+"""What the minutes of all times lack, so that they are rounded up for three quarters of a minute to come."""
 MIB: Final = 1 << 20
 WORKERS: Final = (
     ("resize-d2v1k7", "resize", "busy", 1, 1_277, 83),
@@ -75,6 +77,7 @@ WHY_LONG: Final = (
 def seeded(folder: Path) -> Iterator[None]:
     """Fill `folder`, and serve its queues and hold its supervisor's lock during the block."""
     now = SystemMonotonicClock().wall_seconds()
+    then = now + ROUNDED_SECONDS
     (folder / "towline.yaml").write_text(SETTINGS)
     (folder / "wrong.yaml").write_text(WRONG)
     (folder / "tasks.py").write_text(TASKS)
@@ -83,9 +86,9 @@ def seeded(folder: Path) -> Iterator[None]:
     files = StateDir(folder / ".towline")
     files.path.mkdir()
     _write_log(folder / "events.jsonl", now)
-    _write_output(files.path / "workers", now)
-    _write_state(files, now)
-    clock = ManualClock(Instant(round((now - 20 * MINUTE) * MICROSECONDS)))
+    _write_output(files.path / "workers", then)
+    _write_state(files, then)
+    clock = ManualClock(Instant(round((now - 20 * MINUTE + ROUNDED_SECONDS) * MICROSECONDS)))
     store = MemoryStore()
     server = ServerThread(store, ServeOptions(socket_path=folder / "towline.sock"), clock=clock)
     server.start()
@@ -115,10 +118,10 @@ def _add_tasks(server: ServerThread, clock: ManualClock) -> None:
     thumbs.delete(held)
     thumbs.add([NewTask(f"cat {number}".encode(), tag="resize") for number in range(19, 31)])
     thumbs.lease(2, tags=RESIZE, worker="resize-d2v1k7")
-    thumbs.add([NewTask(b"later", name="newsletter-2026-11", tag="mail", delay_seconds=24.25 * MINUTE)])
+    thumbs.add([NewTask(b"later", name="newsletter-2026-11", tag="mail", delay_seconds=24 * MINUTE)])
     transcoding.add([NewTask(b"\xff\xd8\xff\xe0 a film", name="film-1"), NewTask(b"another film", name="film-2")])
     transcoding.lease(worker="transcode-large-x81kqa")
-    clock.advance(20 * MINUTE - 69.5)
+    clock.advance(20 * MINUTE - ROUNDED_SECONDS - 69.5)
     queues.close()
 
 
@@ -165,9 +168,11 @@ def _write_state(files: StateDir, now: float) -> None:
         files.replays.append({"at": decision["at"], "pool": "resize", "target": decision["target"], "inputs": inputs})
     latest = decisions[-1][0]
     pools = {
-        "resize": _pool(a_pool(most=4), current=3, decision=latest, ready=12, in_flight=2, oldest=9 * MINUTE),
+        "resize": _pool(
+            a_pool(most=4, tags=["resize"]), current=3, decision=latest, ready=12, in_flight=2, oldest=9 * MINUTE
+        ),
         "transcode-large": _pool(
-            a_pool("transcode-large", slo=600.0, most=12),
+            a_pool("transcode-large", queue="transcoding", slo=600.0, most=12),
             current=2,
             decision=latest
             | {"pool": "transcode-large", "rule": "deadline", "why": WHY_LONG, "target": 11}
@@ -185,7 +190,7 @@ def _write_state(files: StateDir, now: float) -> None:
             "phase": "leading",
             "url": f"unix://{files.path.parent}/towline.sock",
             "started_at": now - 3 * 3_600,
-            "shown_at": now + 10.0,  # so that it is not old when the last command runs
+            "shown_at": now + 600.0,  # so that it is not old when the last command runs
             "pools": pools,
             "workers": [_worker(number, *worker, now=now) for number, worker in enumerate(WORKERS)],
         }
@@ -215,7 +220,8 @@ def _pool(
     spec: PoolSpec, *, current: int, decision: dict[str, object], ready: int, in_flight: int, oldest: float
 ) -> dict[str, object]:
     return {
-        "settings": {"queue": spec.queue, "slo_seconds": spec.slo, "min": 0, "max": spec.workers.max, "tags": []},
+        "settings": {"queue": spec.queue, "slo_seconds": spec.slo, "min": 0, "max": spec.workers.max}
+        | {"tags": list(spec.tags or ())},
         "current": current,
         "target": decision["target"],
         "leaving": 0,

@@ -1,5 +1,6 @@
 """A pseudo-terminal of a size, the screen that a terminal would show, and commands that run on it."""
 
+import codecs
 import fcntl
 import json
 import os
@@ -12,6 +13,7 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -28,6 +30,12 @@ MAX_LINES = 400
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 PROGRESS = re.compile(r"[^\n]*\r\x1b\[K")
 """A line of progress that was erased."""
+
+
+@cache
+def noon() -> str:
+    """The time zone in which it was between 12 and 1 o'clock when it was first asked for: no time is of yesterday."""
+    return f"NOON{CLOCK.now() // 3_600_000_000 % 24 - 12:+d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,11 @@ def shown(raw: str, size: Size) -> str:
     """Return the screen of a terminal that got `raw`."""
     screen = pyte.Screen(size.columns, size.lines)
     pyte.Stream(screen).feed(raw)
+    return text_of(screen)
+
+
+def text_of(screen: pyte.Screen) -> str:
+    """Return the lines of a screen, without the empty ones at its end."""
     return "\n".join(line.rstrip() for line in screen.display).rstrip()
 
 
@@ -74,7 +87,9 @@ class PseudoTerminal:
     def __init__(self, size: Size) -> None:
         self.size = size
         self.raw = ""
-        self._pending = b""
+        self._screen = pyte.Screen(size.columns, size.lines)
+        self._stream = pyte.Stream(self._screen)
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def __enter__(self) -> Self:
         self._master, self._slave = os.openpty()
@@ -90,7 +105,13 @@ class PseudoTerminal:
     def resize(self, size: Size) -> None:
         """Change the size; the kernel tells the programs on it."""
         self.size = size
+        self._screen.resize(size.lines, size.columns)
         self._set_size()
+
+    @property
+    def screen(self) -> str:
+        """What it shows now."""
+        return text_of(self._screen)
 
     def type(self, keys: str) -> None:
         """Type keys."""
@@ -104,21 +125,17 @@ class PseudoTerminal:
             data = os.read(self._master, 1 << 16)
         except OSError:  # no program has the terminal open any more
             return False
-        data = self._pending + data
-        try:
-            self.raw += data.decode()
-            self._pending = b""
-        except UnicodeDecodeError as error:  # a character that has not come whole
-            self.raw += data[: error.start].decode()
-            self._pending = data[error.start :]
+        text = self._decoder.decode(data)
+        self.raw += text
+        self._stream.feed(text)
         return bool(data)
 
-    def read_until(self, is_enough: Callable[[str], bool]) -> None:
-        """Read until what was written is enough, or fail."""
-        deadline = CLOCK.monotonic() + SECONDS
-        while not is_enough(self.raw):
+    def read_until(self, is_enough: Callable[[], object], *, seconds: float = SECONDS) -> None:
+        """Read until it is enough, or fail."""
+        deadline = CLOCK.monotonic() + seconds
+        while not is_enough():
             self.read(0.05)
-            assert CLOCK.monotonic() < deadline, f"never seen on the terminal; it shows:\n{shown(self.raw, self.size)}"
+            assert CLOCK.monotonic() < deadline, f"the terminal never showed it; it shows:\n{self.screen}"
 
     def read_to_end(self) -> None:
         """Read the rest of a program that has ended."""
@@ -161,7 +178,7 @@ class ForkedCommands:
         request = {
             "arguments": arguments,
             "folder": str(folder),
-            "environment": known | {"TZ": "UTC"} | dict(environment),
+            "environment": known | {"TZ": noon()} | dict(environment),
             "streams": streams,
         }
         self._server.stdin.write(json.dumps(request) + "\n")

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pytest
 from _pytest.mark.structures import ParameterSet
 
+from queue_core.cli import exits
 from queue_core.cli.wrapping import CUT, columns_of
 from tests.screens.cases import BROKEN, CASES, SIZES, WIDE, Look, ScreenCase
-from tests.screens.terminal import ForkedCommands, Seen
+from tests.screens.terminal import ForkedCommands, PseudoTerminal, Seen, Size
 
 EXPECTED: Final = Path(__file__).with_name("expected")
 COLOURS: Final = {"TERM": "xterm-256color"}
@@ -51,10 +53,14 @@ class Screens:
         """Return what a case shows, in which what differs between two runs is the same, and as long."""
         found = self.of(case, look)
         text = "\n".join(found.lines).rstrip() if look == "pipe" else found.screen
-        text = text.replace(str(self.folder), "/tmp/screens-12345678")
-        text = re.sub(r"\b[0-9]{4}-[0-9]{2}-[0-9]{2}([ T])[0-9]{2}:[0-9]{2}:[0-9]{2}", r"2026-11-25\g<1>12:04:31", text)
-        text = re.sub(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}\b", "12:04:31", text)
-        return re.sub(r"\b([0-9]{3,}\.[0-9]) s\b", lambda found: re.sub("[0-9]", "9", found[1]) + " s", text)
+        return settled(text, self.folder)
+
+
+def settled(text: str, folder: Path) -> str:
+    """Return a text in which what differs between two runs is the same, and as long."""
+    text = text.replace(str(folder), "/tmp/screens-12345678")
+    text = re.sub(r"\b[0-9]{2}:[0-9]{2}:[0-9]{2}\b", "12:04:31", text)
+    return re.sub(r"\b([0-9]{3,}\.[0-9]) s\b", lambda found: re.sub("[0-9]", "9", found[1]) + " s", text)
 
 
 @pytest.fixture(scope="session")
@@ -78,8 +84,9 @@ def test_a_screen_is_whole(screens: Screens, case: ScreenCase, look: Look) -> No
     assert too_long(found) == []
     assert escapes(found, look) == set()
     if look != "pipe":
-        known = words(screens.of(case, "wide"), varies=case.varies)
-        assert words(found, varies=case.varies) - known == set(), found.screen
+        assert words(found, varies=case.varies) - words(screens.of(case, "wide"), varies=case.varies) == set(), (
+            found.screen
+        )
 
 
 def too_long(found: Seen) -> list[str]:
@@ -95,11 +102,13 @@ def escapes(found: Seen, look: Look) -> set[str]:
 
 
 def words(found: Seen, *, varies: bool) -> set[str]:
-    """The words of a screen, without those that a cut name or a frame has; and without figures where they vary."""
+    """The words of a screen, without a sign at their end, and without those that a cut name or a frame has.
+
+    Figures that vary are all the same.
+    """
     text = LEFT_OUT.sub("", "\n".join(line for line in found.lines if not BAR.match(line)))
-    if varies:
-        text = re.sub(r"[0-9][0-9.,]*", "0", text)
-    return {word for word in text.split() if CUT not in word and not set(word) <= FRAME}
+    text = re.sub(r"[0-9][0-9.,]*", "0", text) if varies else settled(text, Path("/nowhere"))
+    return {word.rstrip(".,;:") for word in text.split() if CUT not in word and not set(word) <= FRAME}
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if not case.varies], ids=lambda case: case.name)
@@ -115,3 +124,53 @@ def test_screens_are_as_they_were(screens: Screens, case: ScreenCase, is_rewriti
 @pytest.mark.parametrize("case", [case for case in CASES if not case.varies], ids=lambda case: case.name)
 def test_without_colour_everything_is_still_there(screens: Screens, case: ScreenCase) -> None:
     assert screens.text(case, "NO_COLOR") == screens.text(case, "80 x 24")
+
+
+@contextmanager
+def top(commands: ForkedCommands, folder: Path, size: Size, **environment: str) -> Iterator[PseudoTerminal]:
+    """`towline top` on a terminal, which goes on until it is told to end."""
+    with PseudoTerminal(size) as terminal:
+        streams = (terminal.path,) * 3
+        commands.begin("top", folder=folder, environment=COLOURS | environment, streams=streams)
+        yield terminal
+        terminal.read_until(commands.has_ended)
+        assert commands.end() in (exits.OK, exits.INTERRUPTED), terminal.raw
+
+
+def wait_for_screen(terminal: PseudoTerminal, text: str, folder: Path) -> None:
+    """Wait until a terminal shows a text and nothing else."""
+    terminal.read_until(lambda: settled(terminal.screen, folder) == text, seconds=10.0)
+
+
+def test_top_is_drawn_whole_after_each_change_of_size(
+    commands: ForkedCommands, project: Path, is_rewriting: bool
+) -> None:
+    fresh = {}
+    for size in SIZES:
+        with top(commands, project, size) as terminal:
+            terminal.read_until(lambda: "\nq " in terminal.screen)
+            fresh[size] = settled(terminal.screen, project)
+            terminal.type("q")
+    for size, text in fresh.items():
+        assert max(map(columns_of, text.splitlines())) <= size.columns
+        assert [word for word in ("POOL", "WORKERS", "READY") if word not in text] == []
+    assert " more" in fresh[SIZES[2]]
+    with top(commands, project, SIZES[0]) as terminal:
+        for size in (SIZES[0], SIZES[2], SIZES[1], SIZES[0]):
+            terminal.resize(size)
+            wait_for_screen(terminal, fresh[size], project)
+        terminal.type("q")
+    kept = "\n\n".join(f"== {size} ==\n{text}" for size, text in fresh.items()) + "\n"
+    page = EXPECTED / "top-live.txt"
+    if is_rewriting:
+        page.write_text(kept, encoding="utf-8")
+    assert kept == page.read_text(encoding="utf-8"), "changed on purpose? CONTRIBUTING.md has the command"
+
+
+def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: Path) -> None:
+    with top(commands, project, SIZES[0], TERM="dumb") as terminal:
+        terminal.read_until(lambda: terminal.raw.count("POOL ") >= 2)
+        terminal.type("\x03")
+    seen = Seen(terminal.raw.replace("^C", ""), SIZES[0])
+    assert escapes(seen, "dumb") == set()
+    assert too_long(seen) == []
