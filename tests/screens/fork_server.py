@@ -14,12 +14,18 @@ import time
 import traceback
 from typing import Any
 
+import click
+
 from orchestrator.cli import command, main
 
 PRELOADED = (
     *("up", "top", "pools", "workers", "why", "why-died", "peek", "events", "logs", "simulate", "backtest"),
     *("doctor", "plan", "queues", "check", "health"),
 )
+
+
+EVERY_HELP = "every help"
+"""The argument for the help of all commands, one after the other."""
 
 
 def serve() -> None:
@@ -58,7 +64,7 @@ def run(request: dict[str, Any]) -> None:
         time.tzset()
         sys.stdin, sys.stdout, sys.stderr = (_stream(number, mode) for number, mode in enumerate("rww"))
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-        code = main(request["arguments"])
+        code = main(request["arguments"]) if request["arguments"] != [EVERY_HELP] else print_every_help()
     except BaseException:  # noqa: BLE001  a fork must not go on as its parent
         traceback.print_exc()
     finally:
@@ -66,6 +72,18 @@ def run(request: dict[str, Any]) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+def print_every_help() -> int:
+    """Print the help of every command, and of their subcommands."""
+    group = command()
+    context = group.make_context("towline", ["x"], resilient_parsing=True)
+    for name in group.list_commands(context):
+        main([name, "--help"])
+        found = group.get_command(context, name)
+        for below in found.list_commands(context) if isinstance(found, click.Group) else ():
+            main([name, below, "--help"])
+    return 0
 
 
 def _stream(number: int, mode: str) -> io.TextIOWrapper:

@@ -12,6 +12,7 @@ from _pytest.mark.structures import ParameterSet
 from queue_core.cli import exits
 from queue_core.cli.wrapping import CUT, columns_of
 from tests.screens.cases import BROKEN, CASES, SIZES, WIDE, Look, ScreenCase
+from tests.screens.fork_server import EVERY_HELP
 from tests.screens.terminal import ForkedCommands, PseudoTerminal, Seen, Size
 
 EXPECTED: Final = Path(__file__).with_name("expected")
@@ -91,7 +92,8 @@ def test_a_screen_is_whole(screens: Screens, case: ScreenCase, look: Look) -> No
 
 def too_long(found: Seen) -> list[str]:
     """The lines that the terminal would break, but for those of one word that has no room on any line."""
-    return [line for line in found.lines if columns_of(line) > found.size.columns and len(line.split()) > 1]
+    lines = (line.removesuffix(" \\") for line in found.lines)
+    return [line for line in lines if columns_of(line) > found.size.columns and len(line.split()) > 1]
 
 
 def escapes(found: Seen, look: Look) -> set[str]:
@@ -124,6 +126,17 @@ def test_screens_are_as_they_were(screens: Screens, case: ScreenCase, is_rewriti
 @pytest.mark.parametrize("case", [case for case in CASES if not case.varies], ids=lambda case: case.name)
 def test_without_colour_everything_is_still_there(screens: Screens, case: ScreenCase) -> None:
     assert screens.text(case, "NO_COLOR") == screens.text(case, "80 x 24")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_every_help_page_fits(commands: ForkedCommands, project: Path, size: Size) -> None:
+    found, wide = (
+        commands.on_terminal(EVERY_HELP, folder=project, size=each, environment=COLOURS) for each in (size, WIDE)
+    )
+    assert too_long(found) == []
+    assert escapes(found, "dumb") == set()
+    assert words(found, varies=False) - words(wide, varies=False) == set()
+    assert found.raw.count("Usage: ") > 40
 
 
 @contextmanager
