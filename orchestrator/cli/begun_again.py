@@ -11,8 +11,10 @@ from queue_core.task import TaskState
 
 MAX_TASKS: Final = 3
 """Tasks of one worker that are looked up."""
-SLACK_SECONDS: Final = 0.05
-"""By how much a lease may seem to begin before the death: the release comes before its log entry."""
+MAX_LEASES: Final = 10
+"""Leases of a task that are looked at, the newest."""
+SLACK_SECONDS: Final = 0.5
+"""By how much a lease may seem to begin before the death, as the clocks of the two hosts differ."""
 
 
 class TaskLookup:
@@ -22,16 +24,16 @@ class TaskLookup:
         self._connect = connect
         self._queues: Queues | None = None
 
-    def begun_after(self, tasks: Sequence[HeldTask], *, died_at: float) -> float | None:
-        """Return the seconds from `died_at`, since the epoch, until the last of these tasks was leased again.
+    def begun_after(self, tasks: Sequence[HeldTask], *, worker: str, died_at: float) -> float | None:
+        """Return the seconds from the death of a worker until the last of its tasks was leased again by another.
 
-        None while one of them waits, and where the queue does not say.
+        `died_at` is in seconds since the epoch. None while one of them waits, and where the queue does not say.
         """
         latest = 0.0
         try:
             self._queues = self._queues or self._connect()
             for task in tasks[:MAX_TASKS]:
-                leased_at = self._leased_at(self._queues, task, after=died_at - SLACK_SECONDS)
+                leased_at = self._leased_at(self._queues, task, worker=worker, after=died_at - SLACK_SECONDS)
                 if leased_at is None:
                     return None
                 latest = max(latest, leased_at - died_at)
@@ -44,13 +46,17 @@ class TaskLookup:
         if self._queues is not None:
             self._queues.close()
 
-    def _leased_at(self, queues: Queues, task: HeldTask, *, after: float) -> float | None:
-        """Return when a task was leased for the first time after an instant; None when it was not yet."""
+    def _leased_at(self, queues: Queues, task: HeldTask, *, worker: str, after: float) -> float | None:
+        """Return when another worker leased a task for the first time after an instant; None when none did yet."""
         queue = queues.queue(task.queue)
-        begun = [one.leased_at / MICROSECONDS for one in queue.history(names=[task.task], limit=10).leases]
+        begun = [
+            one.leased_at / MICROSECONDS
+            for one in queue.history(names=[task.task], limit=MAX_LEASES).leases
+            if one.worker != worker
+        ]
         begun += [
             one.leased_at / MICROSECONDS
             for one in queue.peek(names=[task.task], limit=1).tasks
-            if one.state is TaskState.LEASED
+            if one.state is TaskState.LEASED and one.worker != worker
         ]
         return min((at for at in begun if at >= after), default=None)

@@ -10,14 +10,13 @@ from typing import Final
 
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
-from queue_core.cli.event_lines import EventLine, of_tasks, pairs_of
-from queue_core.cli.worker_events import EventReader, plain_line
+from orchestrator.fleet.quarantine import SOLO_MARK
+from queue_core.cli.event_lines import EventLine, pairs_of
+from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
 from queue_core.process.wording import counted, shown_seconds
 
 Entry = Mapping[str, object]
 
-MAX_NAMED: Final = 3
-"""Tasks that one sentence names at most."""
 _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KILLED})
 
 
@@ -35,7 +34,7 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
     event, level = str(entry.get("event")), str(entry.get("level") or "info")
     if not reader.shows(level):
         return []
-    name = str(entry.get("worker") or entry.get("pool") or "")
+    name = short_name(str(entry.get("worker") or entry.get("pool") or ""))
     if isinstance(entry.get("sentence"), str):
         return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("worker") or ""))]
     if event in _SENTENCES:
@@ -62,7 +61,7 @@ def held_tasks(entry: Entry) -> list[HeldTask]:
 
 def death_line(entry: Entry, fate: str) -> EventLine:
     """Return the line of a worker's death; `fate`: what became of the tasks it held, "" where there were none."""
-    worker = str(entry.get("worker"))
+    worker = short_name(str(entry.get("worker")))
     text = how_it_ended(entry) + (f"; {fate}" if fate else "")
     return EventLine(text, name=worker, mark="x", hint=f"towline why-died {worker}")
 
@@ -93,6 +92,11 @@ def fate_of(tasks: Sequence[HeldTask], *, held: int, begun_after: float | None, 
         return f"{whose} {'was' if held == 1 else 'were'} begun again after {shown_seconds(begun_after)}"
     waits = "waits" if held == 1 else "wait"
     return f"{whose} {waits} in the queue" if is_stopping else f"{whose} {waits} to be begun again"
+
+
+def short_name(worker: str) -> str:
+    """Return a worker's name without what is added for one that runs alone; commands take its beginning."""
+    return worker.partition(SOLO_MARK)[0]
 
 
 def _decided(entry: Entry, reader: EventReader) -> list[EventLine]:
@@ -189,22 +193,8 @@ def _source_recovered(entry: Entry, _reader: EventReader) -> list[EventLine]:
 
 
 def _stopping(entry: Entry, _reader: EventReader) -> list[EventLine]:
-    held = [one for one in _list(entry, "held") if isinstance(one, dict)]
-    count, grace = entry.get("held_total"), entry.get("grace_seconds")
-    total = count if isinstance(count, int) else len(held)
-    if not total:
-        return []
-    named = [_held(one) for one in held[:MAX_NAMED]]
-    more = [f"{total - len(named):,} more"] if total > len(named) else []
-    what = f" ({'; '.join([*named, *more])})" if named else ""
-    at_most = f", for at most {shown_seconds(float(grace))}" if isinstance(grace, int | float) else ""
-    return [EventLine(f"Finishing {counted(total, 'task')}{what}{at_most}. Ctrl-C again ends it at once.")]
-
-
-def _held(one: Mapping[object, object]) -> str:
-    seconds = one.get("seconds")
-    so_far = f", {shown_seconds(float(seconds))} so far" if isinstance(seconds, int | float) else ""
-    return f"{one.get('worker')}, {of_tasks(1, one.get('task'))}{so_far}"
+    text = finishing(entry, held_in(entry), again="Ctrl-C again ends it at once.")
+    return [EventLine(text)] if text else []
 
 
 def _counted(entry: Entry, _reader: EventReader) -> list[EventLine]:

@@ -14,7 +14,15 @@ from typing import Final, Protocol, TextIO
 
 from orchestrator import events
 from orchestrator.cli.begun_again import TaskLookup
-from orchestrator.cli.fleet_events import HeldTask, death_line, fate_of, fleet_lines, held_tasks, is_death
+from orchestrator.cli.fleet_events import (
+    HeldTask,
+    death_line,
+    fate_of,
+    fleet_lines,
+    held_tasks,
+    is_death,
+    short_name,
+)
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import MonotonicClock
 from orchestrator.runtimes.worker_output import entry_in
@@ -145,16 +153,21 @@ class UpScreen:
                 shown += self.layout.lines(told, at=at)
         if not self.shows_output:
             return shown
-        left_out = [EventLine(self._left_out(count, worker), name=worker, mark="|") for worker, count in skipped.items()]
+        left_out = [
+            EventLine(self._left_out(count, worker), name=short_name(worker), mark="|")
+            for worker, count in skipped.items()
+        ]
         return [text for line in left_out for text in self.layout.lines(line, at=at)] + shown
 
     def _read(self, line: WorkerLine) -> EventLine | None:
         """Return a line of a worker's output as it is shown; None for one that is not."""
         entry = entry_in(line.text)
         if entry is None or not isinstance(entry.get("event"), str):
-            return EventLine(line.text, name=line.worker, mark="|") if self.shows_output else None
-        told = worker_line(entry, self.reader, name=line.worker)
-        return None if told is None or (told.mark == "|" and not self.shows_output) else told
+            return EventLine(line.text, name=short_name(line.worker), mark="|") if self.shows_output else None
+        told = worker_line(entry, self.reader, name=short_name(line.worker))
+        if told is None or (told.mark == "|" and not self.shows_output):
+            return None
+        return replace(told, group=line.pool) if told.kind else told
 
     def _left_out(self, count: int, worker: str) -> str:
         amount = "some lines were" if count < 0 else counted(count, "line was", "lines were")
@@ -187,7 +200,9 @@ class UpScreen:
             is_over = is_last or self._is_stopping or index >= MAX_LOOKUPS or self.clock.monotonic() >= death.tell_by
             begun_after: float | None = None
             if given_back and self.lookup is not None and not self._is_stopping and index < MAX_LOOKUPS:
-                begun_after = self.lookup.begun_after(given_back, died_at=death.died_at)
+                begun_after = self.lookup.begun_after(
+                    given_back, worker=str(death.entry.get("worker")), died_at=death.died_at
+                )
             if given_back and begun_after is None and not is_over:
                 left.append(death)
                 continue

@@ -11,8 +11,8 @@ from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import ENDS_WELL, ending_of
-from orchestrator.fleet.quarantine import SuspectedTask
 from orchestrator.fleet.external import without_external
+from orchestrator.fleet.quarantine import SuspectedTask
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle

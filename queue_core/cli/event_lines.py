@@ -38,6 +38,7 @@ class EventLine:
     Args:
         name: the pool or worker that it is about; "" for the whole.
         hint: the command that shows more.
+        group: the pool that a count of failures is of.
         kind: what a failure has in common with others of its kind; (): it is no failure of a handler.
         short: the failure in a few words, for a count of others like it.
     """
@@ -47,6 +48,7 @@ class EventLine:
     mark: Mark = ""
     more: Sequence[str] = ()
     hint: str = ""
+    group: str = ""
     kind: tuple[str, ...] = ()
     short: str = ""
 
@@ -69,8 +71,6 @@ class LineLayout:
             prefix += " " * (self.names + 1)
         if line.mark:
             prefix += self._styled(line.mark, _MARK_COLOURS.get(line.mark)) + " "
-        elif line.name:
-            prefix += " "
         text = clean(line.text) + (f"   ({clean(line.hint)})" if line.hint else "")
         more = "".join(f"\n{clean(one)}" for one in line.more)
         return wrapped(text + more, width=self.width, prefix=prefix)
@@ -92,10 +92,11 @@ class FailureCounts:
 
     def is_new(self, line: EventLine, *, now: float) -> bool:
         """Return whether a failure is to be shown; else it is counted. `now`: seconds that never go back."""
-        if line.kind in self._first and now - self._first[line.kind][0] < COUNT_SECONDS:
-            self._others[line.kind] = self._others.get(line.kind, 0) + 1
+        kind = (line.group, *line.kind)
+        if kind in self._first and now - self._first[kind][0] < COUNT_SECONDS:
+            self._others[kind] = self._others.get(kind, 0) + 1
             return False
-        self._first[line.kind] = now, line
+        self._first[kind] = now, line
         return True
 
     def due(self, *, now: float) -> list[EventLine]:
@@ -112,7 +113,7 @@ class FailureCounts:
         others = self._others.pop(kind, 0)
         if others:
             text = f"{counted(others, 'more failure')} of this kind {when}: {first.short}"
-            yield replace(first, text=text, more=(), hint="", kind=())
+            yield replace(first, name=first.group or first.name, text=text, more=(), hint="", kind=())
 
 
 def shown_time(at: float) -> str:

@@ -138,7 +138,9 @@ def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lamb
         return CommandError(str(error), code=exits.CANT_CREATE, fix=fix)
     if who:
         fix = own_fix(holder)
-    return CommandError(f"can't listen on {where}: it is taken by {who or holder.text}", code=exits.CANT_CREATE, fix=fix)
+    return CommandError(
+        f"can't listen on {where}: it is taken by {who or holder.text}", code=exits.CANT_CREATE, fix=fix
+    )
 
 
 def own_fix(holder: ResourceHolder) -> str:

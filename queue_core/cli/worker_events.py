@@ -1,7 +1,7 @@
 """What workers log, as sentences for people: failures with the user's part of their traceback, warnings. Pure."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -28,6 +28,8 @@ _ABOUT: Final = frozenset(
 """Fields that a line of a program's own log leaves out: its prefix says them, or its lines below."""
 _SAYING: Final = ("sentence", "message", "reason", "why", "error", "detail")
 """Fields that are a sentence; the first that is there is shown."""
+MAX_NAMED: Final = 3
+"""Tasks that one sentence names at most."""
 _TRACEBACKS: Final = ("traceback", "exception")
 
 
@@ -36,11 +38,13 @@ class EventReader:
     """What turns entries into lines: the queues as they are set, and how much is shown.
 
     `level`: the least that is shown; at debug all fields and whole tracebacks are. `folder`: where the program is.
+    `is_alone`: the worker is the program itself: its start and its end are told too.
     """
 
     queues: Mapping[str, QueueSpec] = field(default_factory=dict)
     level: str = "info"
     folder: Path | None = None
+    is_alone: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -65,7 +69,9 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     event, level = str(entry.get("event")), str(entry.get("level") or "info")
     if not reader.shows(level):
         return None
-    if event in _SENTENCES:
+    if reader.is_alone and event in _OF_ITSELF:
+        line = _OF_ITSELF[event](entry, reader)
+    elif event in _SENTENCES:
         line = _SENTENCES[event](entry, reader)
     elif event in _NAMES:
         if level in {"debug", "info"} and not reader.is_whole:
@@ -115,7 +121,7 @@ def _programs(entry: Mapping[str, object], reader: EventReader) -> EventLine:
 def _failed(entry: Mapping[str, object], reader: EventReader) -> EventLine:
     error, message = str(entry.get("error") or ""), str(entry.get("message") or entry.get("reason") or "")
     place = str(entry.get("place") or "")
-    first = message.split("\n")[0].strip()
+    first = message.split("\n", maxsplit=1)[0].strip()
     said = ": ".join(part for part in (error, first) if part) or "its handler failed"
     return _failure(entry, reader, "failed", said, place, (error, place))
 
@@ -150,7 +156,11 @@ def _failure(
     if again is None and spec is not None and isinstance(number, int):
         again = retry_delay_seconds(spec, leases=number, jitter=0.0)
     if is_last:
-        text += "; it is dead" if spec is None or spec.on_exhausted == "dead" else "; it is deleted, as its leases are used up"
+        text += (
+            "; it is dead"
+            if spec is None or spec.on_exhausted == "dead"
+            else "; it is deleted, as its leases are used up"
+        )
     elif isinstance(again, int | float):
         text += f"; {again_in(again)}"
     return EventLine(
@@ -159,8 +169,62 @@ def _failure(
         more=reader.traceback(entry),
         hint=_redrive(entry) if is_last else "",
         kind=(*kind, str(entry.get("handler")), str(entry.get("queue")), "dead" if is_last else ""),
-        short=f"{said.split(': ')[0]}{f', {place}' if place else ''}{'; dead now' if is_last else ''}",
+        short=f"{said.split(': ', maxsplit=1)[0]}{f', {place}' if place else ''}{'; dead now' if is_last else ''}",
     )
+
+
+def finishing(entry: Mapping[str, object], named: Sequence[str], *, again: str) -> str:
+    """Return which tasks are being finished, for how long at most, and what a second Ctrl-C does; "" for none.
+
+    `named`: some of them in words; `entry` has their number and the grace.
+    """
+    count, grace = entry.get("held_total"), entry.get("grace_seconds")
+    total = count if isinstance(count, int) else len(named)
+    if not total:
+        return ""
+    more = [f"{total - len(named):,} more"] if named and total > len(named) else []
+    what = f" ({'; '.join([*named, *more])})" if named else ""
+    at_most = f", for at most {shown_seconds(float(grace))}" if isinstance(grace, int | float) else ""
+    return f"Finishing {counted(total, 'task')}{what}{at_most}. {again}"
+
+
+def held_in(entry: Mapping[str, object]) -> list[str]:
+    """Return the tasks of an entry that are being finished, in words: `resize-d2v, task 9, 8 s so far`."""
+    held = entry.get("held")
+    named = []
+    for one in (held if isinstance(held, list) else ())[:MAX_NAMED]:
+        seconds = one.get("seconds")
+        so_far = f"{shown_seconds(float(seconds))} so far" if isinstance(seconds, int | float) else ""
+        named.append(", ".join(part for part in (one.get("worker"), f"task {one.get('task')}", so_far) if part))
+    return named
+
+
+def _began(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
+    tags = entry.get("tags")
+    of = f", tags {', '.join(map(str, tags))}" if isinstance(tags, list) else f", {tags} tasks"
+    at_a_time = entry.get("concurrency")
+    number = counted(at_a_time if isinstance(at_a_time, int) else 1, "task")
+    return EventLine(f"Works on {entry.get('queue')}{of}, {number} at a time. Ctrl-C lets it finish.")
+
+
+def _draining(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
+    reason = str(entry.get("reason"))
+    count = entry.get("held_total")
+    if reason.endswith(" again"):
+        number = counted(count if isinstance(count, int) else 0, "task")
+        return EventLine(f"Gives back {number}: you asked twice.")
+    text = finishing(entry, held_in(entry), again="Ctrl-C again gives it back at once.")
+    return EventLine(text or f"Stopping: {reason}.")
+
+
+def _drained(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
+    tasks, seconds = entry.get("tasks"), entry.get("seconds")
+    after = f" in {shown_seconds(float(seconds))}" if isinstance(seconds, int | float) else ""
+    return EventLine(f"Stopped. {counted(tasks if isinstance(tasks, int) else 0, 'task')} handled{after}.")
+
+
+def _recycled(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
+    return EventLine(f"Starts afresh: {entry.get('reason')}.")
 
 
 def _refused(entry: Mapping[str, object], reader: EventReader) -> EventLine:
@@ -202,5 +266,11 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, object], EventReader], Eve
     events.LEASE_LOST: _lost,
     events.QUEUE_UNREACHED: _unreached,
     events.QUEUE_REACHED: _reached,
+}
+_OF_ITSELF: Final[Mapping[str, Callable[[Mapping[str, object], EventReader], EventLine]]] = {
+    events.WORKER_STARTED: _began,
+    events.WORKER_DRAINING: _draining,
+    events.WORKER_DRAINED: _drained,
+    events.WORKER_RECYCLED: _recycled,
 }
 _NAMES: Final = frozenset(name for name in vars(events).values() if isinstance(name, str) and "." in name)

@@ -112,10 +112,10 @@ def up(
 ) -> int:
     """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
 
-    SIGHUP, a change of the file, or `towline reload` reloads the pools; when the terminal it runs on hangs up, it stops.
-    The first SIGTERM lets workers finish within their grace, a second one kills them. SIGUSR2 restarts this command in
-    the same process, as it is installed now, while workers go on and callers wait; SIGUSR1 exits and leaves the workers
-    to the next supervisor.
+    SIGHUP, a change of the file, or `towline reload` reloads the pools; it stops when its terminal hangs up. The first
+    SIGTERM lets workers finish within their grace, a second one kills them. SIGUSR2 restarts this command in the same
+    process, as it is installed now, while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the
+    next supervisor.
 
     On a terminal it tells in sentences what happens: decisions, failures of handlers, deaths, and what its workers
     write, each line after its worker's name (--quiet: without that); `towline logs` finds it later. Of too many lines
@@ -257,7 +257,7 @@ class _Run:
 
 
 def own_supervisor(project: Project, holder: ResourceHolder) -> str:
-    """Describe a process that supervises the same state directory: `your own \`towline up\` of this folder`; else ""."""
+    """Describe a process if it supervises the same state directory; else ""."""
     files = state_of(project)
     if holder.pid is None or holder_of_lock(files.lock_path).pid != holder.pid:
         return ""
