@@ -1,4 +1,4 @@
-"""What a supervisor logs, as sentences for people: decisions, deaths, reloads, warnings. Pure.
+"""Turn what a supervisor logs into sentences for people: decisions, deaths, reloads, warnings. Pure.
 
 Any event with a `sentence` is shown as that sentence, so that a new one needs nothing here.
 """

@@ -1,4 +1,4 @@
-"""What `towline up` says at its start, on a terminal: the store, the address, and a table of its pools. Pure."""
+"""The header of `towline up` on a terminal: the store, the address, and a table of its pools. Pure."""
 
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,4 @@
-"""What `towline up` and `towline supervise` print: sentences on a terminal, JSON elsewhere, and their workers' output.
+"""Print what `towline up` and `towline supervise` do: sentences on a terminal, JSON elsewhere, and workers' output.
 
 One thread reads workers' output and writes everything: neither a flood nor a terminal that takes nothing holds up the
 supervisor, and its events come after what was written before them.
@@ -53,7 +53,7 @@ NAME_CHARS: Final = 7
 
 
 class OutputReaderThread(Protocol):
-    """What the thread shows."""
+    """A view of what is new, for the thread that shows it."""
 
     def step(self, batch: OutputBatch, *, is_last: bool) -> None:
         """Show new output of workers, and what else there is to say."""
@@ -74,7 +74,7 @@ class _Death:
 class UpScreen:
     """Sentences on a terminal: the supervisor's events, failures of handlers, and workers' output.
 
-    `tell` may be called by any thread; all else belongs to the thread that shows.
+    `take` may be called by any thread; all else belongs to the thread that shows.
 
     Args:
         stream: the terminal.
@@ -99,7 +99,7 @@ class UpScreen:
     _summary: list[str] = field(default_factory=list)
     wake: Callable[[], None] = lambda: None
 
-    def tell(self, entry: Mapping[str, object]) -> None:
+    def take(self, entry: Mapping[str, object]) -> None:
         """Show an event soon. It does not block: the caller is the supervisor's thread, or the server's."""
         self._events.append((self.clock.wall_seconds(), dict(entry)))
         self.wake()

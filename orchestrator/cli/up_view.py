@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 2.0
 
 @dataclass(slots=True)
 class UpView:
-    """What is told of one run."""
+    """The view of one run."""
 
     project: Project
     screen: UpScreen | None
@@ -86,7 +86,7 @@ class UpView:
 
 
 @contextmanager
-def told(
+def events_shown(
     project: Project,
     log_level: logs.Level,
     *,
@@ -106,8 +106,8 @@ def told(
     views: list[UpScreen | JsonOutput] = [] if screen is None else [screen]
     if wants_output and not out_is_terminal:
         views.append(JsonOutput(LinePrinter(as_json=True)))
-    tell = screen.tell if screen is not None and err_is_terminal else None
-    logs.configure(level=log_level, shape="json" if as_json else "auto", tell=tell)
+    sink = screen.take if screen is not None and err_is_terminal else None
+    logs.configure(level=log_level, shape="json" if as_json else "auto", sink=sink)
     view = UpView(project, screen, tells_events=err_is_terminal)
     output = FleetOutput(state_of(project))
     if screen is not None:

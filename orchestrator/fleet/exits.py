@@ -106,17 +106,17 @@ class EndedWorker(Protocol):
 
 
 def cause_of(
-    ended: EndedWorker, *, drained: bool, overdue: bool, asked_twice: bool = False, hung: str = ""
+    ended: EndedWorker, *, drained: bool, overdue: bool, is_cut_short: bool = False, hung: str = ""
 ) -> tuple[Cause, str]:
     """Return why a worker ended, and the same in words for its owner.
 
     Args:
         drained: the worker had been asked to finish.
-        overdue: it was killed: it did not finish in time, or (`asked_twice`) its supervisor was asked twice to stop.
+        overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
         hung: how it was found to be unresponsive, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
-    if cause is Cause.OVERDUE and overdue and asked_twice:
+    if cause is Cause.OVERDUE and overdue and is_cut_short:
         cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"

@@ -299,7 +299,7 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         ended,
         drained=drained,
         overdue=worker.state == "killed",
-        asked_twice=worker.is_cut_short,
+        is_cut_short=worker.is_cut_short,
         hung=_hung(worker, ended),
     )
 

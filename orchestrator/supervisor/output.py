@@ -39,8 +39,8 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """Lines, oldest first; `skipped` has the workers of which output before them was left out, with the number of lines,
-    or -1 where that is not known."""
+    """Lines, oldest first; `skipped` has the workers of which output before them was left out, with the number of
+    lines, or -1 where that is not known."""
 
     lines: Sequence[WorkerLine] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)

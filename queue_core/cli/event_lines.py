@@ -1,4 +1,4 @@
-"""Events as lines for people: `12:04:31  resize  0 -> 1: 3 ready`, broken at words; repeated failures are counted. Pure.
+"""Events as lines for people, broken at words: `12:04:31  resize  0 -> 1: 3 ready`; alike failures are counted. Pure.
 
 Which events are shown, and in which words, is said by `worker_events`, and by the fleet's own module.
 """
@@ -102,13 +102,13 @@ class FailureCounts:
     def due(self, *, now: float) -> list[EventLine]:
         """Return a line for each kind whose minute is over, if there were others."""
         over = [kind for kind, (first, _) in self._first.items() if now - first >= COUNT_SECONDS]
-        return [line for kind in over for line in self._told(kind, "in the minute after that")]
+        return [line for kind in over for line in self._counted(kind, "in the minute after that")]
 
     def rest(self) -> list[EventLine]:
         """Return a line for each kind that was counted and not told yet."""
-        return [line for kind in list(self._first) for line in self._told(kind, "since then")]
+        return [line for kind in list(self._first) for line in self._counted(kind, "since then")]
 
-    def _told(self, kind: tuple[str, ...], when: str) -> Iterator[EventLine]:
+    def _counted(self, kind: tuple[str, ...], when: str) -> Iterator[EventLine]:
         _, first = self._first.pop(kind)
         others = self._others.pop(kind, 0)
         if others:

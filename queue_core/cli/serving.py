@@ -136,8 +136,7 @@ def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lamb
     where = str(path) if path is not None else f"{options.host}:{options.port}"
     if not (who or holder.text):
         return CommandError(str(error), code=exits.CANT_CREATE, fix=fix)
-    if who:
-        fix = own_fix(holder)
+    fix = own_fix(holder) if who else fix
     return CommandError(
         f"can't listen on {where}: it is taken by {who or holder.text}", code=exits.CANT_CREATE, fix=fix
     )

@@ -1,4 +1,4 @@
-"""What `towline work` tells on a terminal: sentences, between the lines that its handlers print themselves."""
+"""Show what `towline work` does on a terminal: sentences, between the lines that its handlers print themselves."""
 
 import contextlib
 import os
@@ -25,7 +25,7 @@ QUESTION_SECONDS = 2.0
 
 
 class WorkScreen:
-    """Writes a worker's log entries to the terminal as sentences; any thread may tell one."""
+    """Writes a worker's log entries to the terminal as sentences; any thread may give one."""
 
     def __init__(self, settings: WorkerSettings, *, level: str, clock: Clock) -> None:
         """`level`: the least that is shown."""
@@ -44,7 +44,7 @@ class WorkScreen:
         """Replace the lock in the child of a fork."""
         self._lock = threading.Lock()
 
-    def tell(self, entry: Mapping[str, object]) -> None:
+    def show(self, entry: Mapping[str, object]) -> None:
         """Show an entry, unless it is no news, or a failure of which others like it were shown just now."""
         if entry.get("event") == events.HANDLER_FAILED and self._asks is not None:
             ask, self._asks = self._asks, None

@@ -1,4 +1,4 @@
-"""What workers log, as sentences for people: failures with the user's part of their traceback, warnings. Pure."""
+"""Turn what workers log into sentences for people: failures with the user's part of their traceback, warnings. Pure."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ _TRACEBACKS: Final = ("traceback", "exception")
 
 @dataclass(frozen=True, slots=True)
 class EventReader:
-    """What turns entries into lines: the queues as they are set, and how much is shown.
+    """A reader of log entries: the queues as they are set, and how much is shown.
 
     `level`: the least that is shown; at debug all fields and whole tracebacks are. `folder`: where the program is.
     `is_alone`: the worker is the program itself: its start and its end are told too.
@@ -48,7 +48,7 @@ class EventReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether everything is shown."""
+        """True where everything is shown."""
         return self.level == "debug"
 
     def shows(self, level: str) -> bool:
@@ -83,7 +83,7 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
 
 
 def plain_line(entry: Mapping[str, object], reader: EventReader) -> EventLine:
-    """Return an entry as a line of its level: the field that is a sentence, with the event before all but `sentence`."""
+    """Return an entry as a line: its field that is a sentence, with the event before all but `sentence` itself."""
     level = str(entry.get("level") or "info")
     marks: dict[str, Mark] = {"warning": "!", "error": "x", "critical": "x"}
     saying = next((field for field in _SAYING if isinstance(entry.get(field), str) and entry[field]), "")

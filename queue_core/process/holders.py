@@ -1,6 +1,5 @@
 """Find which process holds a port, a socket or a lock, as far as /proc tells, for the error that it is taken."""
 
-import os
 import pwd
 import socket
 import struct
@@ -129,7 +128,7 @@ def _pid_of_socket(inode: str, proc: Path) -> int | None:
         with suppress(OSError):
             for descriptor in (proc / str(pid) / "fd").iterdir():
                 with suppress(OSError):
-                    if os.readlink(descriptor) == f"socket:[{inode}]":
+                    if str(descriptor.readlink()) == f"socket:[{inode}]":
                         return pid
     return None
 

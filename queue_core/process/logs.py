@@ -48,14 +48,14 @@ def configure(
     *,
     level: Level = "info",
     shape: Literal["auto", "json", "text"] = "auto",
-    tell: Callable[[Mapping[str, object]], None] | None = None,
+    sink: Callable[[Mapping[str, object]], None] | None = None,
 ) -> None:
     """Log to stderr: coloured lines on a terminal, else a JSON object a line.
 
     Args:
         level: the lowest level that is logged.
         shape: `auto` is text on a terminal, else JSON.
-        tell: gets each entry, with a traceback as text in `exception`, in place of stderr. It must not block.
+        sink: gets each entry, with a traceback as text in `exception`, in place of stderr. It must not block.
     """
     is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
     before: list[structlog.typing.Processor] = [
@@ -64,8 +64,8 @@ def configure(
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
     ]
     last: list[structlog.typing.Processor]
-    if tell is not None:
-        last = [structlog.processors.format_exc_info, _telling(tell)]
+    if sink is not None:
+        last = [structlog.processors.format_exc_info, _handing_over(sink)]
     elif is_text:
         colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
@@ -260,14 +260,14 @@ def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> 
     return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
 
 
-def _telling(tell: Callable[[Mapping[str, object]], None]) -> structlog.typing.Processor:
+def _telling(sink: Callable[[Mapping[str, object]], None]) -> structlog.typing.Processor:
     """Return a processor that hands an entry over, so that nothing is left to write."""
 
-    def told(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-        tell(event)
+    def handed_over(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        sink(event)
         raise structlog.DropEvent
 
-    return told
+    return handed_over
 
 
 def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -14,7 +14,7 @@ import structlog
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.project_file import load_project, pools_loader
-from orchestrator.cli.up_view import told
+from orchestrator.cli.up_view import events_shown
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener
@@ -138,7 +138,7 @@ def up(
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
-        view = stack.enter_context(told(project, log_level, shows_output=shows_output, as_json=as_json))
+        view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
@@ -180,7 +180,7 @@ def supervise(
     found = url or project.queue_file.server.url(project.directory)
     token = bearer_token()
     with ExitStack() as stack:
-        view = stack.enter_context(told(project, log_level, shows_output=shows_output, as_json=as_json))
+        view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
         statistics: tuple[str, ...] = ()
         if project.supervisor.listen is not None:

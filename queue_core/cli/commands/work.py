@@ -74,7 +74,7 @@ def work(
         raise click.UsageError("which app? give module:attribute, such as tasks:app, or TOWLINE_APP")
     is_for_people = sys.stderr.isatty() and not as_json
     screen = WorkScreen(settings, level=log_level, clock=SystemClock()) if is_for_people else None
-    logs.configure(level=log_level, shape="json" if as_json else "auto", tell=screen.tell if screen else None)
+    logs.configure(level=log_level, shape="json" if as_json else "auto", sink=screen.show if screen else None)
     return run_worker(settings)
 
 
