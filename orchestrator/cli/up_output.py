@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, TextIO
+from typing import Final, TextIO
 
 from orchestrator import events
 from orchestrator.cli.begun_again import TaskLookup
@@ -50,13 +50,6 @@ DEFAULT_WIDTH: Final = 80
 """The columns of a terminal that does not know its own."""
 NAME_CHARS: Final = 7
 """Characters that a worker's name has beside its pool's: `-7f3k2q`."""
-
-
-class OutputReaderThread(Protocol):
-    """A view of what is new, for the thread that shows it."""
-
-    def step(self, batch: OutputBatch, *, is_last: bool) -> None:
-        """Show new output of workers, and what else there is to say."""
 
 
 @dataclass(slots=True)
@@ -220,7 +213,7 @@ class JsonOutput:
     printer: LinePrinter
 
     def step(self, batch: OutputBatch, *, is_last: bool) -> None:  # noqa: ARG002
-        """See `OutputReaderThread.step`."""
+        """Show new output of workers."""
         self.printer.show(batch)
 
 

@@ -29,7 +29,7 @@ class ResourceHolder:
 
     @property
     def text(self) -> str:
-        """Who it is in words: "pid 4242, `towline up` in /srv/app"; "" when nothing is known."""
+        """The process in words: "pid 4242, `towline up` in /srv/app"; "" when nothing is known."""
         if self.pid is None:
             return f"a process of the user {self.user}" if self.user else ""
         command = f", `{self.command}`" if self.command else ""

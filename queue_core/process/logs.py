@@ -260,7 +260,7 @@ def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> 
     return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
 
 
-def _telling(sink: Callable[[Mapping[str, object]], None]) -> structlog.typing.Processor:
+def _handing_over(sink: Callable[[Mapping[str, object]], None]) -> structlog.typing.Processor:
     """Return a processor that hands an entry over, so that nothing is left to write."""
 
     def handed_over(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
