@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -27,6 +28,8 @@ class CommandError(Exception):
         self.where = where
         self.fix = fix
         self.code = code
+        self.is_json = False
+        """Whether it is told as JSON without being asked for, as the lines before it were."""
 
 
 # The first matching class counts: special classes come before general ones.
@@ -80,6 +83,19 @@ def failure_of(error: Exception, *, where: str = "") -> CommandError | None:
     return None
 
 
+@contextmanager
+def failures_as_json(*, is_wanted: bool) -> Iterator[None]:
+    """Tell a failure of the block as one JSON object: all lines of a stream have one form."""
+    try:
+        yield
+    except Exception as error:
+        failure = failure_of(error)
+        if not is_wanted or failure is None:
+            raise
+        failure.is_json = True
+        raise failure from error
+
+
 def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; failures are printed on stderr, never as a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -115,7 +131,7 @@ def _cut_output_code(cut: OutputCutError, arguments: Sequence[str]) -> int:
 
 def print_failure(failure: CommandError, arguments: Sequence[str]) -> None:
     """Print a failure on stderr: for people, or as one JSON object if `--json` is among the arguments."""
-    if "--json" in arguments:
+    if failure.is_json or "--json" in arguments:
         record = {"error": "\n".join(failure.lines), "where": failure.where, "next": failure.fix, "code": failure.code}
         click.echo(clean_json(json.dumps(record)), err=True)
         return
