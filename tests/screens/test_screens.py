@@ -98,8 +98,8 @@ def too_long(found: Seen) -> list[str]:
 
 def escapes(found: Seen, look: Look) -> set[str]:
     """The control characters that should not be there: colours are only where they are wanted."""
-    coloured = r"\x1b\[[0-9;]*m|\r\x1b\[K|\r\n"
-    allowed = {"dumb": r"\r\n", "pipe": r"\n", "NO_COLOR": r"\r\x1b\[K|\r\n"}.get(look, coloured)
+    coloured = r"\x1b\[[0-9;]*m|\r\x1b\[K|\r|\n"
+    allowed = {"dumb": r"\r|\n", "pipe": r"\n", "NO_COLOR": r"\r\x1b\[K|\r|\n"}.get(look, coloured)
     return set(re.findall(r"[\x00-\x1f\x7f-\x9f]", re.sub(allowed, "", found.raw)))
 
 
