@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rounded_up, svg_of
+from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload
 
@@ -81,7 +82,7 @@ def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> st
                 _titled(row),
                 "workers",
                 [Curve("workers", result.sizes, shade)],
-                notes=[f"{_hours(result.worker_seconds)}; {_lateness(row)}"],
+                notes=[_in_words(result)],
                 top=workers,
                 height=_WORKERS_HEIGHT,
             ),
@@ -104,8 +105,13 @@ def _common_top(rows: Sequence[StudyRow], peaks: Sequence[float], *, least: floa
     return rounded_up(max([peak for peak in peaks if peak <= limit] + [ours, least]) or 1.0)
 
 
-def _hours(worker_seconds: float) -> str:
-    return f"{worker_seconds / 3600:,.2f} worker-hours"
+def _in_words(result: RunResult) -> str:
+    """Return the cost of a run and its waits, with their units."""
+    return (
+        f"{result.worker_seconds / 3600:,.2f} worker-hours; {result.late_share:.2%} late; half of the waits under "
+        f"{shown_seconds(result.wait_p50)}, 99 % under {shown_seconds(result.wait_p99)}, the longest "
+        f"{shown_seconds(result.wait_max)}, {result.worst_over_slo:.2f} of the slo"
+    )
 
 
 def _titled(row: StudyRow) -> str:

@@ -98,7 +98,7 @@ def _longest_waits(pool: SimulatedPool) -> tuple[tuple[float, float], ...]:
     for began_at, waited in zip(pool.leased_at, pool.waits, strict=True):
         slot = min(WAIT_SLOTS - 1, int(began_at / width))
         longest[slot] = max(longest[slot], waited)
-    return tuple((slot * width, waited) for slot, waited in enumerate(longest))
+    return (*((slot * width, waited) for slot, waited in enumerate(longest)), (pool.now, 0.0))
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
