@@ -8,6 +8,7 @@ from orchestrator.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rou
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload
+from queue_core.process.wording import shown_seconds
 
 
 def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: int) -> list[float]:
