@@ -165,7 +165,7 @@ def _panel(panel: ChartPanel, chart: Chart, y: int, width: int) -> tuple[list[st
     for share in (0.0, 0.5, 1.0):
         at = bottom - share * panel.height
         parts.append(_line(_LEFT, at, width - _RIGHT, at, "grid"))
-        if share != 0.5 or most >= 2 or panel.unit == "seconds":
+        if share != 0.5 or share * most == round(share * most) or most < 1:
             parts.append(_text(_LEFT - 6, at + 4, shown_value(share * most), "faint", anchor="end"))
     for curve, found in curves:
         parts.append(_area(found, most, bottom, panel.height, width, curve))

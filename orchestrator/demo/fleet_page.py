@@ -38,7 +38,7 @@ def fleet_chart(run: DemoRun) -> Chart:
         ChartPanel(
             "waits",
             "seconds",
-            [Curve("longest", longest, "soft"), Curve("half of them under", half, "one")],
+            [Curve("longest", longest, "soft"), Curve("half under", half, "one")],
             limit=(slo, f"slo {slo:.0f} s"),
         ),
         ChartPanel(
@@ -57,7 +57,7 @@ def fleet_section(run: DemoRun, outcome: Outcome) -> str:
     """Return the beginning of the report as HTML."""
     chart = fleet_chart(run)
     untitled = Chart(chart.seconds, chart.panels, chart.marks)
-    figures = {
+    figures: dict[str, int | str] = {
         "tasks done": outcome.done,
         "lost": outcome.lost,
         "workers at most": outcome.peak_workers,

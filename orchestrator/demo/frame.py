@@ -1,7 +1,5 @@
 """A frame of the demo's view: the run as lines of text that fit a terminal of any size. Pure."""
 
-import textwrap
-from collections.abc import Sequence
 from typing import Final
 
 from rich.text import Text
@@ -11,6 +9,7 @@ from orchestrator.demo.figures import StageFigures
 from orchestrator.demo.record import Outcome, quantile
 from orchestrator.demo.run_state import DemoRun
 from orchestrator.demo.script import MAX_WORKERS_PER_POOL
+from queue_core.cli.wrapping import wrapped
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_seconds
 
@@ -71,24 +70,23 @@ def clock_of(run: DemoRun) -> str:
     return f"{planned:.0f} s, then {int(seconds - planned)} s to finish"
 
 
-def summary_of(outcome: Outcome) -> str:
-    """Return the outcome as text."""
+def summary_of(outcome: Outcome) -> list[str]:
+    """Return the outcome as lines of text."""
     when = f"{outcome.seconds:.0f} s{', then stopped' if outcome.stopped else ''}"
+    half, most = shown_seconds(outcome.wait_p50), shown_seconds(outcome.wait_p95)
     again = ""
     if outcome.restarted_seconds is not None:
         its = "its task" if outcome.killed == 1 else "the last one's task"
         again = f"; {its} began again after {shown_seconds(outcome.restarted_seconds)}"
-    lines = [
+    sizes = f"at most {outcome.peak_workers}, {outcome.final_workers} left"
+    return [
         f"{outcome.done:,} of {counted(outcome.added, 'task')} done in {when}; {outcome.left:,} left",
         f"{outcome.lost:,} lost, {outcome.dead:,} dead, {outcome.duplicated:,} run twice",
-        f"workers: at most {outcome.peak_workers}, {outcome.final_workers} left; "
-        f"{counted(outcome.decisions, 'decision')}",
+        f"workers: {sizes}; {counted(outcome.decisions, 'decision')}",
         f"{counted(outcome.killed, 'worker')} killed{again}",
-        f"waits: half under {shown_seconds(outcome.wait_p50)}, 95 % under {shown_seconds(outcome.wait_p95)}; "
-        f"slo {outcome.slo:.0f} s",
+        f"waits: half under {half}, 95 % under {most}; slo {outcome.slo:.0f} s",
         f"report: {outcome.report} ({counted(outcome.pages, 'page')})",
     ]
-    return "\n".join(lines)
 
 
 def _header(run: DemoRun, columns: int, *, is_wide: bool) -> list[Text]:
@@ -99,7 +97,9 @@ def _header(run: DemoRun, columns: int, *, is_wide: bool) -> list[Text]:
         return [title, Text(count)]
     room = max(4, min(30, columns - len(title.plain) - len(count) - 6))
     filled = min(room, round(room * done / tasks))
-    return [Text.assemble(title, "   ", ("█" * filled, "green"), ("·" * (room - filled), "bright_black"), f"   {count}")]
+    return [
+        Text.assemble(title, "   ", ("█" * filled, "green"), ("·" * (room - filled), "bright_black"), f"   {count}")
+    ]
 
 
 def _pools(run: DemoRun, *, is_wide: bool) -> list[Text]:
@@ -128,7 +128,9 @@ def _waits(run: DemoRun, columns: int) -> Text:
     late = quantile(recent, 0.95)
     style = "red" if late > slo else ""
     text = f"95 % under {shown_seconds(late)}, slo {slo:.0f} s"
-    if columns >= WIDE_COLUMNS:
+    if not recent:
+        text = f"nothing leased so far, slo {slo:.0f} s"
+    elif columns >= WIDE_COLUMNS:
         text = f"95 % of the last {len(recent)} under {shown_seconds(late)}, slo {slo:.0f} s"
     return Text.assemble((f"{'waits':<{_LABEL}}", "dim"), (text, style))
 
@@ -152,14 +154,9 @@ def _log(run: DemoRun, columns: int, *, room: int, is_wide: bool) -> list[Text]:
     found: list[Text] = []
     for at_seconds, kind, message in reversed(run.log):
         text = message if is_wide or kind == "note" else message.partition(":")[0]
-        wrapped = hanging(f"{int(at_seconds):>3} s  {text}", columns=columns, indent=7)
-        if len(found) + len(wrapped) > room:
+        broken = wrapped(text, width=columns, prefix=f"{int(at_seconds):>3} s  ")
+        if len(found) + len(broken) > room:
             break
         style = "bold yellow" if kind == "note" else "dim"
-        found = [*(Text(line, style=style) for line in wrapped), *found]
+        found = [*(Text(line, style=style) for line in broken), *found]
     return found
-
-
-def hanging(text: str, *, columns: int, indent: int) -> Sequence[str]:
-    """Return a text in lines of at most `columns`, broken at words, all but the first one indented."""
-    return textwrap.wrap(text, max(columns, indent + 10), subsequent_indent=" " * indent, break_on_hyphens=False)

@@ -11,6 +11,7 @@ from queue_core.clock import Instant
 
 LogKind = Literal["decision", "note"]
 MAX_LOG: Final = 100
+BEFORE: Final = Instant(0)
 
 
 @dataclass(slots=True)
@@ -19,7 +20,7 @@ class DemoRun:
 
     script: Script
     folder: Path
-    began_at: Instant = Instant(0)
+    began_at: Instant = BEFORE
     elapsed_seconds: float = 0.0
     fed: int = 0
     expected: set[str] = field(default_factory=set)
@@ -44,7 +45,7 @@ class DemoRun:
     @property
     def figures(self) -> RunFigures:
         """The newest figures."""
-        return self.history[-1] if self.history else figures_of((), (), now=Instant(0), at_seconds=0.0)
+        return self.history[-1] if self.history else figures_of((), (), now=BEFORE, at_seconds=0.0)
 
     @property
     def is_done(self) -> bool:

@@ -80,7 +80,7 @@ class Demo:
         self._stops = 0
 
     def stop(self) -> None:
-        """End the run early, from a signal handler: workers finish what they hold. The second call ends them at once."""
+        """End the run early, from a signal handler: workers finish what they hold; a second call ends them at once."""
         self._stops += 1
         self._pause.set()
 
@@ -137,7 +137,7 @@ class Demo:
         while run.elapsed_seconds < max(run.script.seconds, run.moved_at_seconds) + STALLED_SECONDS:
             run.elapsed_seconds = self._clock.monotonic() - began_at
             if self._stops:
-                run.is_stopped = not run.is_done
+                run.is_stopped = True
                 return
             before = run.progress
             self._feed(queue)
@@ -197,7 +197,6 @@ class Demo:
         if due > run.fed:
             batch = [parse_task(name, path) for name, path in script.modules[run.fed : due][:MAX_TASKS_PER_ADD]]
             self._add(queue, batch)
-            run.expected |= {task_name("render", name) for name, _ in script.modules[run.fed : run.fed + len(batch)]}
             run.fed += len(batch)
         if not run.is_indexed and len(run.record.deleted | run.record.died) >= script.tasks - 1:
             self._add(queue, [index_task(platform.python_version())])
@@ -260,12 +259,14 @@ class Demo:
         run = self.run_state
         record, report = run.record, run.folder / "report"
         done = (run.folder / "done.txt").read_text().split() if (run.folder / "done.txt").exists() else []
+        parsed = {name for name, _ in run.script.modules if task_name("parse", name) in record.deleted}
+        following = {task_name("render", name) for name in parsed}
         pages = sum(1 for name, _ in run.script.modules if (report / f"{name}.html").is_file())
         return Outcome(
             added=len(record.added),
             done=len(record.deleted),
             left=len(run.kept - record.died),
-            lost=len(record.lost(run.expected, kept=run.kept)),
+            lost=len(record.lost(run.expected | following, kept=run.kept)),
             dead=len(record.died),
             duplicated=twice(done),
             peak_workers=run.peak_workers,
@@ -288,5 +289,5 @@ def _names(queue: Queue) -> Iterator[str]:
     after: int | None = 0
     while after is not None:
         page = queue.peek(after=after, limit=MAX_PEEK_TASKS)
-        yield from (task.name for task in page.tasks)
+        yield from (task.name for task in page.tasks if task.name)
         after = page.next_after

@@ -1,7 +1,6 @@
 """Show a run: live on a terminal, as plain lines elsewhere."""
 
 import os
-import shutil
 import sys
 from typing import Final, Self
 
@@ -9,14 +8,19 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from orchestrator.demo.frame import frame_of, hanging, status_line
+from orchestrator.demo.frame import frame_of, status_line
 from orchestrator.demo.run_state import DemoRun
+from queue_core.cli.output import terminal_width
+from queue_core.cli.wrapping import wrapped
 
 STATUS_SECONDS: Final = 5.0
 """Time between two lines with the run's figures."""
 INDENT: Final = 8
+SUMMARY: Final = 8
+"""Lines for the summary below the last frame."""
+SHORTEST: Final = 6
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
-_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_LEAVE: Final = "\x1b[H\x1b[J\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = "\x1b[?2026h\x1b[H"
 _END_LINE: Final = "\x1b[K\r\n"
 _END_FRAME: Final = "\x1b[K\x1b[J\x1b[?2026l"
@@ -45,8 +49,8 @@ class LineView:
             self._print(status_line(run))
 
     def _print(self, text: str) -> None:
-        lines = hanging(text, columns=_size()[0], indent=INDENT) if sys.stderr.isatty() else [text]
-        click.echo("\n".join(lines), err=True)
+        for line in wrapped(text, width=terminal_width(err=True), hang=INDENT):
+            click.echo(line, err=True)
 
 
 class LiveView:
@@ -55,15 +59,17 @@ class LiveView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._drawn: tuple[object, ...] = ()
-        self._last: list[Text] = []
+        self._run: DemoRun | None = None
 
     def __enter__(self) -> Self:
         self._write(_ENTER)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Leave the screen as it was, and print the last frame below."""
-        self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(self._last)))
+        """Leave the screen as it was, and print the last frame below, with room for the summary."""
+        columns, lines = _size()
+        last = [] if self._run is None else frame_of(self._run, columns=columns, lines=max(SHORTEST, lines - SUMMARY))
+        self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(last)))
 
     def update(self, run: DemoRun) -> None:
         """Draw a frame if anything is new."""
@@ -72,8 +78,9 @@ class LiveView:
         if state == self._drawn:
             return
         self._drawn = state
-        self._last = frame_of(run, columns=size[0], lines=size[1])
-        self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(self._last)) + _END_FRAME)
+        self._run = run
+        frame = frame_of(run, columns=size[0], lines=size[1])
+        self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(frame)) + _END_FRAME)
 
     def _encoded(self, lines: list[Text]) -> list[str]:
         encoded = []
@@ -91,7 +98,7 @@ class LiveView:
 def _size() -> tuple[int, int]:
     """Return the terminal's present columns and lines."""
     try:
-        found = os.get_terminal_size(sys.stderr.fileno() if not sys.stdout.isatty() else sys.stdout.fileno())
+        found = os.get_terminal_size(sys.stdout.fileno())
     except (OSError, ValueError):
-        found = shutil.get_terminal_size()
-    return max(20, found.columns or 80), max(5, found.lines or 24)
+        found = os.terminal_size((0, 0))
+    return found.columns or 80, found.lines or 24

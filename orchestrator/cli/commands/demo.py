@@ -3,7 +3,6 @@
 import os
 import secrets
 import signal
-import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +14,8 @@ from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.demo.containers import LIBRARY, ContainerSetup, container_setup, library_folder
 from orchestrator.demo.docker_engine import NoEngineError
 from orchestrator.demo.fleet_process import ContainerWorkers
-from orchestrator.demo.image import NoImageError
 from orchestrator.demo.frame import summary_of
+from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.runner import Demo, DemoView
 from orchestrator.demo.script import (
@@ -36,9 +35,9 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option
-from queue_core.cli.output import print_info
+from queue_core.cli.output import print_info, terminal_width
+from queue_core.cli.wrapping import wrapped
 from queue_core.process.wording import counted, shown_bytes
-
 
 FOLDER_PREFIX: Final = "towline-demo-"
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -98,7 +97,11 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         run_of = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers)
         with handling_signals(dict.fromkeys(STOP_SIGNALS, run_of.stop)):
             outcome = run_of.run()
-    click.echo(outcome.to_json() if as_json else summary_of(outcome))
+    if as_json:
+        click.echo(outcome.to_json())
+    else:
+        for line in summary_of(outcome):
+            click.echo("\n".join(wrapped(line, width=terminal_width(), hang=2)))
     if earlier := _earlier_demos(folder):
         print_info(earlier)
     return exits.OK if outcome.is_good else exits.NEGATIVE
