@@ -56,11 +56,8 @@ class LinePrinter:
         mark = self._mark(line.worker)
         level, shown = shown_lines(line.text)
         for text in shown:
-            coloured = _LEVEL_COLOURS.get(level, "") if self._has_colours else ""
-            if coloured:
-                click.echo(mark + click.style(clean(text), fg=coloured), color=True)
-            else:
-                echo(text, mark=mark, color=self._has_colours)
+            fg = _LEVEL_COLOURS.get(level, "") if self._has_colours else ""
+            echo(text, mark=mark, fg=fg, color=self._has_colours)
 
     def _show_skipped(self, worker: str, size: int) -> None:
         amount = "some output" if size < 0 else _shown_size(size)

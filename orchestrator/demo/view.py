@@ -27,11 +27,6 @@ _END_FRAME: Final = "\x1b[K\x1b[J\x1b[?2026l"
 """Terminals that know mode 2026 show a frame at once; all others ignore it."""
 
 
-def is_screen() -> bool:
-    """Return whether stdout is a terminal on which a frame can be redrawn."""
-    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in {"", "dumb", "unknown"}
-
-
 class LineView:
     """Prints messages, and every few seconds the run's figures, to stderr."""
 

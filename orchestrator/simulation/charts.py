@@ -44,9 +44,18 @@ def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int
     for row in rows:
         lines += ["", f"{_titled(row)}: workers ({_lateness(row)})"]
         lines += _blocks(workers_over(row.result.sizes, end_at=end_at, slots=slots), most, height)
-    marks = [_clock(end_at * share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
-    axis = "".join(mark.ljust(slots // 4) for mark in marks[:-1]) + marks[-1]
-    return [*lines, " " * 9 + axis]
+    marks = [shown_seconds(end_at * share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+    return [*lines, " " * 9 + _axis(marks, slots)]
+
+
+def _axis(marks: Sequence[str], columns: int) -> str:
+    """Return the marks at equal distances; the last one ends where the bars do, and one without room is left out."""
+    axis, last = "", columns - len(marks[-1])
+    for place, mark in enumerate(marks[:-1]):
+        column = columns * place // (len(marks) - 1)
+        if column + len(mark) < last and column >= len(axis):
+            axis = axis.ljust(column) + mark
+    return axis.ljust(last) + marks[-1]
 
 
 def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
@@ -132,11 +141,3 @@ def _end_of(rows: Sequence[StudyRow]) -> float:
 def _most_workers(rows: Sequence[StudyRow]) -> float:
     """Return the common scale of all panels of workers, so that they can be compared."""
     return float(max((row.result.peak for row in rows), default=1))
-
-
-def _clock(seconds: float) -> str:
-    """Format a time since the start."""
-    minutes = math.floor(seconds / 60)
-    if minutes < 1:
-        return f"{seconds:.0f}s"
-    return f"{minutes // 60}h{minutes % 60:02d}m" if minutes >= 60 else f"{minutes}m"

@@ -15,7 +15,7 @@ from queue_core.process.terminal import clean
 
 GAP: Final = "  "
 MIN_FOLDED: Final = 16
-"""A text that folds has this many columns at least; where there are fewer, another column is left out."""
+"""A text that folds or is cut has this many columns at least; where there are fewer, another column is left out."""
 MIN_NAME: Final = 8
 """The first column is cut to this many columns before one that is kept is left out after all."""
 
@@ -30,16 +30,22 @@ class Column:
     Args:
         leaves: its place in the order in which columns are left out: 1 is the first to go; 0: it stays.
         folds: whether its texts are broken at words into several lines where the terminal is narrow.
+        cuts: whether its texts are cut in the middle there, as names are.
     """
 
     title: str
     align: Align = "left"
     leaves: int = 0
     folds: bool = False
+    cuts: bool = False
 
 
 def columns(
-    *titles: str, least: Sequence[str] = (), keeps: Sequence[str] = (), folds: Sequence[str] = ()
+    *titles: str,
+    least: Sequence[str] = (),
+    keeps: Sequence[str] = (),
+    folds: Sequence[str] = (),
+    cuts: Sequence[str] = (),
 ) -> list[Column]:
     """Return columns by their titles; one that begins with `>` is aligned to the right.
 
@@ -48,20 +54,20 @@ def columns(
             right to the left.
         keeps: those that stay, as the first column does.
         folds: those whose texts are broken at words into several lines before any column goes.
+        cuts: those whose texts are cut in the middle before any column goes.
 
     The titles in these are given without `>`.
     """
-    made = [
-        Column(title.removeprefix(">"), "right" if title.startswith(">") else "left", folds=title.lstrip(">") in folds)
-        for title in titles
-    ]
-    names = [column.title for column in made]
-    wrong = [name for name in (*least, *keeps, *folds) if name not in names]
+    names = [title.removeprefix(">") for title in titles]
+    wrong = [name for name in (*least, *keeps, *folds, *cuts) if name not in names]
     if wrong:
         raise ValueError(f"{wrong[0]}: no such column; there are {', '.join(names)}")
     others = [name for name in reversed(names[1:]) if name not in (*least, *keeps)]
     order = {name: place for place, name in enumerate([*least, *others], start=1)}
-    return [replace(column, leaves=order.get(column.title, 0)) for column in made]
+    return [
+        Column(name, "right" if title.startswith(">") else "left", order.get(name, 0), name in folds, name in cuts)
+        for name, title in zip(names, titles, strict=True)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,9 @@ def lay_out(
 ) -> TableLayout:
     """Lay out a table in `width` columns; None, as for a pipe: nothing folds, and no column is left out.
 
-    Where all is too wide, first columns without any text go, then texts fold, then columns go in their order (see
-    `Column`); the first column is cut in the middle when only those that stay are left. A cell is made of None ("-"), a
-    boolean ("yes"), a number (thousands are separated) or text, of which control characters are escaped.
+    Where all is too wide, first columns without any text go, then texts fold or are cut, then columns go in their order
+    (see `Column`); the first column is cut in the middle when only those that stay are left. A cell is made of None
+    ("-"), a boolean ("yes"), a number (thousands are separated) or text, of which control characters are escaped.
     """
     cells = [[_cell(value) for value in row] for row in rows]
     widest = [
@@ -131,11 +137,11 @@ def _fitted(heads: Sequence[Column], widest: dict[int, int], width: int) -> dict
 
 
 def _least(head: Column, widest: int) -> int:
-    return min(widest, max(MIN_FOLDED, columns_of(head.title))) if head.folds else widest
+    return min(widest, max(MIN_FOLDED, columns_of(head.title))) if head.folds or head.cuts else widest
 
 
 def _shared(least: dict[int, int], widest: dict[int, int], width: int) -> dict[int, int]:
-    """Return the widths with what is left of `width` given to the columns that fold, the narrowest need first."""
+    """Return the widths with what is left of `width` given to texts that fold or are cut, the shortest first."""
     widths = dict(least)
     room = width - _total(widths.values())
     folding = sorted((index for index in least if least[index] < widest[index]), key=lambda index: widest[index])

@@ -1,4 +1,4 @@
-"""Text in the columns of a terminal: how many it takes, sentences broken at words, names cut in the middle. Pure."""
+"""Text in the columns of a terminal: its width, sentences broken at words, names cut in the middle, bars. Pure."""
 
 import re
 import unicodedata
@@ -8,6 +8,10 @@ Align = Literal["left", "right"]
 
 CUT: Final = "…"
 """The mark of a place where a name was cut."""
+BLOCKS: Final = "\u2588\u2591"
+"""The glyphs of a bar: of what there is, and of what there is not. They differ without any colour."""
+ASCII_BLOCKS: Final = "#."
+"""The same for a terminal that has only ASCII."""
 NARROW_HANG: Final = 2
 """The hanging indent where the one asked for would leave less than half of the width."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -36,6 +40,18 @@ def shortened(text: str, columns: int) -> str:
         return text
     tail = _beginning(text[::-1], (columns - 1) // 3)[::-1]
     return _beginning(text, columns - 1 - columns_of(tail)) + CUT + tail
+
+
+def bar(value: float, most: float, columns: int, *, glyphs: str = BLOCKS) -> str:
+    """Return a bar of `columns` for `value` of `most`: full only at `most`, and empty only at 0.
+
+    >>> bar(1, 3, 6, glyphs=ASCII_BLOCKS)
+    '##....'
+    """
+    filled = round(columns * min(1.0, value / most)) if most > 0 else columns * (value > 0)
+    if 0 < value < most and columns > 1:
+        filled = min(max(filled, 1), columns - 1)
+    return glyphs[0] * filled + glyphs[1] * (columns - filled)
 
 
 def wrapped(text: str, *, width: int | None, prefix: str = "", hang: int | None = None) -> list[str]:

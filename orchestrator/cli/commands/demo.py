@@ -28,14 +28,14 @@ from orchestrator.demo.script import (
     slo_for,
     start_seconds,
 )
-from orchestrator.demo.view import LineView, LiveView, is_screen
+from orchestrator.demo.view import LineView, LiveView
 from orchestrator.scaling.decision import SPAWNS_PER_CORE
 from orchestrator.unix_signals import handling_signals
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option
-from queue_core.cli.output import print_info, terminal_width
+from queue_core.cli.output import can_redraw, print_info, terminal_width
 from queue_core.cli.wrapping import wrapped
 from queue_core.process.wording import counted, shown_bytes
 
@@ -147,7 +147,7 @@ def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -
 
 
 def _view(stack: ExitStack, *, as_json: bool) -> DemoView:
-    if as_json or not is_screen():
+    if as_json or not can_redraw():
         return LineView()
     from rich.console import Console
 

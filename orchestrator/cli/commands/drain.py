@@ -18,6 +18,7 @@ from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_info, print_json
 
 POLL_SECONDS: Final = 0.2
+DRAINED_NOTE: Final = "this host is drained: no worker is started until `towline undrain`"
 
 
 @command(
@@ -53,15 +54,12 @@ def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
 def drained_note(files: StateDir) -> str | None:
     """Return a line that says this host is drained, or None."""
-    return "this host is drained: no worker is started until `towline undrain`" if is_drained(files) else None
+    return DRAINED_NOTE if is_drained(files) else None
 
 
 def is_drained(files: StateDir) -> bool:
     """Return whether this host is drained. An unreadable override counts as no drain."""
-    try:
-        return files.read_host_override().drained_at is not None
-    except ValueError:
-        return False
+    return files.is_drained()
 
 
 def _set_drained(override: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_core.cli.tables import Column, columns, lay_out
-from queue_core.cli.wrapping import columns_of, padded, shortened, wrapped
+from queue_core.cli.wrapping import ASCII_BLOCKS, bar, columns_of, padded, shortened, wrapped
 
 HEADS = columns("POOL", ">WORKERS", ">READY", "RULE", "WHY", least=("RULE",), keeps=("READY",), folds=("WHY",))
 WHY = "12 tasks wait and two workers are busy"
@@ -142,3 +142,27 @@ def test_a_shortened_name_has_at_most_its_columns(text: str, width: int) -> None
     assert columns_of(found) <= width
     assert found == text or columns_of(text) > width
     assert columns_of(padded(found, width)) == width
+
+
+@pytest.mark.parametrize(
+    ("value", "most", "shown"),
+    [
+        (0, 4, "...."),
+        (0.01, 4, "#..."),
+        (2, 4, "##.."),
+        (3.99, 4, "###."),
+        (4, 4, "####"),
+        (9, 4, "####"),
+        (0, 0, "...."),
+    ],
+)
+def test_a_bar_is_full_only_at_its_end_and_empty_only_at_nothing(value: float, most: float, shown: str) -> None:
+    assert bar(value, most, 4, glyphs=ASCII_BLOCKS) == shown
+    assert columns_of(bar(value, most, 4)) == 4
+
+
+def test_a_text_that_is_cut_gives_way_before_a_column_goes() -> None:
+    heads = columns("WORKER", "TASK", ">DONE", cuts=("TASK",))
+    laid_out = lay_out(heads, [("resize-d2v", "a/long/name/of/a/picture/of/a/cat.jpg", 7)], width=40)
+    assert laid_out.lines[1] == "resize-d2v  a/long/name/of…cat.jpg     7"
+    assert laid_out.left_out == ()
