@@ -20,6 +20,7 @@ TALL_LINES: Final = 18
 RECENT_WAITS: Final = 200
 MAX_LOG_LINES: Final = 12
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+SHORTEST_BAR: Final = 5
 _LABEL: Final = 9
 _REST: Final = 12
 """Columns for what stands behind a line over time."""
@@ -95,11 +96,12 @@ def _header(run: DemoRun, columns: int, *, is_wide: bool) -> list[Text]:
     count = f"{done:,} of {tasks:,} done, {run.left:,} left"
     if not is_wide:
         return [title, Text(count)]
-    room = max(4, min(30, columns - len(title.plain) - len(count) - 6))
-    filled = min(room, round(room * done / tasks))
-    return [
-        Text.assemble(title, "   ", ("█" * filled, "green"), ("·" * (room - filled), "bright_black"), f"   {count}")
-    ]
+    room = min(30, columns - len(title.plain) - len(count) - 6)
+    if room < SHORTEST_BAR:
+        return [Text.assemble(title, f"   {count}")]
+    filled = min(room, round(room * done / max(1, tasks)))
+    bar = ("█" * filled, "green"), ("·" * (room - filled), "bright_black")
+    return [Text.assemble(title, "   ", *bar, f"   {count}")]
 
 
 def _pools(run: DemoRun, *, is_wide: bool) -> list[Text]:
