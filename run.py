@@ -304,7 +304,7 @@ def apt_install(packages: list[str]) -> bool:
 
 def become(command: list[str]) -> NoReturn:
     """Go on as another program in this process."""
-    os.execve(command[0], command, environment_of({}))
+    os.execve(command[0], command, environment_of({}))  # noqa: S606  there is no shell
 
 
 def must(command: list[str], *, environment: dict[str, str] | None = None, waits_for: str = "") -> None:

@@ -1,5 +1,6 @@
 """A frame of the demo's view: the run as lines of text that fit a terminal of any size. Pure."""
 
+import math
 from typing import Final
 
 from rich.text import Text
@@ -68,7 +69,7 @@ def clock_of(run: DemoRun) -> str:
         return f"stopping after {seconds:.0f} s"
     if seconds <= planned:
         return f"{int(seconds)} s of {planned:.0f} s"
-    return f"{planned:.0f} s, then {int(seconds - planned)} s to finish"
+    return f"{planned:.0f} s, then {math.ceil(seconds - planned)} s to finish"
 
 
 def summary_of(outcome: Outcome) -> list[str]:

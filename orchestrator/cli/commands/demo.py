@@ -37,7 +37,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option
 from queue_core.cli.output import can_redraw, print_info, terminal_width
 from queue_core.cli.wrapping import wrapped
-from queue_core.process.wording import counted, shown_bytes
+from queue_core.process.wording import counted, shown_bytes, shown_seconds
 
 FOLDER_PREFIX: Final = "towline-demo-"
 STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -90,7 +90,7 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
             run = secrets.token_hex(8)
             runtime, workers = found.runtime(folder, run=run), ContainerWorkers(found.engine, run)
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
-        click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
+        print_info(f"{counted(len(script.modules), 'module')}, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}")
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
         listen = f"unix:{socket_folder / 'queue.sock'}"
         view = _view(stack, as_json=as_json)
@@ -122,22 +122,21 @@ def _earlier_demos(folder: Path) -> str:
 
 def _slo(clock: MonotonicClock) -> float:
     """Return an slo that this machine's workers can keep. Time a slow start twice: the first may compile modules."""
-    click.echo("-- measuring how soon workers start here", err=True)
+    print_info("-- measuring how soon workers start here")
     at_a_time = min(MAX_WORKERS_PER_POOL, SPAWNS_PER_CORE * (os.cpu_count() or 1))
     slo = slo_for(start_seconds(clock, at_a_time=at_a_time))
     if slo > SLO_SECONDS:
         taken_seconds = start_seconds(clock, at_a_time=at_a_time)
         slo = slo_for(taken_seconds)
-        click.echo(f"-- {at_a_time} workers at a time are ready in {taken_seconds:.1f} s; slo {slo:.0f} s", err=True)
+        taken = shown_seconds(taken_seconds)
+        print_info(f"-- {at_a_time} workers that start together are ready after {taken}: the slo is {slo:.0f} s")
     return slo
 
 
 def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> ContainerSetup:
     """Find or start an engine and an image. Raises `CommandError` with a fix."""
     try:
-        return stack.enter_context(
-            container_setup(image, clock=clock, notify=lambda text: click.echo(f"-- {text}", err=True))
-        )
+        return stack.enter_context(container_setup(image, clock=clock, notify=lambda text: print_info(f"-- {text}")))
     except NoEngineError as error:
         fix = "start Docker, or name its socket in DOCKER_HOST; root with dockerd installed needs neither"
         raise CommandError(str(error), code=exits.UNAVAILABLE, fix=fix) from None
