@@ -186,7 +186,7 @@ def _result_record(result: RunResult) -> dict[str, object]:
     figures: dict[str, object] = {
         name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
     }
-    for name in ("scaler", "sizes"):
+    for name in ("scaler", "sizes", "longest_waits"):
         del figures[name]
     return figures | {
         "p99_over_slo": round(result.p99_over_slo, 4),
