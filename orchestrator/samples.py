@@ -72,6 +72,7 @@ class QueueSample:
     queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
     was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
+    `cursor` is where the source's finished leases go on after this sample.
     """
 
     at: Monotonic
@@ -87,6 +88,7 @@ class QueueSample:
     first_seen_seconds_ago: dict[str, float] = field(default_factory=dict)
     presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
+    cursor: int = 0
 
     @property
     def oldest_seconds(self) -> float:

@@ -6,6 +6,7 @@ from prometheus_client.process_collector import ProcessCollector
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.http_api.fleet import fleet_route
 from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.state.directory import StateDir
@@ -187,7 +188,7 @@ def fleet_paths(
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
-    `files`: the state directory whose workers' output is shown.
+    `files`: the state directory whose fleet and workers' output are shown.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -237,7 +238,7 @@ def fleet_paths(
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
-            *([] if files is None else [output_route(files)]),
+            *([] if files is None else [output_route(files), fleet_route(files, clock)]),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )

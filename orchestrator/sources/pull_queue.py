@@ -164,6 +164,7 @@ class QueueSource:
             first_seen_seconds_ago={worker: _ago(seen_at, observed.now) for worker, seen_at in observed.seen.items()},
             presence=self._last_calls(pool, observed),
             upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, observed.now)) for w in observed.upcoming),
+            cursor=observed.samples.cursor,
         )
 
     def _last_calls(self, pool: PoolSpec, observed: Observation) -> dict[str, PresentWorker]:

@@ -142,6 +142,13 @@ class StateDir:
             else overrides.NOT_DRAINED
         )
 
+    def is_drained(self) -> bool:
+        """Return whether this host is drained. An unreadable override counts as no drain."""
+        try:
+            return self.read_host_override().drained_at is not None
+        except (OSError, ValueError):
+            return False
+
     def write_host_override(self, override: HostOverride) -> None:
         """Replace the host's override. Raises `OSError`."""
         make_folder(self.path)

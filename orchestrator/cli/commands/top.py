@@ -1,113 +1,199 @@
-"""`towline top`: pools and workers, redrawn every second."""
+"""`towline top`: pools and workers of now, redrawn every second, and keys to look closer and to scale."""
 
+import contextlib
+import io
+import os
 import sys
 import threading
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import replace
+from typing import Final, Unpack
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
-from rich.text import Text
 
-from orchestrator.cli.commands.fleet import ShownFleet, pool_row, shown_fleet, worker_row
-from orchestrator.cli.project_file import load_project
+from orchestrator.cli.commands.overrides import moment
+from orchestrator.cli.full_screen import FullScreen
+from orchestrator.cli.live_fleet import FleetReader, FleetSource, ShownFleet, fleet_source
+from orchestrator.cli.top_screen import Marks, fleet_text, screen
+from orchestrator.cli.top_view import Action, TopView, chosen, pressed, scaled_size, shown_pools
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.settings_file import state_of
-from orchestrator.state.directory import StateDir
+from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride, describe_overrides
+from orchestrator.fleet.figures import PoolFigures
 from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_json
-from queue_core.process.terminal import clean
+from queue_core.cli.options import DURATION, target_options
+from queue_core.cli.output import echo, print_json, terminal_width, wants_colour
+from queue_core.cli.target import TargetOptions
+from queue_core.cli.wrapping import ASCII_BLOCKS, BLOCKS, wrapped
 
-_POOL_HEADS = (
-    *("pool", "workers", "target", "busy", "ready", "in-flight", "oldest", "slo", "p99/slo", "rule", "limited by"),
-    "in force",
+MIN_SECONDS: Final = 0.1
+"""The shortest time between two refreshes."""
+SCALE_SECONDS: Final = 3_600.0
+"""How long a size set by a key lasts, as with `towline scale`."""
+
+
+@command(
+    "top",
+    examples=("towline top", "towline top --every 500ms", "towline top --once", "towline top --url http://host:7878"),
 )
-_WORKER_HEADS = ("worker", "pool", "pid", "state", "for", "holds", "done", "memory", "age", "")
-_LEFT = {"pool", "worker", "state", "rule", "limited by", "in force", ""}
-_STATE_STYLES = {
-    "busy": "green",
-    "idle": "dim",
-    "starting": "cyan",
-    "draining": "yellow",
-    "killed": "red",
-    "unresponsive": "red",
-}
-
-
-@command("top", examples=("towline top", "towline top --every 500ms", "towline top --once"))
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between refreshes.")
 @click.option("--once", is_flag=True, help="Print once and exit.")
-@file_option
-@json_option
-def top(every: float, once: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Show pools, workers and waits live, until Ctrl-C. With --json: one object per refresh, one per line."""
-    files = state_of(load_project(file))
-    shown_fleet(files)
+@target_options
+def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Show pools, workers and waits of now until `q`; `?` lists the keys.
+
+    Into a pipe it prints once; with --json one object per refresh, one per line. On a terminal with TERM=dumb it prints
+    anew at each refresh. --url shows the fleet of a supervisor elsewhere.
+    """
+    source = fleet_source(**where)
+    every = max(MIN_SECONDS, every)
+    with FleetReader(source) as reader:
+        shown = reader.read()
+        is_full = not (as_json or once) and terminal_width() is not None and _has_cursor()
+        if not is_full:
+            goes_on = not once and (as_json or terminal_width() is not None)
+            return _print(reader, shown, every if goes_on else None, as_json=as_json)
+    _watch(source, shown, every, where)
+    return exits.OK
+
+
+def _has_cursor() -> bool:
+    """Return whether the terminal can be drawn on; TERM says so."""
+    return os.environ.get("TERM", "dumb") not in ("dumb", "")
+
+
+def _print(reader: FleetReader, shown: ShownFleet, every: float | None, *, as_json: bool) -> int:
     pause = threading.Event()
-    if as_json or once or not sys.stdout.isatty():
-        _print(files, as_json=as_json)
-        while not once and (as_json or sys.stdout.isatty()):
-            pause.wait(every)
-            _print(files, as_json=as_json)
-        return exits.OK
-    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+    while True:
+        if as_json:
+            age = round(shown.figures_age_seconds, 3)
+            print_json({"alive": shown.is_alive, "drained": shown.is_drained, "age_seconds": age, **shown.snapshot})
+        else:
+            for line in fleet_text(shown, width=terminal_width(), marks=Marks(glyphs=_marks().glyphs)):
+                echo(line)
+        if every is None:
+            return exits.OK
+        pause.wait(every)
+        shown = reader.read()
+        if not as_json:
+            echo()
+
+
+class _Reads:
+    """Reads the fleet again and again in a thread of its own: a queue that does not answer holds up no key."""
+
+    def __init__(self, source: FleetSource, first: ShownFleet, every: float, screen: FullScreen) -> None:
+        self.latest = first
+        self._source = source
+        self._every = every
+        self._screen = screen
+        self._clock = SystemMonotonicClock()
+        self._read_at = self._clock.monotonic()
+        self._is_over = False
+        self._due = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="towline-top", daemon=True)
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Read at once."""
+        self._due.set()
+
+    def end(self) -> None:
+        """End the thread, once a call of it that is under way has ended."""
+        self._is_over = True
+        self._due.set()
+
+    def _work(self) -> None:
+        with FleetReader(self._source) as reader:
+            while not self._is_over:
+                try:
+                    self.latest = reader.read()
+                    self._read_at = self._clock.monotonic()
+                except CommandError as error:  # what was shown stays, and says how old it is
+                    age = self.latest.age_seconds + (self._clock.monotonic() - self._read_at)
+                    self._read_at = self._clock.monotonic()
+                    self.latest = replace(self.latest, trouble=error.lines[0], age_seconds=age)
+                self._screen.wake()
+                self._due.wait(self._every)
+                self._due.clear()
+
+
+@contextlib.contextmanager
+def _reading(source: FleetSource, first: ShownFleet, every: float, screen: FullScreen) -> Iterator[_Reads]:
+    reads = _Reads(source, first, every, screen)
+    try:
+        yield reads
+    finally:
+        reads.end()
+
+
+def _watch(source: FleetSource, first: ShownFleet, every: float, where: TargetOptions) -> None:
+    view, shown, page, marks = TopView(), first, [""], _marks()
+    with FullScreen(sys.stdout) as full, _reading(source, first, every, full) as reads:
         while True:
-            live.update(_screen(files), refresh=True)
-            pause.wait(max(0.1, every))
+            if not view.is_paused:
+                shown = reads.latest
+            size = full.size
+            lines = [line for text in page for line in wrapped(text, width=size.columns, hang=_indent(text) + 2)]
+            full.draw(screen(shown, view, size, marks, lines), size)
+            for key in full.keys(wait_seconds=every):
+                view, action = pressed(view, key, shown.figures)
+                pool = chosen(shown_pools(shown.figures, view), view)
+                if action == "quit":
+                    return
+                if action == "explain" and pool is not None:
+                    page, view = _explained(pool.pool, where), replace(view, page="why", scroll=0)
+                elif action is not None and pool is not None:
+                    view = replace(view, pool=pool.pool, message=_scale(source, pool, action))
+                    reads.soon()
 
 
-def _print(files: StateDir, *, as_json: bool) -> None:
-    shown = shown_fleet(files)
-    if as_json:
-        print_json({"alive": shown.is_alive, **shown.snapshot})
-    else:
-        Console().print(_screen(files))
+def _explained(pool: str, where: TargetOptions) -> list[str]:
+    """Return what `towline why` prints about a pool."""
+    from orchestrator.cli.commands.why import why
+
+    printed = io.StringIO()
+    options = ["--file", str(where["file"])] if where["file"] is not None else []
+    options += ["--url", where["url"]] if where["url"] is not None else []
+    try:
+        with redirect_stdout(printed):
+            why.main([pool, *options], standalone_mode=False)
+    except (CommandError, click.ClickException) as error:
+        return [*printed.getvalue().splitlines(), str(error)]
+    return printed.getvalue().splitlines()
 
 
-def _screen(files: StateDir) -> Group:
-    shown = shown_fleet(files)
-    return Group(_header(shown), "", _pools(shown), "", _workers(shown), *_last(files))
+def _scale(source: FleetSource, pool: PoolFigures, action: Action) -> str:
+    """Set the pool's size by hand, or as its settings say; return what is so now in a sentence."""
+    files = source.files
+    if files is None:
+        return "a size is set where the supervisor runs: run `towline top` there, in the folder of its settings"
+    now, why_not = moment(), ""
+
+    def change(before: Overrides) -> Overrides:
+        nonlocal why_not
+        before = before.in_force(now)
+        if action == "reset":
+            return Overrides(None, before.paused, before.finish_by)
+        size = before.scale.workers if before.scale is not None else None
+        workers, why_not = scaled_size(pool, step=1 if action == "grow" else -1, size=size)
+        if why_not:
+            return before
+        return Overrides(ScaleOverride(workers, Expiry.after(SCALE_SECONDS, now)), before.paused, before.finish_by)
+
+    try:
+        in_force = files.change_overrides(pool.pool, change)
+    except OSError as error:
+        return f"can't write in {files.path}: {error.strerror}"
+    return why_not or f"{pool.pool}: {'; '.join(describe_overrides(in_force, now)) or 'as its settings say'}"
 
 
-def _header(shown: ShownFleet) -> Text:
-    phase, url = _text(shown.snapshot.get("phase")), _text(shown.snapshot.get("url"))
-    state = Text(phase, style="green") if shown.is_alive else Text("not alive", style="red")
-    return Text.assemble(("towline  ", "bold"), url, "  supervisor ", state, f"  {len(shown.workers)} workers")
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip(" "))
 
 
-def _pools(shown: ShownFleet) -> Table:
-    table = _table(_POOL_HEADS)
-    for name, pool in shown.pools.items():
-        table.add_row(*(Text(_text(cell)) for cell in pool_row(name, pool, shown.workers)))
-    return table
-
-
-def _workers(shown: ShownFleet) -> Table:
-    table = _table(_WORKER_HEADS)
-    now = SystemMonotonicClock().wall_seconds()
-    for worker in shown.workers:
-        style = _STATE_STYLES.get(str(worker.get("state")), "")
-        table.add_row(*(Text(_text(cell), style=style) for cell in worker_row(worker, now)))
-    return table
-
-
-def _last(files: StateDir) -> list[Text]:
-    lines = [Text("")]
-    for one in files.read_decisions(limit=5):
-        message = f"{one.get('pool')}  {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}"
-        lines.append(Text(clean(message), style="dim", no_wrap=True, overflow="ellipsis"))
-    return lines
-
-
-def _table(heads: tuple[str, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for head in heads:
-        table.add_column(head, justify="left" if head in _LEFT else "right")
-    return table
-
-
-def _text(cell: object) -> str:
-    return "-" if cell is None else clean(str(cell))
+def _marks() -> Marks:
+    encoding = (sys.stdout.encoding or "").lower().replace("-", "")
+    return Marks(has_colours=wants_colour(), glyphs=BLOCKS if encoding.startswith("utf") else ASCII_BLOCKS)

@@ -8,7 +8,8 @@ from typing import Final, Unpack
 import click
 
 from orchestrator.cli.commands.drain import drained_note, is_drained
-from orchestrator.cli.commands.fleet import Json, shown_fleet
+from orchestrator.cli.commands.fleet import Json
+from orchestrator.cli.live_fleet import shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock

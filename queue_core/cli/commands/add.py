@@ -19,6 +19,7 @@ from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
+from queue_core.process.wording import counted
 from queue_core.task import NewTask
 from queue_core.verbs import Added
 
@@ -53,9 +54,9 @@ class AddReport:
             return "nothing is added yet: fix it, then run this again"
         if self.last_line:
             begin = self.last_line + 1
-            done = f"{_tasks(self.handled)}, lines 1 to {self.last_line:,}, {_are(self.handled)} added"
+            done = f"{counted(self.handled, 'task')}, lines 1 to {self.last_line:,}, {_are(self.handled)} added"
             return f"{done}: fix it, then add the others: tail -n +{begin} FILE | towline add ... --lines"
-        return f"the first {_tasks(self.handled)} {_are(self.handled)} added: fix it, then add the others"
+        return f"the first {counted(self.handled, 'task')} {_are(self.handled)} added: fix it, then add the others"
 
 
 @command(
@@ -123,7 +124,7 @@ def add(
     if lines and not report.handled:
         print_info(f"no lines in {source or 'stdin'}: nothing was added to {queue}")
     elif (lines and not as_json) or was_cut():
-        print_info(f"{_tasks(report.counts['added'])} added to {queue}")
+        print_info(f"{counted(report.counts['added'], 'task')} added to {queue}")
     return exits.OK
 
 
@@ -161,7 +162,7 @@ def _add_all(
     except KeyboardInterrupt:
         if report.handled:
             done = f", lines 1 to {report.last_line:,}" if report.last_line else ""
-            print_info(f"interrupted: {_tasks(report.handled)} {_are(report.handled)} added{done}")
+            print_info(f"interrupted: {counted(report.handled, 'task')} {_are(report.handled)} added{done}")
         raise
     return report
 
@@ -238,10 +239,6 @@ class BadLineError(CommandError):
     def __init__(self, number: int) -> None:
         message = f"line {number:,} is longer than {MAX_PAYLOAD_BYTES:,} bytes (1 MiB), the limit of a payload"
         super().__init__(message, code=exits.BAD_DATA)
-
-
-def _tasks(number: int) -> str:
-    return f"{number:,} task{'' if number == 1 else 's'}"
 
 
 def _are(number: int) -> str:

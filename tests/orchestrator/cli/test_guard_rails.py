@@ -137,11 +137,11 @@ def test_a_duration_in_the_settings_is_told_so_too(towline: Commands, slo: str) 
 
 
 LISTINGS = (
-    ("events", "no events of task cat-9 in queue thumbs", ["--queue", "thumbs", "--task", "cat-9"]),
-    ("events", "no events of task cat-9", ["--task", "cat-9"]),
+    ("events", "no events of task cat-9 in queue thumbs are known", ["--queue", "thumbs", "--task", "cat-9"]),
+    ("events", "no events of task cat-9 are known", ["--task", "cat-9"]),
     ("peek", "no tasks in thumbs", ["thumbs"]),
-    ("peek", "no dead tasks with tag a or b in thumbs", ["thumbs", "--state", "dead", "--tag", "a", "--tag", "b"]),
-    ("peek", "no tasks named cat-9 in thumbs", ["thumbs", "--named", "cat-9"]),
+    ("peek", "no dead tasks in thumbs with the tag a or b", ["thumbs", "--state", "dead", "--tag", "a", "--tag", "b"]),
+    ("peek", "no tasks in thumbs named cat-9", ["thumbs", "--named", "cat-9"]),
     ("stats", "no tags in thumbs: it has had no tasks", ["thumbs", "--tags"]),
 )
 

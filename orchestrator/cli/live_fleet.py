@@ -1,0 +1,251 @@
+"""The fleet as commands show it: what its supervisor last published, with the figures that the queues have now.
+
+`pools`, `workers` and `top` read it here. Where the queues don't answer, the figures are the supervisor's last ones,
+and `ShownFleet.age` says how old they are, and why.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
+
+from orchestrator.cli.project_file import load_project
+from orchestrator.clock import MonotonicClock, SystemMonotonicClock
+from orchestrator.fleet.figures import FleetFigures, figures_of
+from orchestrator.http_api.fleet import PATH
+from orchestrator.settings_file import DEFAULT_FILE, state_of
+from orchestrator.sources.live_fleet import observed_now, refreshed
+from orchestrator.state.directory import StateDir
+from orchestrator.state.templates import TemplateRecord, template_in
+from queue_core.api import Queues
+from queue_core.cli import exits
+from queue_core.cli.commands.health import probe
+from queue_core.cli.credentials import bearer_token
+from queue_core.cli.failure import CommandError
+from queue_core.cli.target import Target, TargetOptions, find_target
+from queue_core.connect import SERVER_SCHEMES, open_queues
+from queue_core.errors import QueueError
+from queue_core.http_api.caller import Retries
+from queue_core.http_api.probe import is_listening
+from queue_core.process.wording import shown_seconds
+from queue_core.stores import sqlite_path
+
+Json: TypeAlias = dict[str, object]
+
+STALE_SECONDS: Final = 15.0
+"""Age of a living supervisor's snapshot from which on it is said to be stuck."""
+CALL_SECONDS: Final = 3.0
+"""Timeout of one call to the queues: a person waits for the figures."""
+DECISIONS: Final = 20
+"""The newest decisions that are shown with a fleet, at most."""
+_NO_SUPERVISOR: Final = "start it with `towline up`, or name another settings file with -f"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFleet:
+    """A supervisor's snapshot, with the figures of now unless `trouble` says why they are not.
+
+    `age_seconds` is the age of the snapshot; `shown_at` is when this was read, in seconds since the epoch by the clock
+    of the supervisor's host. `decisions` and `deaths` are the newest, newest first; `templates` is by pool.
+    """
+
+    snapshot: Json
+    is_alive: bool
+    age_seconds: float
+    shown_at: float = 0.0
+    is_drained: bool = False
+    trouble: str = ""
+    decisions: Sequence[Json] = ()
+    deaths: Sequence[Json] = ()
+    templates: Mapping[str, TemplateRecord] = field(default_factory=dict)
+
+    @property
+    def pools(self) -> dict[str, Json]:
+        """The pools by name."""
+        return cast("dict[str, Json]", self.snapshot.get("pools", {}))
+
+    @property
+    def workers(self) -> list[Json]:
+        """The workers, oldest first."""
+        return cast("list[Json]", self.snapshot.get("workers", []))
+
+    @property
+    def figures(self) -> FleetFigures:
+        """The same as typed figures."""
+        return figures_of(self.snapshot, now_seconds=self.shown_at)
+
+    @property
+    def figures_age_seconds(self) -> float:
+        """The age of counts, waits and workers' states: 0 when they are of now."""
+        return self.age_seconds if self.trouble else 0.0
+
+    @property
+    def age(self) -> str:
+        """A sentence on how old the figures are; "" when they are of now and their supervisor lives."""
+        seconds = shown_seconds(self.age_seconds)
+        reason = f" ({self.trouble})" if self.trouble else ""
+        if not self.is_alive and self.trouble:
+            return f"no supervisor is alive: this was {seconds} ago{reason}"
+        if not self.is_alive:
+            return f"no supervisor is alive: tasks are counted now, workers and targets are of {seconds} ago"
+        if self.trouble:
+            return f"these figures are of {seconds} ago{reason}"
+        if self.age_seconds > STALE_SECONDS:
+            return f"the supervisor has published nothing for {seconds}: is it stuck?"
+        return ""
+
+
+class FleetSource(Protocol):
+    """A place in which a supervisor publishes its fleet: a state directory of this host, or a server."""
+
+    @property
+    def files(self) -> StateDir | None:
+        """The state directory, where it is on this host."""
+
+    def published(self, *, deaths: int) -> ShownFleet:
+        """Return the fleet as last published, with at most this many deaths. Raises `CommandError`."""
+
+    def target(self) -> Target:
+        """Return the server or store of its queues. Raises `CommandError`."""
+
+
+class LocalFleet:
+    """The fleet of a state directory."""
+
+    def __init__(self, files: StateDir, where: TargetOptions, *, clock: MonotonicClock) -> None:
+        self.files: StateDir | None = files
+        self._files = files
+        self._where = where
+        self._clock = clock
+        self._url = ""
+
+    def published(self, *, deaths: int) -> ShownFleet:
+        """See `FleetSource.published`."""
+        snapshot = self._files.read_snapshot()
+        if snapshot is None:
+            message = "no supervisor has run here"
+            raise CommandError(message, code=exits.UNAVAILABLE, where=str(self._files.path), fix=_NO_SUPERVISOR)
+        self._url = str(snapshot.get("url") or "")
+        now, shown_at = self._clock.wall_seconds(), snapshot.get("shown_at")
+        return ShownFleet(
+            snapshot,
+            self._files.is_supervised(),
+            max(0.0, now - shown_at) if isinstance(shown_at, int | float) else 0.0,
+            shown_at=now,
+            is_drained=self._files.is_drained(),
+            decisions=self._files.read_decisions(limit=DECISIONS),
+            deaths=self._files.read_deaths(limit=deaths) if deaths else (),
+            templates=self._files.read_templates(),
+        )
+
+    def target(self) -> Target:
+        """Return what the options name, else the server that the supervisor itself uses, else that of the settings."""
+        named = self._where["url"] or self._where["store"]
+        if not named and self._url.startswith(SERVER_SCHEMES) and is_listening(self._url):
+            return Target(self._url, "the supervisor's", bearer_token(self._where["token_file"]))
+        return find_target(**self._where)
+
+
+class RemoteFleet:
+    """The fleet of a supervisor behind a server."""
+
+    files: StateDir | None = None
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def published(self, *, deaths: int) -> ShownFleet:
+        """See `FleetSource.published`."""
+        found = probe(self._target, PATH, what="the supervisor", missing="fine")
+        if found is None:
+            raise CommandError(
+                "this server has no supervisor",
+                code=exits.UNAVAILABLE,
+                where=self._target.shown,
+                fix="give the URL of a `towline up`, or of supervisor.listen; or -f with its settings file",
+            )
+        snapshot = cast("Json", found["snapshot"])
+        age_seconds = float(cast("float", found["age_seconds"]))
+        shown_at, templates = snapshot.get("shown_at"), cast("Json", found["templates"])
+        return ShownFleet(
+            snapshot,
+            is_alive=bool(found["alive"]),
+            age_seconds=age_seconds,
+            shown_at=float(shown_at) + age_seconds if isinstance(shown_at, int | float) else 0.0,
+            is_drained=bool(found["drained"]),
+            decisions=cast("list[Json]", found["decisions"]),
+            deaths=cast("list[Json]", found["deaths"])[:deaths],
+            templates={pool: one for pool, data in templates.items() if (one := template_in(data)) is not None},
+        )
+
+    def target(self) -> Target:
+        """Return the server."""
+        return self._target
+
+
+class FleetReader:
+    """Reads the fleet of now, as often as it is asked; keeps its connection to the queues. Use it in one thread."""
+
+    def __init__(self, source: FleetSource) -> None:
+        self.source = source
+        self._queues: Queues | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def read(self, *, deaths: int = 0) -> ShownFleet:
+        """Return the fleet with the figures of now; with the last ones where the queues don't answer.
+
+        Raises `CommandError` when no supervisor ever published it.
+        """
+        shown = self.source.published(deaths=deaths)
+        try:
+            queues = self._queues = self._queues or _opened(self.source.target())
+            snapshot = refreshed(shown.snapshot, observed_now(queues, shown.snapshot), now_seconds=shown.shown_at)
+        except CommandError as error:
+            self.close()
+            return replace(shown, trouble=error.lines[0])
+        except QueueError as error:
+            self.close()
+            return replace(shown, trouble=str(error))
+        return replace(shown, snapshot=snapshot)
+
+    def close(self) -> None:
+        """Close the connection; the next `read` opens it again."""
+        if self._queues is not None:
+            with suppress(QueueError):
+                self._queues.close()
+        self._queues = None
+
+
+def fleet_source(**where: Unpack[TargetOptions]) -> FleetSource:
+    """Return where the options find a fleet: at a server that `--url` names, else in the settings file's state folder.
+
+    Raises `CommandError`.
+    """
+    clock = SystemMonotonicClock()
+    if where["file"] is None and (where["url"] or not Path(DEFAULT_FILE).is_file()):
+        target = find_target(**where)
+        if target.is_server:
+            return RemoteFleet(target)
+    return LocalFleet(state_of(load_project(where["file"])), where, clock=clock)
+
+
+def shown_fleet(files: StateDir) -> ShownFleet:
+    """Return the fleet of a state directory as last published, without asking its queues. Raises `CommandError`."""
+    where: TargetOptions = {"url": None, "store": None, "token_file": None, "file": None}
+    return LocalFleet(files, where, clock=SystemMonotonicClock()).published(deaths=0)
+
+
+def _opened(target: Target) -> Queues:
+    """Open the queues of a target. Raises `CommandError`, also for a store that is not there: none is made to read."""
+    if target.url.startswith("sqlite:") and not sqlite_path(target.url).exists():
+        raise CommandError(f"no such store: {sqlite_path(target.url)}", code=exits.NO_INPUT)
+    retries = Retries(tries=1, timeouts=1)
+    return open_queues(
+        target.url, token=target.token, durability=target.durability, retries=retries, timeout_seconds=CALL_SECONDS
+    )

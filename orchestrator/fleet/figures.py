@@ -1,0 +1,191 @@
+"""A snapshot of a fleet as typed figures, for tables and views: one row a pool, one row a worker. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final, TypeAlias
+
+from orchestrator.values import value
+
+Json: TypeAlias = dict[str, object]
+
+_SHOWN_STATES: Final = {"draining": "finishing"}
+
+
+@value
+class HeldTask:
+    """A task that a worker holds, and for how long."""
+
+    task: str
+    held_seconds: float
+
+
+@value
+class PoolFigures:
+    """A pool: `workers` counts towards its size, `target` is the size decided on, of at most `max_workers`.
+
+    `done` counts the tasks deleted since its queue was made; None where the queue was not asked. `p99_over_slo` is None
+    without leases in the last hour. `limited_by` has the guards that hold its size back, `notes` the overrides
+    in force, `concern` a sentence on what is wrong with it, or "".
+    """
+
+    pool: str
+    queue: str
+    workers: int
+    busy: int
+    target: int | None
+    min_workers: int | None
+    max_workers: int | None
+    ready: int
+    delayed: int
+    in_flight: int
+    dead: int
+    oldest_seconds: float
+    slo_seconds: float
+    paused: bool
+    done: int | None = None
+    p99_over_slo: float | None = None
+    rule: str = ""
+    limited_by: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    concern_kinds: tuple[str, ...] = ()
+    concern: str = ""
+
+
+@value
+class WorkerFigures:
+    """A worker: its `state` in a word for people, for how long, the tasks that it holds, and how many it has ended.
+
+    `leasing`: a call of it waits for a task; `idle`: none does, or no server knows; `finishing`: it was asked to end.
+    """
+
+    worker: str
+    pool: str
+    pid: int | None
+    state: str
+    state_seconds: float
+    tasks: tuple[HeldTask, ...]
+    holding: int
+    finished: int
+    memory_bytes: int
+    age_seconds: float
+    notes: tuple[str, ...] = ()
+
+
+@value
+class FleetFigures:
+    """A supervisor's phase and URL, its pools in the order of the settings, and its workers, oldest first."""
+
+    phase: str
+    url: str
+    pools: tuple[PoolFigures, ...] = ()
+    workers: tuple[WorkerFigures, ...] = field(default=())
+
+
+def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFigures:
+    """Return the figures of a snapshot; times in it are seconds since the epoch, as `now_seconds` is.
+
+    A snapshot of an earlier release, or one that is incomplete, has zeros and empty texts for what it does not say.
+    """
+    listed = snapshot.get("workers")
+    workers = [one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict)]
+    return FleetFigures(
+        _text(snapshot, "phase"),
+        _text(snapshot, "url"),
+        tuple([_pool(name, _part({"": pool}, ""), workers) for name, pool in _part(snapshot, "pools").items()]),
+        tuple([_worker(worker, now_seconds) for worker in workers]),
+    )
+
+
+def _pool(name: str, pool: Json, workers: list[Json]) -> PoolFigures:
+    sample, decision, settings = _part(pool, "sample"), _part(pool, "decision"), _part(pool, "settings")
+    waited, concern = _part(pool, "waited"), _part(pool, "concern")
+    own = [worker for worker in workers if worker.get("pool") == name]
+    return PoolFigures(
+        pool=name,
+        queue=_text(settings, "queue"),
+        workers=_count(pool, "current"),
+        busy=sum(1 for worker in own if worker.get("state") == "busy"),
+        target=_optional(pool, "target"),
+        min_workers=_optional(settings, "min"),
+        max_workers=_optional(settings, "max"),
+        ready=_count(sample, "ready"),
+        delayed=_count(sample, "delayed"),
+        in_flight=_count(sample, "in_flight"),
+        dead=_count(sample, "dead"),
+        oldest_seconds=_number(sample, "oldest_seconds") if _count(sample, "ready") else 0.0,
+        slo_seconds=_number(settings, "slo_seconds"),
+        paused=sample.get("paused") is True,
+        done=_optional(sample, "deleted_total"),
+        p99_over_slo=_number(waited, "p99_over_slo") if waited.get("leases") else None,
+        rule=_text(decision, "rule"),
+        limited_by=_texts(decision, "limited_by"),
+        notes=(*_texts(decision, "notes"), *_suspected(_count(pool, "suspects"))),
+        concern_kinds=_texts(concern, "kinds"),
+        concern=_text(concern, "why"),
+    )
+
+
+def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
+    state = _text(worker, "state")
+    tasks = worker.get("tasks")
+    notes = [word for word in ("forked", "adopted") if worker.get(word)]
+    if state == "unresponsive":
+        notes.append(_text(worker, "condition") or "neither holds nor requests a lease")
+    if worker.get("replaced_by"):
+        notes.append(f"replaced by {worker['replaced_by']}")
+    return WorkerFigures(
+        worker=_text(worker, "worker"),
+        pool=_text(worker, "pool"),
+        pid=_optional(worker, "pid"),
+        state="leasing" if state == "idle" and worker.get("leasing") is True else _SHOWN_STATES.get(state, state),
+        state_seconds=_since(worker, "since", now_seconds),
+        tasks=tuple([_task(one) for one in (tasks if isinstance(tasks, list) else ()) if isinstance(one, dict)]),
+        holding=_count(worker, "holding"),
+        finished=_count(worker, "finished"),
+        memory_bytes=_count(worker, "memory_bytes"),
+        age_seconds=_since(worker, "spawned_at", now_seconds),
+        notes=tuple(notes),
+    )
+
+
+def _task(task: Json) -> HeldTask:
+    return HeldTask(_text(task, "task"), _number(task, "held_seconds"))
+
+
+def _suspected(count: int) -> tuple[str, ...]:
+    if not count:
+        return ()
+    return ("1 suspect waits" if count == 1 else f"{count:,} suspects wait",)
+
+
+def _since(values: Json, name: str, now_seconds: float) -> float:
+    return max(0.0, now_seconds - _number(values, name)) if values.get(name) is not None else 0.0
+
+
+def _part(values: Mapping[str, object], name: str) -> Json:
+    part = values.get(name)
+    return part if isinstance(part, dict) else {}
+
+
+def _text(values: Mapping[str, object], name: str) -> str:
+    found = values.get(name)
+    return "" if found is None else str(found)
+
+
+def _texts(values: Json, name: str) -> tuple[str, ...]:
+    found = values.get(name)
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
+def _number(values: Json, name: str) -> float:
+    found = values.get(name)
+    return float(found) if isinstance(found, int | float) else 0.0
+
+
+def _count(values: Json, name: str) -> int:
+    return int(_number(values, name))
+
+
+def _optional(values: Json, name: str) -> int | None:
+    found = values.get(name)
+    return found if isinstance(found, int) else None

@@ -1,0 +1,173 @@
+"""The fleet of this moment: a supervisor's last snapshot, with what the queues and their leases say now.
+
+A snapshot's figures are those of the supervisor's last turn, seconds old. `refreshed` is pure; `observed_now` asks the
+queues, up to a hundred pools a call, each for counts and leases that a store has at hand.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
+
+from orchestrator.fleet.workers import NOT_COUNTED
+from orchestrator.sources.pull_queue import MAX_AT_ONCE
+from queue_core.api import Observation, ObservationQuery, Queues
+from queue_core.clock import Instant, seconds_between
+from queue_core.stats import FinishedLease, LiveLease
+from queue_core.task import ANY, UNTAGGED, TagFilter
+
+Json: TypeAlias = dict[str, object]
+
+NO_FINISHED: Final = (1 << 53) - 1
+"""A cursor beyond every finished lease: a snapshot without a cursor has nothing to count from."""
+_LEAVING: Final = frozenset({"draining", "killed", "alone"})
+"""States that no lease changes; the tasks of such a worker are shown all the same."""
+
+
+def observed_now(queues: Queues, snapshot: Mapping[str, object]) -> dict[str, Observation]:
+    """Return an observation for each pool of a snapshot whose queue exists, by the pool's name. Raises `QueueError`."""
+    queries = dict(_queries(snapshot))
+    found: dict[str, Observation] = {}
+    names = list(queries)
+    for begin in range(0, len(names), MAX_AT_ONCE):
+        part = names[begin : begin + MAX_AT_ONCE]
+        observations = queues.observe_many([queries[name] for name in part])
+        found.update((name, one) for name, one in zip(part, observations, strict=True) if one is not None)
+    return found
+
+
+def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation], *, now_seconds: float) -> Json:
+    """Return a snapshot with the figures of now.
+
+    A pool's `sample` and `current` and each worker's `state`, `since`, `holding` and `finished` are of `now_seconds`
+    (since the epoch). A worker also gets `tasks`, those that it holds with `held_seconds`, the longest held first, and
+    `leasing`: whether a call of it waits for a task now, None where no server knows. Pools that were not observed, and
+    their workers, stay as they were.
+    """
+    workers = [dict(worker) for worker in _listed(snapshot.get("workers"))]
+    pools = dict(_mapping(snapshot.get("pools")))
+    for name, observation in observed.items():
+        leases = _PoolLeases(observation)
+        workers = [_worker(worker, leases, now_seconds) if worker.get("pool") == name else worker for worker in workers]
+        pools[name] = _pool(_mapping(pools.get(name)), observation, _of_pool(workers, name), now_seconds)
+    return {**snapshot, "pools": pools, "workers": workers}
+
+
+class _PoolLeases:
+    """The leases of one pool by the names of their workers."""
+
+    def __init__(self, observed: Observation) -> None:
+        self.observed = observed
+        self.held: dict[str, list[LiveLease]] = {}
+        self.ended: dict[str, list[FinishedLease]] = {}
+        self.heard = {one.worker: one for one in observed.heard or ()}
+        for live in sorted(observed.live, key=lambda lease: lease.leased_at):
+            self.held.setdefault(live.worker, []).append(live)
+        for lease in observed.samples.finished:
+            self.ended.setdefault(lease.worker, []).append(lease)
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether every live lease was listed."""
+        return len(self.observed.live) >= self.observed.stats.in_flight
+
+    def is_leasing(self, worker: str) -> bool | None:
+        """Return whether a lease call of the worker waits; None where no server knows."""
+        if self.observed.heard is None:
+            return None
+        return worker in self.heard and self.heard[worker].waits
+
+
+def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQuery]]:
+    workers = _listed(snapshot.get("workers"))
+    for name, pool in _mapping(snapshot.get("pools")).items():
+        settings, sample = _mapping(_mapping(pool).get("settings")), _mapping(_mapping(pool).get("sample"))
+        queue, cursor = settings.get("queue"), sample.get("cursor")
+        if isinstance(queue, str):
+            after = cursor if isinstance(cursor, int) else NO_FINISHED
+            names = tuple(str(worker.get("worker")) for worker in _of_pool(workers, name))
+            yield name, ObservationQuery(queue, _tags(settings.get("tags")), after, names)
+
+
+def _pool(pool: Json, observed: Observation, workers: Sequence[Json], now_seconds: float) -> Json:
+    stats = observed.stats
+    sample = {
+        **_mapping(pool.get("sample")),
+        "at": now_seconds,
+        "ready": stats.ready,
+        "delayed": stats.delayed,
+        "in_flight": stats.in_flight,
+        "dead": stats.dead,
+        "paused": stats.paused,
+        "oldest_seconds": round(stats.oldest_ready_seconds(observed.now), 3),
+        "deleted_total": stats.deleted_total,
+        "cursor": observed.samples.cursor,
+    }
+    names = {worker.get("worker") for worker in workers}
+    counted = [one for one in workers if one.get("state") not in NOT_COUNTED and one.get("replaced_by") not in names]
+    return {**pool, "current": len(counted), "sample": sample}
+
+
+def _worker(worker: Json, leases: _PoolLeases, now_seconds: float) -> Json:
+    name = str(worker.get("worker"))
+    held, ended = leases.held.get(name, []), leases.ended.get(name, [])
+    if not held and not leases.is_whole:
+        return worker  # its lease may be among those that were not listed
+    state, since = _state(worker, held, ended, leases.observed, now_seconds)
+    finished = worker.get("finished")
+    return {
+        **worker,
+        "state": state,
+        "since": since,
+        "holding": len(held),
+        "finished": (finished if isinstance(finished, int) else 0) + len(ended),
+        "tasks": [_task(lease, leases.observed) for lease in held],
+        "leasing": leases.is_leasing(name),
+    }
+
+
+def _state(
+    worker: Json,
+    held: Sequence[LiveLease],
+    ended: Sequence[FinishedLease],
+    observed: Observation,
+    now_seconds: float,
+) -> tuple[object, object]:
+    """Return the worker's state and since when, by the rules of `fleet.observation`."""
+    state, since, name = worker.get("state"), worker.get("since"), str(worker.get("worker"))
+
+    def shown(instant: Instant) -> float:
+        return round(now_seconds - max(0.0, seconds_between(instant, observed.now)), 3)
+
+    if state in _LEAVING or (state == "unresponsive" and not held):
+        return state, since
+    if held:
+        return "busy", shown(held[0].leased_at)
+    if ended:
+        return "idle", shown(max(lease.ended_at for lease in ended))
+    if state == "starting" and name in observed.seen:
+        return "idle", shown(observed.seen[name])
+    if state == "busy":  # its lease expired, which is recorded only by the next lease call
+        return "idle", now_seconds
+    return state, since
+
+
+def _task(lease: LiveLease, observed: Observation) -> Json:
+    held_seconds = round(max(0.0, seconds_between(lease.leased_at, observed.now)), 3)
+    return {"task": lease.name, "tag": lease.tag, "held_seconds": held_seconds, "lease_number": lease.lease_number}
+
+
+def _tags(tags: object) -> TagFilter:
+    if tags == "untagged":
+        return UNTAGGED
+    return TagFilter.of(*map(str, tags)) if isinstance(tags, list) and tags else ANY
+
+
+def _of_pool(workers: Iterable[Json], pool: str) -> list[Json]:
+    return [worker for worker in workers if worker.get("pool") == pool]
+
+
+def _listed(value: object) -> list[Json]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _mapping(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
