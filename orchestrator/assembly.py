@@ -20,6 +20,7 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.view import Heartbeat
+from orchestrator.unix_signals import OwnTerminal
 from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.config.store_urls import masked
@@ -42,6 +43,7 @@ def open_supervisor(
     loader: Callable[[Queues], Callable[[], ReloadedSettings]] | None = None,
     watched: Path | None = None,
     heartbeat: Heartbeat | None = None,
+    terminal: OwnTerminal | None = None,
 ) -> Iterator[Supervisor]:
     """Open the supervisor of a project's pools; call its `run`, and `request_stop` from another thread to end it.
 
@@ -56,6 +58,7 @@ def open_supervisor(
             `Supervisor.request_reload(pools)` reloads.
         watched: the file whose change triggers a reload.
         heartbeat: receives the snapshots that other threads read.
+        terminal: what ends the supervisor when it hangs up.
     """
     url = url or project.queue_file.server.url(project.directory)
     files = state_of(project)
@@ -80,6 +83,7 @@ def open_supervisor(
             load=None if loader is None else loader(queues),
             watched=watched,
             heartbeat=heartbeat,
+            terminal=terminal,
         )
 
 

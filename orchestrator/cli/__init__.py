@@ -109,7 +109,7 @@ def command() -> LazyGroup:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code. Without any arguments it prints the help."""
+    """Run a command line and return its exit code. No arguments, and `help`, print the help."""
     open_missing_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if asked := os.environ.get(COMPLETE_VARIABLE):
@@ -117,5 +117,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         if complete(asked, command):
             return exits.OK
+    if not given or given[0] == "help":
+        given = [*given[1:], "--help"]
     with logs.warnings_to_stderr():
-        return run_command(command(), given or ["--help"])
+        return run_command(command(), given)

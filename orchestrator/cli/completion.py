@@ -20,7 +20,7 @@ PROGRAM: Final = "towline"
 
 @dataclass(frozen=True, slots=True)
 class NamedPlaces:
-    """Where a command takes names that a server knows: its arguments in order (None: no name), and its options.
+    """The places of a command where a server's names are typed: arguments in order (None: no name), and options.
 
     A `tasks` place means those of the queue in the first argument. `flags` are options of its own without a value.
     """
@@ -100,15 +100,15 @@ def complete(instruction: str, whole: Callable[[], click.Command]) -> bool:
     kind = get_completion_class(shell)
     if verb != "complete" or kind is None:
         return False
-    asked = kind(whole(), {}, PROGRAM, COMPLETE_VARIABLE)
-    words, incomplete = asked.get_completion_args()
+    shell_words = kind(whole(), {}, PROGRAM, COMPLETE_VARIABLE)
+    words, incomplete = shell_words.get_completion_args()
     place = place_of(words, incomplete)
     if place is None:
-        found = asked.get_completions(words, incomplete)
+        found = shell_words.get_completions(words, incomplete)
     else:
         found = [CompletionItem(name) for name in names_of(place, words, os.environ) if name.startswith(incomplete)]
     for item in found:
-        click.echo(asked.format_completion(item))
+        click.echo(shell_words.format_completion(item))
     return True
 
 

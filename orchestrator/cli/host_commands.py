@@ -25,7 +25,7 @@ HOST_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         ("export", "import"), ("reads held names and leases, which a server does not give", _WITH_THE_STORE)
     ),
 }
-"""Why a command takes no `--url`, and what to do instead."""
+"""The reason why a command takes no `--url`, and what to do instead."""
 
 
 def refuse_url(made: click.Command, name: str) -> None:

@@ -49,7 +49,7 @@ class _UnixConnection(HTTPConnection):
         self.sock.connect(self._path)
 
 
-class KnownServer:
+class NamingServer:
     """The server and the state folder that a command line means."""
 
     def __init__(self, url: str, state: Path | None, token: str | None) -> None:
@@ -59,22 +59,22 @@ class KnownServer:
 
     def queues(self) -> Iterator[str]:
         """Yield the queues."""
-        yield from _fields(self._ask("GET", "/v1/queues").get("queues"), "name")
+        yield from _fields(self._call("GET", "/v1/queues").get("queues"), "name")
 
     def pools(self) -> Iterator[str]:
         """Yield the pools."""
-        yield from _fields(self._ask("GET", "/v1/pools").get("pools"), "pool")
+        yield from _fields(self._call("GET", "/v1/pools").get("pools"), "pool")
 
     def tasks(self, queue: str) -> Iterator[str]:
         """Yield the oldest tasks of a queue."""
-        asked = {"limit": MAX_NAMES, "payload_bytes": 0}
-        found = self._ask("POST", f"/v1/queues/{quote(queue, safe='')}/peek", asked).get("tasks")
+        query = {"limit": MAX_NAMES, "payload_bytes": 0}
+        found = self._call("POST", f"/v1/queues/{quote(queue, safe='')}/peek", query).get("tasks")
         for task in found if isinstance(found, list) else ():
             yield str(task.get("name") or f"_{task.get('id')}")
 
     def tags(self, queue: str) -> Iterator[str]:
         """Yield the tags of a queue's tasks."""
-        found = self._ask("GET", f"/v1/queues/{quote(queue, safe='')}/tags?limit={MAX_NAMES}")
+        found = self._call("GET", f"/v1/queues/{quote(queue, safe='')}/tags?limit={MAX_NAMES}")
         yield from _fields(found.get("tags"), "tag")
 
     def workers(self) -> Iterator[str]:
@@ -94,7 +94,7 @@ class KnownServer:
             with suppress(ValueError):
                 yield str(json.loads(line).get("worker"))
 
-    def _ask(self, method: str, path: str, body: Json | None = None) -> Json:
+    def _call(self, method: str, path: str, body: Json | None = None) -> Json:
         parts = urlsplit(self._url)
         connection: HTTPConnection
         if parts.scheme == "unix":
@@ -134,7 +134,7 @@ def _collect(found: list[str], kind: Kind, words: list[str], environment: Mappin
                 found.extend(look())
 
 
-def _looks(server: KnownServer, kind: Kind, words: Sequence[str]) -> Iterator[Callable[[], Iterator[str]]]:
+def _looks(server: NamingServer, kind: Kind, words: Sequence[str]) -> Iterator[Callable[[], Iterator[str]]]:
     match kind:
         case "queues":
             yield server.queues
@@ -153,7 +153,7 @@ def _looks(server: KnownServer, kind: Kind, words: Sequence[str]) -> Iterator[Ca
                     yield lambda queue=queue: server.tasks(queue)  # type: ignore[misc]
 
 
-def _queues_meant(server: KnownServer, words: Sequence[str]) -> list[str]:
+def _queues_meant(server: NamingServer, words: Sequence[str]) -> list[str]:
     """Return the queue that is typed, as the first argument or after --queue; else the first ones of the server."""
     if "--queue" in words[:-1]:
         return [words[words.index("--queue") + 1]]
@@ -162,7 +162,7 @@ def _queues_meant(server: KnownServer, words: Sequence[str]) -> list[str]:
     return typed[:1] or known[:MAX_QUEUES]
 
 
-def _server(words: Sequence[str], environment: Mapping[str, str]) -> KnownServer:
+def _server(words: Sequence[str], environment: Mapping[str, str]) -> NamingServer:
     given = {_VALUE_OPTIONS[word]: value for word, value in pairwise(words) if word in _VALUE_OPTIONS}
     given |= {
         key: word.partition("=")[2]
@@ -178,10 +178,10 @@ def _server(words: Sequence[str], environment: Mapping[str, str]) -> KnownServer
     settings, folder = _settings(path), path.parent.absolute()
     supervisor, server = (_part(settings, name) for name in ("supervisor", "server"))
     state = folder / (environment.get("TOWLINE_STATE_DIR") or str(supervisor.get("state_dir") or DEFAULT_STATE))
-    url = given.get("url") or environment.get("TOWLINE_URL")
+    url = given.get("url") or (None if "file" in given else environment.get("TOWLINE_URL"))
     if not url:
         url = _url(environment.get("TOWLINE_LISTEN") or str(server.get("listen") or DEFAULT_LISTEN), folder)
-    return KnownServer(url, None if "url" in given else state, token)
+    return NamingServer(url, None if "url" in given else state, token)
 
 
 def _settings(path: Path) -> Json:

@@ -1,7 +1,5 @@
 """Print a study: a table with its assumptions, JSON, a chart or an SVG file; and progress while it runs."""
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,16 +10,33 @@ from orchestrator.simulation.charts import svg_chart, terminal_chart
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import Progress, StudyRow
 from orchestrator.simulation.workload import SimulatedWorld, Workload
-from queue_core.cli.output import columns, print_info, print_json, print_table, shown_seconds
+from queue_core.cli.output import (
+    HANG,
+    can_redraw,
+    columns,
+    echo,
+    print_info,
+    print_json,
+    print_table,
+    shown_seconds,
+    terminal_width,
+)
+from queue_core.cli.wrapping import shortened
+from queue_core.process.terminal import clean
+from queue_core.process.wording import counted, shown_setting
+
+CHART_COLUMNS = 100
+"""The width of a chart where there is no terminal."""
 
 
 def progress_of(*, is_json: bool) -> Progress | None:
     """Return a function that reports progress on a terminal; None when stderr isn't one, or with JSON."""
-    if is_json or not sys.stderr.isatty():
+    if is_json or not can_redraw(err=True):
         return None
 
     def report(name: str, share: float) -> None:
-        click.echo(f"\r\033[K{name}: {share:.0%}", nl=False, err=True)
+        text = shortened(f"{clean(name)}: {share:.0%}", terminal_width(err=True) or 80)
+        click.echo(f"\r\033[K{text}", nl=False, err=True)
 
     return report
 
@@ -49,10 +64,10 @@ def show(
     if as_json:
         print_json(_record(workload, world, rows, notes, real))
         return
-    click.echo(_about(workload, world))
+    echo(_about(workload, world), hang=HANG)
     for note in notes:
-        click.echo(note)
-    click.echo()
+        echo(note, hang=HANG)
+    echo()
     heads = columns(
         "WHAT",
         ">SLO",
@@ -67,16 +82,18 @@ def show(
         ">STARTS",
         ">CHANGES/H",
         ">PEAK",
+        least=("CHANGES/H", "STARTS", "P95", "P50", "P99", "WORST/SLO", "SLO", "PEAK", "OF HINDSIGHT"),
+        keeps=("LATE", "WORKER-HOURS"),
     )
     print_table(heads, [*_real_line(real), *_lines(rows)], empty="nothing to show")
     if any(row.result.unfinished or row.result.dead for row in rows):
         for row in rows:
             if row.result.unfinished or row.result.dead:
-                print_info(f"{row.name}: {row.result.unfinished:,} tasks were never done, {row.result.dead:,} died")
+                never = counted(row.result.unfinished, "task was", "tasks were")
+                print_info(f"{row.name}: {never} never done, {row.result.dead:,} died")
     if has_chart:
-        width = shutil.get_terminal_size((100, 24)).columns
-        for line in terminal_chart(workload, rows, columns=width):
-            click.echo(line)
+        for line in terminal_chart(workload, rows, columns=terminal_width() or CHART_COLUMNS):
+            echo(line, hang=HANG)
     if svg is not None:
         print_info(f"chart written to {svg}")
 
@@ -84,13 +101,14 @@ def show(
 def _about(workload: Workload, world: SimulatedWorld) -> str:
     hours = max(1.0, workload.last_at)
     return (
-        f"{workload.name}: {workload.tasks:,} tasks in {shown_seconds(workload.last_at)}, "
+        f"{workload.name}: {counted(workload.tasks, 'task')} in {shown_seconds(workload.last_at)}, "
         f"{workload.tasks / hours:.3g}/s; {shown_seconds(workload.mean_service_seconds)} each, "
-        f"{workload.work_seconds / 3600:.2f} hours of work; a start takes {shown_seconds(world.mean_startup_seconds)}"
+        f"{shown_seconds(workload.work_seconds)} of work; a start takes {shown_seconds(world.mean_startup_seconds)}"
     )
 
 
 def _lines(rows: Sequence[StudyRow]) -> list[tuple[object, ...]]:
+    """Return the rows of the table; `(hindsight)` is shown once for each slo."""
     lines: list[tuple[object, ...]] = []
     slos_shown: set[float] = set()
     for row in sorted(rows, key=lambda row: row.result.slo_seconds):
@@ -98,13 +116,13 @@ def _lines(rows: Sequence[StudyRow]) -> list[tuple[object, ...]]:
         if row.hindsight is not None and result.slo_seconds not in slos_shown:
             slos_shown.add(result.slo_seconds)
             yardstick = row.hindsight
-            hours = f"{yardstick.worker_seconds / 3600:.2f}"
-            shown = (f"{result.slo_seconds:g}s", "0.00%", "", "", "", "", "", hours, "1.00x", yardstick.starts, "", "")
-            lines.append(("(hindsight)", *shown))
+            slo, hours = shown_setting(result.slo_seconds), f"{yardstick.worker_seconds / 3600:.2f}"
+            no_waits = [""] * 5
+            lines.append(("(hindsight)", slo, "0.00%", *no_waits, hours, "1.00x", yardstick.starts, "", ""))
         lines.append(
             (
                 row.name,
-                f"{result.slo_seconds:g}s",
+                shown_setting(result.slo_seconds),
                 f"{result.late_share:.2%}",
                 f"{result.p99_over_slo:.2f}",
                 f"{result.worst_over_slo:.2f}",
@@ -127,7 +145,7 @@ def _real_line(real: Mapping[str, float] | None) -> list[tuple[object, ...]]:
     late = f"{real['late_share']:.2%}", f"{real['p99_over_slo']:.2f}", f"{real['worst_over_slo']:.2f}"
     waits = [shown_seconds(real[name]) for name in ("wait_p50", "wait_p95", "wait_p99")]
     hours = f"{real['worker_seconds'] / 3600:.2f}" if "worker_seconds" in real else "-"
-    return [("(as it was)", f"{real['slo_seconds']:g}s", *late, *waits, hours, "", "", "", "")]
+    return [("(as it was)", shown_setting(real["slo_seconds"]), *late, *waits, hours, "", "", "", "")]
 
 
 def _record(
@@ -168,7 +186,7 @@ def _result_record(result: RunResult) -> dict[str, object]:
     figures: dict[str, object] = {
         name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
     }
-    for name in ("scaler", "sizes"):
+    for name in ("scaler", "sizes", "longest_waits"):
         del figures[name]
     return figures | {
         "p99_over_slo": round(result.p99_over_slo, 4),

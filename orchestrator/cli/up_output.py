@@ -1,39 +1,252 @@
-"""Show workers' output while `towline up` runs, as its terminal does for the programs of a Procfile.
+"""Print what `towline up` and `towline supervise` do: sentences on a terminal, JSON elsewhere, and workers' output.
 
-In a thread of its own that reads files: neither a flood nor a terminal that takes nothing holds up the supervisor.
+One thread reads workers' output and writes everything: neither a flood nor a terminal that takes nothing holds up the
+supervisor, and its events come after what was written before them.
 """
 
+import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TextIO
 
+from orchestrator import events
+from orchestrator.cli.begun_again import TaskLookup
+from orchestrator.cli.fleet_events import (
+    HeldTask,
+    death_line,
+    fate_of,
+    fleet_lines,
+    held_tasks,
+    is_death,
+    short_name,
+)
 from orchestrator.cli.worker_lines import LinePrinter
-from orchestrator.supervisor.output import FleetOutput, OutputFollower
+from orchestrator.clock import MonotonicClock
+from orchestrator.runtimes.worker_output import entry_in
+from orchestrator.supervisor.output import OutputBatch, OutputFollower, WorkerLine
 from queue_core.cli.cut_output import OutputCutError
+from queue_core.cli.event_lines import EventLine, FailureCounts, LineLayout
+from queue_core.cli.worker_events import EventReader, worker_line
+from queue_core.process.wording import counted
 
 LOOK_SECONDS: Final = 0.25
-"""Pause between two looks."""
+"""Pause between two looks at workers' output."""
 MAX_LOOK_BYTES: Final = 32 * 1024
-"""New output of one worker that one look shows, at most: 128 KiB a second. What it leaves out is counted."""
+"""New output of one worker that one look reads, at most: 128 KiB a second. What it leaves out is counted."""
+MAX_LOOK_LINES: Final = 250
+"""Lines of output that one look shows, at most: 1,000 a second of all workers together. The others are counted."""
+MAX_EVENTS: Final = 10_000
+"""Events that wait for a terminal that takes nothing; beyond these the oldest are dropped."""
 STOP_SECONDS: Final = 2.0
 """How long the end of the program waits for the last lines: a terminal may take nothing."""
+BEGUN_SECONDS: Final = 2.0
+"""How long the line of a death waits until its tasks were begun again."""
+MAX_LOOKUPS: Final = 5
+"""Deaths whose tasks are looked up at a time."""
+DEFAULT_WIDTH: Final = 80
+"""The columns of a terminal that does not know its own."""
+NAME_CHARS: Final = 7
+"""Characters that a worker's name has beside its pool's: `-7f3k2q`."""
+
+
+@dataclass(slots=True)
+class _Death:
+    """A death that is not told yet: its tasks may be begun again in a moment."""
+
+    entry: Mapping[str, object]
+    died_at: float
+    tell_by: float
+    tasks: Sequence[HeldTask]
+    held: int
+
+
+@dataclass(slots=True)
+class UpScreen:
+    """Sentences on a terminal: the supervisor's events, failures of handlers, and workers' output.
+
+    `take` may be called by any thread; all else belongs to the thread that shows.
+
+    Args:
+        stream: the terminal.
+        reader: which events are shown, and how.
+        layout: how lines look.
+        clock: the time of lines, and of counting.
+        shows_output: whether lines that workers write are shown too.
+        where: the folder of workers' output, for a person.
+    """
+
+    stream: TextIO
+    reader: EventReader
+    layout: LineLayout
+    clock: MonotonicClock
+    shows_output: bool = True
+    where: str = ".towline/workers"
+    lookup: TaskLookup | None = None
+    _events: deque[tuple[float, Mapping[str, object]]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    _failures: FailureCounts = field(default_factory=FailureCounts)
+    _deaths: list[_Death] = field(default_factory=list)
+    _is_stopping: bool = False
+    _summary: list[str] = field(default_factory=list)
+    wake: Callable[[], None] = lambda: None
+
+    def take(self, entry: Mapping[str, object]) -> None:
+        """Show an event soon. It does not block: the caller is the supervisor's thread, or the server's."""
+        self._events.append((self.clock.wall_seconds(), dict(entry)))
+        self.wake()
+
+    def columns(self) -> int | None:
+        """Return the width of the terminal now."""
+        return _width(self.stream)
+
+    def header(self, lines: Sequence[str]) -> None:
+        """Show lines as they are."""
+        self._events.append((0.0, {"header": lines}))
+        self.wake()
+
+    def step(self, batch: OutputBatch, *, is_last: bool) -> None:
+        """Show what is new: output first, as it was written before the events that wait."""
+        lines: list[str] = []
+        waiting = [self._events.popleft() for _ in range(len(self._events))]
+        self.layout.width = self.columns()
+        headers = [line for at, entry in waiting if not at for line in entry["header"]]  # type: ignore[attr-defined]
+        lines += headers
+        lines += self._of_batch(batch)
+        for at, entry in waiting:
+            if at:
+                lines += self._of_event(entry, at)
+        lines += self._of_deaths(is_last=is_last)
+        now = self.clock.monotonic()
+        told = self._failures.rest() if is_last else self._failures.due(now=now)
+        lines += [shown for line in told for shown in self.layout.lines(line, at=self.clock.wall_seconds())]
+        lines += self._summary if is_last else []
+        if lines:
+            # A terminal echoes Ctrl-C as ^C; the first line after it is written over that.
+            _write(self.stream, ("\r" if self._is_stopping else "") + "".join(f"{line}\n" for line in lines))
+
+    def _of_batch(self, batch: OutputBatch) -> list[str]:
+        at = self.clock.wall_seconds()
+        skipped = dict(batch.skipped)
+        read = [(line, self._read(line)) for line in batch.lines]
+        plain = sum(1 for _, told in read if told is not None and not told.kind)
+        drop = plain - MAX_LOOK_LINES
+        shown: list[str] = []
+        for line, told in read:
+            if told is None:
+                continue
+            if told.kind:
+                if self._failures.is_new(told, now=self.clock.monotonic()):
+                    shown += self.layout.lines(told, at=at)
+            elif drop > 0:
+                drop -= 1
+                skipped[line.worker] = skipped.get(line.worker, 0) + 1
+            else:
+                shown += self.layout.lines(told, at=at)
+        if not self.shows_output:
+            return shown
+        left_out = [
+            EventLine(self._left_out(count, worker), name=short_name(worker), mark="|")
+            for worker, count in skipped.items()
+        ]
+        return [text for line in left_out for text in self.layout.lines(line, at=at)] + shown
+
+    def _read(self, line: WorkerLine) -> EventLine | None:
+        """Return a line of a worker's output as it is shown; None for one that is not."""
+        entry = entry_in(line.text)
+        if entry is None or not isinstance(entry.get("event"), str):
+            return EventLine(line.text, name=short_name(line.worker), mark="|") if self.shows_output else None
+        told = worker_line(entry, self.reader, name=short_name(line.worker))
+        if told is None or (told.mark == "|" and not self.shows_output):
+            return None
+        return replace(told, group=line.pool) if told.kind else told
+
+    def _left_out(self, count: int, worker: str) -> str:
+        amount = "some lines were" if count < 0 else counted(count, "line was", "lines were")
+        return f"({amount} left out, as too many came at once; what is kept of them is in {self.where}/{worker}.log)"
+
+    def _of_event(self, entry: Mapping[str, object], at: float) -> list[str]:
+        if entry.get("event") == events.SUPERVISOR_STOPPING:
+            self._is_stopping = True
+        if is_death(entry) and self.reader.shows(str(entry.get("level"))):
+            self._deaths.append(self._death(entry, at))
+            return []
+        lines = [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
+        if entry.get("event") != events.WORK_COUNTED:
+            return lines
+        self._summary = lines  # the last line, behind counts and deaths that are told at the end
+        return []
+
+    def _death(self, entry: Mapping[str, object], at: float) -> _Death:
+        ago, held = entry.get("seconds_ago"), entry.get("held")
+        seconds_ago = float(ago) if isinstance(ago, int | float) else 0.0
+        tell_by = self.clock.monotonic() + BEGUN_SECONDS
+        return _Death(entry, at - seconds_ago, tell_by, held_tasks(entry), held if isinstance(held, int) else 0)
+
+    def _of_deaths(self, *, is_last: bool) -> list[str]:
+        """Return the lines of deaths whose tasks were begun again, or that waited for long enough."""
+        lines: list[str] = []
+        left: list[_Death] = []
+        for index, death in enumerate(self._deaths):
+            given_back = [task for task in death.tasks if task.fate == "given back"]
+            is_over = is_last or self._is_stopping or index >= MAX_LOOKUPS or self.clock.monotonic() >= death.tell_by
+            begun_after: float | None = None
+            if given_back and self.lookup is not None and not self._is_stopping and index < MAX_LOOKUPS:
+                begun_after = self.lookup.begun_after(
+                    given_back, worker=str(death.entry.get("worker")), died_at=death.died_at
+                )
+            if given_back and begun_after is None and not is_over:
+                left.append(death)
+                continue
+            fate = fate_of(death.tasks, held=death.held, begun_after=begun_after, is_stopping=self._is_stopping)
+            at = self.clock.wall_seconds()
+            lines += self.layout.lines(death_line(death.entry, fate), at=at)
+        self._deaths = left
+        return lines
+
+
+@dataclass(slots=True)
+class JsonOutput:
+    """Workers' output as JSON on a stream that is no terminal."""
+
+    printer: LinePrinter
+
+    def step(self, batch: OutputBatch, *, is_last: bool) -> None:  # noqa: ARG002
+        """Show new output of workers."""
+        self.printer.show(batch)
 
 
 @contextmanager
-def output_shown(output: FleetOutput, printer: LinePrinter) -> Iterator[None]:
-    """Print what workers write during the block, and the last of it at its end."""
-    follower = OutputFollower(output, output.workers, max_bytes=MAX_LOOK_BYTES)
-    is_over = threading.Event()
+def shown(follow: Callable[[], OutputFollower] | None, views: Sequence["UpScreen | JsonOutput"]) -> Iterator[None]:
+    """Show during the block what workers write and what is told, and the last of it at its end.
+
+    `follow`: begins to follow workers' output; None: nothing is read.
+    """
+    if not views:
+        yield
+        return
+    follower = follow() if follow is not None else None
+    is_over, news = threading.Event(), threading.Event()
+    for view in views:
+        if isinstance(view, UpScreen):
+            view.wake = news.set
 
     def work() -> None:
+        live: list[UpScreen | JsonOutput] = list(views)
         is_last = False
-        while not is_last:
-            is_last = is_over.wait(LOOK_SECONDS)
-            try:
-                printer.show(follower.new())
-            except (OSError, OutputCutError):  # stdout is closed: its reader wants no more
-                return
+        while not is_last and live:
+            news.wait(LOOK_SECONDS)
+            news.clear()
+            is_last = is_over.is_set()
+            batch = OutputBatch()
+            with suppress(OSError):
+                batch = follower.new() if follower is not None else batch
+            for view in list(live):
+                try:
+                    view.step(batch, is_last=is_last)
+                except (OSError, ValueError, OutputCutError):  # its reader is gone, or the terminal
+                    live.remove(view)
 
     thread = threading.Thread(target=work, name="towline-output", daemon=True)
     thread.start()
@@ -41,4 +254,25 @@ def output_shown(output: FleetOutput, printer: LinePrinter) -> Iterator[None]:
         yield
     finally:
         is_over.set()
+        news.set()
         thread.join(STOP_SECONDS)
+
+
+def _width(stream: TextIO) -> int | None:
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
+    except (OSError, ValueError):
+        return None
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """Write past the stream's buffer: a rest that a closed terminal did not take would make the process fail."""
+    data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(stream.fileno(), data) :]
+
+
+def with_pools(layout: LineLayout, pools: Sequence[str]) -> LineLayout:
+    """Return the layout with a column that has room for the names of these pools' workers."""
+    longest = max(map(len, pools), default=0)
+    return replace(layout, names=longest + NAME_CHARS if longest else 0)

@@ -10,15 +10,14 @@ import click
 from orchestrator.runtimes.worker_output import entry_in
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
 from queue_core.cli.output import echo, wants_colour
-from queue_core.config.units import format_bytes
 from queue_core.process.terminal import clean, clean_json
+from queue_core.process.wording import counted
 
 _COLOURS: Final = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 _LEVEL_COLOURS: Final[Mapping[str, str]] = {"warning": "yellow", "error": "red", "critical": "red"}
 _SHOWN_FIRST: Final = ("timestamp", "level", "event")
 # The prefix names the worker already.
 _LEFT_OUT: Final = frozenset({*_SHOWN_FIRST, "worker", "pool"})
-_MIB: Final = 1 << 20
 MAX_VALUE_CHARS: Final = 2_000
 """Length at which a value of a log entry is cut; texts of several lines are shown whole."""
 
@@ -56,18 +55,15 @@ class LinePrinter:
         mark = self._mark(line.worker)
         level, shown = shown_lines(line.text)
         for text in shown:
-            coloured = _LEVEL_COLOURS.get(level, "") if self._has_colours else ""
-            if coloured:
-                click.echo(mark + click.style(clean(text), fg=coloured), color=True)
-            else:
-                echo(text, mark=mark, color=self._has_colours)
+            fg = _LEVEL_COLOURS.get(level, "") if self._has_colours else ""
+            echo(text, mark=mark, fg=fg, color=self._has_colours)
 
-    def _show_skipped(self, worker: str, size: int) -> None:
-        amount = "some output" if size < 0 else _shown_size(size)
+    def _show_skipped(self, worker: str, count: int) -> None:
+        amount = "some lines" if count < 0 else counted(count, "line")
         if self._as_json:
-            click.echo(clean_json(json.dumps({"worker": worker, "skipped_bytes": size})))
+            click.echo(clean_json(json.dumps({"worker": worker, "skipped_lines": count})))
         else:
-            text = f"({amount} not shown: it came too fast; `towline logs {worker}` shows what is kept)"
+            text = f"({amount} not shown: too many came at once; `towline logs {worker}` shows what is kept)"
             echo(text, mark=self._mark(worker), color=self._has_colours)
 
     def _mark(self, worker: str) -> str:
@@ -95,11 +91,6 @@ def shown_lines(text: str) -> tuple[str, Sequence[str]]:
     head = [stamp[11:19], f"[{level}]" if level else "", str(entry["event"])]
     pairs = [f"{name}={_value(value)}" for name, value in fields.items() if name not in long]
     return level, [" ".join(part for part in (*head, *pairs) if part), *_indented(long)]
-
-
-def _shown_size(size: int) -> str:
-    """Return a size in MiB with one decimal from 1 MiB on: it is an amount, not a setting."""
-    return f"{size / _MIB:.1f}MiB" if size >= _MIB else format_bytes(size)
 
 
 def _indented(long: Mapping[str, str]) -> Iterator[str]:

@@ -45,6 +45,7 @@ class Cause(StrEnum):
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out of memory"
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
+    ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
     UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
@@ -55,7 +56,9 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 """Causes that need no attention."""
 
-WITHOUT_FAULT: Final = frozenset({Cause.DRAINED, Cause.OVERDUE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE, Cause.TIMED_OUT})
+WITHOUT_FAULT: Final = frozenset(
+    {Cause.DRAINED, Cause.OVERDUE, Cause.ASKED_TWICE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE, Cause.TIMED_OUT}
+)
 """Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away, or it gave the one
 that timed out back by itself."""
 
@@ -102,15 +105,19 @@ class EndedWorker(Protocol):
     def is_stopped(self) -> bool: ...
 
 
-def cause_of(ended: EndedWorker, *, drained: bool, overdue: bool, hung: str = "") -> tuple[Cause, str]:
+def cause_of(
+    ended: EndedWorker, *, drained: bool, overdue: bool, is_cut_short: bool = False, hung: str = ""
+) -> tuple[Cause, str]:
     """Return why a worker ended, and the same in words for its owner.
 
     Args:
         drained: the worker had been asked to finish.
-        overdue: it did not finish in time and was killed.
+        overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
         hung: how it was found to be unresponsive, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
+    if cause is Cause.OVERDUE and overdue and is_cut_short:
+        cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail

@@ -43,6 +43,7 @@ class Worker:
     ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     `changed_file`: the file of its application that has changed since it was started.
+    `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
     """
 
     worker: str
@@ -64,6 +65,7 @@ class Worker:
     condition: str = ""
     is_forked: bool = False
     changed_file: str = ""
+    is_cut_short: bool = False
 
     @property
     def is_external(self) -> bool:
@@ -269,12 +271,22 @@ def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic)
     return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
-def killed(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
-    """Mark a worker as killed; its deadline repeats every `KILL_REPEAT_SECONDS`. No change if it is unknown."""
+def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = False) -> Fleet:
+    """Mark a worker as killed; its deadline repeats every `KILL_REPEAT_SECONDS`. No change if it is unknown.
+
+    `is_cut_short`: before its grace was over.
+    """
     known = fleet.workers.get(worker)
     if known is None:
         return fleet
-    gone = replace(known, state="killed", since=now, deadline_at=Monotonic(now + KILL_REPEAT_SECONDS))
+    is_cut_short = known.is_cut_short or (is_cut_short and known.state != "killed")
+    gone = replace(
+        known,
+        state="killed",
+        since=now,
+        deadline_at=Monotonic(now + KILL_REPEAT_SECONDS),
+        is_cut_short=is_cut_short,
+    )
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
 
@@ -285,7 +297,13 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         return cause_of(ended, drained=False, overdue=False)
     has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: it was not asked to end yet
     drained = worker.is_leaving and not has_finished
-    return cause_of(ended, drained=drained, overdue=worker.state == "killed", hung=_hung(worker, ended))
+    return cause_of(
+        ended,
+        drained=drained,
+        overdue=worker.state == "killed",
+        is_cut_short=worker.is_cut_short,
+        hung=_hung(worker, ended),
+    )
 
 
 def _hung(worker: Worker, ended: EndedWorker) -> str:

@@ -69,7 +69,7 @@ class ShownOutput(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lines: tuple[ShownLine, ...]
-    skipped: dict[str, int] = Field(description="Workers of which output was left out, with the bytes; -1: not known.")
+    skipped: dict[str, int] = Field(description="Workers of which lines were left out, with how many; -1: not known.")
     cursor: str = Field(description="Give it as `after` for what is new since.")
 
 

@@ -16,6 +16,9 @@ from orchestrator.runtimes.worker_logs import BEFORE_SUFFIX, LOG_SUFFIX, MAX_LOG
 
 MAX_LINE_BYTES: Final = 64 * 1024
 """Length from which on a line without an end counts as one."""
+MAX_KEPT_FAILURES: Final = 50
+"""Failures of handlers that are shown of output that is left out, at most in one look."""
+_FAILURE: Final = b'"event":"handler.'
 _BLOCK_BYTES: Final = 64 * 1024
 _CHECKED_BYTES: Final = 256
 _MAX_JSON_CHARS: Final = MAX_LINE_BYTES
@@ -48,11 +51,11 @@ class OutputPosition:
 
 @dataclass(frozen=True, slots=True)
 class OutputPiece:
-    """Lines, the position behind them, and how many bytes before them were left out; -1: some, but not how many."""
+    """Lines, the position behind them, and how many lines before them were left out; -1: some, but not how many."""
 
     lines: Sequence[OutputLine]
     position: OutputPosition
-    skipped_bytes: int = 0
+    skipped: int = 0
 
 
 class WorkerOutput:
@@ -87,7 +90,10 @@ class WorkerOutput:
         return OutputPiece(found[-lines:] if lines else (), position)
 
     def after(self, worker: str, position: OutputPosition, *, max_bytes: int) -> OutputPiece:
-        """Return the whole lines behind a position; where there are more than `max_bytes`, only the last of them."""
+        """Return the whole lines behind a position; where there are more than `max_bytes`, only the last of them.
+
+        Of those left out, the first entries on failures of handlers are returned too, `MAX_KEPT_FAILURES` at most.
+        """
         path = self._path(worker)
         if position.offset and self._size(path) == position.offset:
             return OutputPiece((), position)
@@ -104,8 +110,11 @@ class WorkerOutput:
                     file.seek(begin)
                     cut = file.read(max_bytes + 1)
                     start = cut.find(b"\n") + 1
-                    before, data, offset = [], cut[start:], begin + start
-                    skipped = offset - position.offset if skipped >= 0 else skipped
+                    data, offset = cut[start:], begin + start
+                    file.seek(position.offset)
+                    left_out, failures = _left_out(file.read(offset - position.offset))
+                    skipped = skipped + len(before) + left_out if skipped >= 0 else skipped
+                    before = failures
                 else:
                     file.seek(position.offset)
                     data, offset = file.read(max_bytes), position.offset
@@ -129,7 +138,11 @@ class WorkerOutput:
         if start is None:
             return [], -1
         rest = data[start:]
-        return _lines(rest[-max_bytes:]), max(0, len(rest) - max_bytes)
+        if len(rest) <= max_bytes:
+            return _lines(rest), 0
+        begin = rest.find(b"\n", len(rest) - max_bytes - 1) + 1 or len(rest) - max_bytes
+        left_out, failures = _left_out(rest[:begin])
+        return [*failures, *_lines(rest[begin:])], left_out
 
     def _size(self, path: Path) -> int:
         try:
@@ -175,6 +188,19 @@ def _each_line(data: bytes) -> Iterator[OutputLine]:
         text = raw.removesuffix("\r")
         if text.strip() and not text.startswith(ROTATED_MARK):
             yield OutputLine(text, time_in(entry_in(text)))
+
+
+def _left_out(data: bytes) -> tuple[int, list[OutputLine]]:
+    """Return how many lines are left out of these, and the entries among them that are kept all the same."""
+    kept: list[OutputLine] = []
+    at = data.find(_FAILURE)
+    while at >= 0 and len(kept) < MAX_KEPT_FAILURES:
+        begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
+        end = len(data) if end < 0 else end
+        if data[begin : begin + 1] == b"{":
+            kept += _lines(data[begin:end])
+        at = data.find(_FAILURE, end)
+    return data.count(b"\n") - len(kept), kept
 
 
 def _end_of(path: Path, *, lines: int) -> tuple[bytes, int]:

@@ -190,11 +190,11 @@ class PlanExecutor:
         self._runtime.drain(worker)
         pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
 
-    def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
-        """End a worker now; an external worker is left alone."""
+    def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic, is_cut_short: bool = False) -> None:
+        """End a worker now (`is_cut_short`: before its grace is over); an external worker is left alone."""
         known = pool.fleet.workers.get(worker)
         if known is not None and known.is_external:
             return
         log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
         self._runtime.kill(worker)
-        pool.fleet = killed(pool.fleet, worker, now=now)
+        pool.fleet = killed(pool.fleet, worker, now=now, is_cut_short=is_cut_short)

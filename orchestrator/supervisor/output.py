@@ -39,8 +39,8 @@ class WorkerLine:
 
 @dataclass(frozen=True, slots=True)
 class OutputBatch:
-    """Lines, oldest first; `skipped` has the workers of which output before them was left out, with the bytes, or -1
-    where these are not known."""
+    """Lines, oldest first; `skipped` has the workers of which output before them was left out, with the number of
+    lines, or -1 where that is not known."""
 
     lines: Sequence[WorkerLine] = ()
     skipped: Mapping[str, int] = field(default_factory=dict)
@@ -107,8 +107,8 @@ class FleetOutput:
             positions[worker] = piece.position
             if piece.lines:
                 streams.append(self._timed(worker, pool, piece.lines))
-            if piece.skipped_bytes:
-                skipped[worker] = piece.skipped_bytes
+            if piece.skipped:
+                skipped[worker] = piece.skipped
         return OutputBatch(list(merged_by_time(streams)), skipped)
 
     def _timed(self, worker: str, pool: str, lines: Sequence[OutputLine]) -> list[WorkerLine]:

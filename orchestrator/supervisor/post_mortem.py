@@ -27,6 +27,9 @@ MAX_READ: Final = 10_000
 MAX_CERTIFICATE_TASKS: Final = 100
 """Tasks that one certificate lists; `held_total` counts all of them."""
 
+MAX_LOGGED_TASKS: Final = 10
+"""Tasks that the log entry of a death names."""
+
 Record: TypeAlias = dict[str, object]
 
 
@@ -146,6 +149,8 @@ class PostMortems:
             signal=ended.signal,
             lived_seconds=round(death.lived_seconds, 3),
             held=case.held,
+            tasks=_named(_held(case)),
+            seconds_ago=round(max(0.0, self._clock.monotonic() - ended.at), 3),
         )
         self._record(_certificate(death, ended), case)
 
@@ -248,6 +253,10 @@ def _held(case: _PostMortem) -> list[Record]:
     special = [fate for fate in case.fates or () if fate.verdict != "given back"]
     known = {fate.task.key: fate for fate in case.fates or ()}
     return _held_back_records(special) + _released_records([*(case.returned or ()), *case.released], known)
+
+
+def _named(held: Sequence[Record]) -> list[Record]:
+    return [{name: one[name] for name in ("queue", "task", "fate")} for one in held[:MAX_LOGGED_TASKS]]
 
 
 def _certificate(death: Death, ended: Exit) -> Record:

@@ -12,6 +12,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import ENDS_WELL, ending_of
 from orchestrator.fleet.external import without_external
+from orchestrator.fleet.quarantine import SuspectedTask
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
@@ -33,6 +34,8 @@ log = structlog.get_logger()
 
 USAGE_SECONDS: Final = 5.0
 """Interval between two measurements of all workers' memory and CPU."""
+MAX_ASKED: Final = 10
+"""Workers whose tasks are looked up when the supervisor stops."""
 UNTRIED_USAGE_SECONDS: Final = 0.2
 """The same interval while a pool's workers have never been measured."""
 NO_MEMORIES: Final[Mapping[str, RememberedWorker]] = {}
@@ -328,6 +331,30 @@ class Reconciler:
                 if w.deadline_at is None and not w.is_external:
                     self._executor.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
+    def held_now(self) -> tuple[list[dict[str, object]], int]:
+        """Return tasks that our workers hold, each with its pool, worker and seconds so far; and how many there are.
+
+        Of `MAX_ASKED` workers at most the tasks are named; those of the others are counted as last seen.
+        """
+        workers = [(pool, w) for pool in self.pools.values() for w in pool.fleet.workers.values() if not w.is_external]
+        workers.sort(key=lambda pair: -pair[1].leases)
+        held: list[dict[str, object]] = []
+        uncounted = 0
+        for index, (pool, worker) in enumerate(workers):
+            found: Sequence[SuspectedTask] = ()
+            if index < MAX_ASKED and pool.spec is not None:
+                try:
+                    found = self._source.held_by(worker.worker, pool.spec)
+                except SourceUnavailableError:
+                    uncounted += worker.leases
+            else:
+                uncounted += worker.leases
+            held += [
+                {"pool": pool.name, "worker": worker.worker, "task": one.task, "seconds": round(one.held_seconds, 3)}
+                for one in found
+            ]
+        return held, len(held) + uncounted
+
     def drained_at(self) -> float | None:
         """Return since when this host is drained (see `OverrideReader.drained_at`)."""
         return self._conditions.overrides.drained_at()
@@ -348,10 +375,10 @@ class Reconciler:
             self._end_overdue(pool, now=self._clock.monotonic())
 
     def kill_all(self, *, why: str) -> None:
-        """Kill every worker now."""
+        """Kill every worker now, before its grace is over."""
         for pool in self.pools.values():
             for worker in pool.fleet.workers:
-                self._executor.kill(pool, worker, why=why, now=self._clock.monotonic())
+                self._executor.kill(pool, worker, why=why, now=self._clock.monotonic(), is_cut_short=True)
 
 
 def _restored(name: str, learned: Mapping[str, object]) -> PolicyState:

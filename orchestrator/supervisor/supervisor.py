@@ -31,7 +31,7 @@ from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
 from orchestrator.supervisor.unserved import UnservedWatch
 from orchestrator.supervisor.view import Heartbeat, Phase
-from orchestrator.unix_signals import handling_signals
+from orchestrator.unix_signals import OwnTerminal, handling_signals
 
 log = structlog.get_logger()
 
@@ -66,6 +66,7 @@ class Supervisor:
         heartbeat: Heartbeat | None = None,
         environment: Mapping[str, str] | None = None,
         identify: Callable[[str], str] | None = None,
+        terminal: OwnTerminal | None = None,
     ) -> None:
         """Args:
         files: the folder `settings.state_dir`.
@@ -76,7 +77,9 @@ class Supervisor:
         heartbeat: what other threads can read.
         environment: has the service manager's variables; the process's own by default.
         identify: makes a new worker name from its pool's name.
+        terminal: what ends the supervisor when it hangs up.
         """
+        self._terminal = terminal
         self._files = files
         self._runtime = runtime
         self._clock = clock or SystemMonotonicClock()
@@ -110,6 +113,7 @@ class Supervisor:
         self._phase: Phase = "starting"
         self._logged_why = ""
         self._is_leaving = False
+        self._has_hung_up = False
         self._pass_errors = LogOnce()
         self.is_renewed = False
 
@@ -137,6 +141,14 @@ class Supervisor:
         """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
         return self._snapshots.snapshot
 
+    def _hung_up_or_reload(self) -> None:
+        if self._terminal is not None and self._terminal.is_gone():
+            if not self._has_hung_up:  # the kernel and a shell may both tell of it
+                self._has_hung_up = True
+                self.request_stop()
+        else:
+            self.request_reload()
+
     def _on_arrival(self, pool: str) -> None:
         self._arrived.append(pool)
         self._runtime.wake()
@@ -146,19 +158,22 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until asked to stop; return the exit code.
 
-        In the main thread signals are handled: SIGTERM and SIGINT stop, SIGHUP reloads, SIGUSR1 leaves, SIGUSR2 leaves
+        In the main thread signals are handled: SIGTERM, SIGINT and a hang-up of its terminal stop, SIGHUP else reloads,
+        SIGUSR1 leaves, SIGUSR2 leaves
         to be renewed. Raises `AlreadySupervisedError`.
         """
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGTERM: self.request_stop,
             signal.SIGINT: self.request_stop,
-            signal.SIGHUP: self.request_reload,
+            signal.SIGHUP: self._hung_up_or_reload,
             signal.SIGUSR1: self.request_leave,
             signal.SIGUSR2: lambda: self.request_leave(renew=True),
         }
         with self._files.locked(), handling_signals(handlers):
             try:
                 self._start()
+                if self._terminal is not None and self._terminal.is_gone():  # while signals were ignored
+                    self._hung_up_or_reload()
                 while not (self._stop_requests or self._is_leaving):
                     if self._pass():
                         self._sleep()
@@ -300,12 +315,13 @@ class Supervisor:
         self._notifier.stopping(self._status())
         self._keep()
         self._reconciler.drain_all(why="the supervisor stops")
+        self._log_stopping()
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:
             now = self._clock.monotonic()
             if self._stop_requests > 1 and give_up_at is None:
                 give_up_at = Monotonic(now + KILLED_SECONDS)
-                self._reconciler.kill_all(why="a second request to stop")
+                self._reconciler.kill_all(why="you asked twice")
             elif give_up_at is not None and now >= give_up_at:
                 break
             if not self._stopping_pass():
@@ -314,6 +330,17 @@ class Supervisor:
         self._show()
         self._election.give_up()
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
+
+    def _log_stopping(self) -> None:
+        """Log which tasks are being finished, and for how long at most."""
+        held, total = self._reconciler.held_now()
+        names = {one["pool"] for one in held}
+        grace = [
+            pool.spec.grace if pool.spec else pool.grace_seconds
+            for pool in self._reconciler.pools.values()
+            if pool.name in names or not names
+        ]
+        log.info(events.SUPERVISOR_STOPPING, held=held, held_total=total, grace_seconds=max(grace, default=0.0))
 
     def _stopping_pass(self) -> bool:
         """Run one pass while workers finish; False when it raised half-way."""

@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import click
@@ -13,6 +14,8 @@ import click
 from queue_core import errors
 from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
+from queue_core.cli.output import terminal_width
+from queue_core.cli.wrapping import wrapped
 from queue_core.process.terminal import clean, clean_json, clean_lines
 
 
@@ -25,6 +28,8 @@ class CommandError(Exception):
         self.where = where
         self.fix = fix
         self.code = code
+        self.is_json = False
+        """Whether it is told as JSON without being asked for, as the lines before it were."""
 
 
 # The first matching class counts: special classes come before general ones.
@@ -78,6 +83,19 @@ def failure_of(error: Exception, *, where: str = "") -> CommandError | None:
     return None
 
 
+@contextmanager
+def failures_as_json(*, is_wanted: bool) -> Iterator[None]:
+    """Tell a failure of the block as one JSON object: all lines of a stream have one form."""
+    try:
+        yield
+    except Exception as error:
+        failure = failure_of(error)
+        if not is_wanted or failure is None:
+            raise
+        failure.is_json = True
+        raise failure from error
+
+
 def run_command(command: click.Command, arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code; failures are printed on stderr, never as a traceback."""
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -113,23 +131,23 @@ def _cut_output_code(cut: OutputCutError, arguments: Sequence[str]) -> int:
 
 def print_failure(failure: CommandError, arguments: Sequence[str]) -> None:
     """Print a failure on stderr: for people, or as one JSON object if `--json` is among the arguments."""
-    if "--json" in arguments:
+    if failure.is_json or "--json" in arguments:
         record = {"error": "\n".join(failure.lines), "where": failure.where, "next": failure.fix, "code": failure.code}
         click.echo(clean_json(json.dumps(record)), err=True)
         return
-    mark = click.style("error:", fg="red", bold=True)
     for line in failure.lines:
         is_first = line == failure.lines[0]
-        click.echo((f"{mark} " if is_first else "       ") + _indented(line), err=True, color=_colour())
+        _print_indented(click.style("error:", fg="red", bold=True) + " " if is_first else "       ", line)
     if failure.where:
-        click.echo(f"where: {clean(failure.where)}", err=True)
+        _print_indented("where: ", clean(failure.where))
     if failure.fix:
-        click.echo(f"next:  {_indented(failure.fix)}", err=True)
+        _print_indented("next:  ", failure.fix)
 
 
-def _indented(text: str) -> str:
-    """Escape what a terminal would obey, and indent further lines so that they don't look like ours."""
-    return clean_lines(text).replace("\n", "\n       ")
+def _print_indented(mark: str, text: str) -> None:
+    """Print a text after its mark, with what a terminal would obey escaped; further lines don't look like ours."""
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), prefix=mark):
+        click.echo(line, err=True, color=_colour())
 
 
 def _unexpected_error_code(error: Exception, arguments: Sequence[str]) -> int:
@@ -152,4 +170,4 @@ def _print_usage_error(error: click.UsageError, arguments: Sequence[str]) -> Non
 
 
 def _colour() -> bool | None:
-    return False if os.environ.get("NO_COLOR") else None
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None

@@ -11,6 +11,7 @@ from click.shell_completion import CompletionItem
 
 from queue_core.cli.cut_output import WhenCut, guarded_output
 from queue_core.cli.exits import MEANINGS
+from queue_core.cli.help_pages import MAX_WIDTH, HelpContext, HelpPage
 
 MAX_SUMMARY: Final = 90
 
@@ -28,12 +29,14 @@ class CommandEntry:
 class LazyGroup(click.Group):
     """A group of commands, each imported on demand."""
 
+    context_class = HelpContext
+
     def __init__(self, *, entries: Mapping[str, CommandEntry], help: str, epilog: str = "") -> None:  # noqa: A002
         super().__init__(
             name="towline",
             help=help,
             epilog=epilog,
-            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+            context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_WIDTH},
         )
         self._entries = entries
 
@@ -82,6 +85,7 @@ class LazyGroup(click.Group):
 class Command(click.Command):
     """A command with examples at the end of its help. `when_cut` says what it does when its stdout is cut."""
 
+    context_class = HelpContext
     examples: Sequence[str] = ()
     when_cut: WhenCut = "stop"
 
@@ -94,8 +98,8 @@ class Command(click.Command):
         """Write the examples."""
         if self.examples:
             with formatter.section("Examples"):
-                for example in self.examples:
-                    formatter.write(f"  {example}\n")
+                assert isinstance(formatter, HelpPage)
+                formatter.write_examples(self.examples)
         super().format_epilog(ctx, formatter)
 
 

@@ -6,17 +6,20 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import Final, Protocol, TextIO
 
 import click
 
 from queue_core.cli.tables import Column, Paint, columns, lay_out
-from queue_core.cli.wrapping import wrapped
+from queue_core.cli.wrapping import columns_of, wrapped
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
 from queue_core.process.terminal import clean, clean_json, clean_lines
+from queue_core.process.wording import shown_clock, shown_seconds
 
-__all__ = ["columns"]  # made by `tables`, and used with `print_table` by every command that has a table
+__all__ = ["columns", "shown_seconds"]  # made elsewhere, and used with this module by every command that has a table
+
+HANG: Final = 2
+"""The indent of the further lines of a text that a terminal gets in several."""
 
 
 def print_json(value: object) -> None:
@@ -24,9 +27,34 @@ def print_json(value: object) -> None:
     click.echo(clean_json(json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def echo(line: str = "", *, mark: str = "", err: bool = False, color: bool | None = None) -> None:
-    """Print one line, with all control characters escaped but those of `mark`, which may be coloured."""
-    click.echo(mark + clean(line), err=err, color=color)
+def echo(
+    line: str = "",
+    *,
+    mark: str = "",
+    hang: int | None = None,
+    fg: str = "",
+    err: bool = False,
+    color: bool | None = None,
+) -> None:
+    """Print one line, with all control characters escaped but those of `mark`, which may be coloured.
+
+    A terminal gets it broken at words.
+
+    Args:
+        hang: the indent of further lines: by default as far as the text behind a mark, and a step further than an
+            indented line without one.
+        fg: the colour of the text behind the mark.
+    """
+    text, width = clean(line), terminal_width(err=err)
+    indent = len(text) - len(text.lstrip(" "))
+    if hang is None:
+        hang = columns_of(mark) + indent + (HANG if indent and not mark else 0)
+    start = mark + text[:indent]
+    parts = [mark + text] if width is None else wrapped(text[indent:], width=width, prefix=start, hang=hang)
+    for part in parts:
+        first = mark if fg and part is parts[0] else ""
+        shown = first + click.style(part.removeprefix(first), fg=fg) if fg else part
+        click.echo(shown, err=err, color=color)
 
 
 def print_wrapped(text: str, prefix: str = "", *, hang: int | None = None) -> None:
@@ -61,13 +89,19 @@ def print_table(
 
 def print_info(text: str) -> None:
     """Print a text for people on stderr, so that a pipe does not get it; a terminal gets it broken at words."""
-    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=2):
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=HANG):
         click.echo(line, err=True)
 
 
 def wants_colour() -> bool:
     """Return whether stdout is a terminal that shows colours, and the user has not switched them off."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def can_redraw(*, err: bool = False) -> bool:
+    """Return whether a terminal is behind stdout or stderr on which a line can be written anew."""
+    stream: TextIO | None = sys.stderr if err else sys.stdout
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def terminal_width(*, err: bool = False) -> int | None:
@@ -82,24 +116,11 @@ def terminal_width(*, err: bool = False) -> int | None:
     return found or _DEFAULT_WIDTH
 
 
-def shown_instant(instant: Instant | int | None) -> str:
-    """Format an instant as ISO 8601 in UTC, to the millisecond; "" for None or 0."""
+def shown_instant(instant: Instant | int | None, *, now: Instant | int | None = None) -> str:
+    """Format an instant by the local clock, with its date unless it is that of `now`; "" for None or 0."""
     if not instant:
         return ""
-    return datetime.fromtimestamp(instant / MICROSECONDS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def shown_seconds(seconds: float | None) -> str:
-    """Format a duration: 0.004 is "4ms", 75 is "1m15s"; "" for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+    return shown_clock(instant / MICROSECONDS, now_seconds=(now or 0) / MICROSECONDS)
 
 
 def payload_fields(payload: bytes) -> Mapping[str, str]:
@@ -135,7 +156,7 @@ def progress(unit: str, *, quiet: bool) -> Iterator[ProgressBar]:
     """Show progress while the block runs, unless `quiet`."""
     if quiet:
         yield lambda _what, _done, _total: None
-    elif sys.stderr.isatty():
+    elif can_redraw(err=True):
         with _bar(unit) as bar:
             yield bar
     else:

@@ -1,12 +1,13 @@
 """The common part of `serve` and `up`: open the store, set its queues, open the lifecycle log, set up the server."""
 
+import errno
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
@@ -20,6 +21,7 @@ from queue_core.config.settings import Override, QueueFile, ServerSettings
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
+from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
 from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, options_of
 from queue_core.service import QueueService
@@ -32,6 +34,8 @@ WAIT_LOG_SECONDS: Final = 5.0
 """Seconds between two messages while it waits."""
 PAUSE_SECONDS: Final = 0.5
 """Seconds between two attempts."""
+
+Own: TypeAlias = Callable[[ResourceHolder], str]
 
 
 @contextmanager
@@ -117,10 +121,30 @@ def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = 
     )
 
 
-def listen_failure(error: ListenError) -> CommandError:
-    """Return the failure of a server whose address is in use."""
+def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lambda _holder: "") -> CommandError:
+    """Return the failure of a server that can't listen, with the process that holds its address where that is known.
+
+    `own`: describes a holder that is the caller's own, else "".
+    """
     fix = "stop the other program, or choose another address with --listen or server.listen (port 0: any free port)"
-    return CommandError(str(error), code=exits.CANT_CREATE, fix=fix)
+    cause = error.__cause__
+    if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE:
+        return CommandError(str(error), code=exits.CANT_CREATE, fix=fix)
+    path = options.socket_path
+    holder = holder_of_socket(path) if path is not None else holder_of_port(options.host, options.port)
+    who = own(holder)
+    where = str(path) if path is not None else f"{options.host}:{options.port}"
+    if not (who or holder.text):
+        return CommandError(str(error), code=exits.CANT_CREATE, fix=fix)
+    fix = own_fix(holder) if who else fix
+    return CommandError(
+        f"can't listen on {where}: it is taken by {who or holder.text}", code=exits.CANT_CREATE, fix=fix
+    )
+
+
+def own_fix(holder: ResourceHolder) -> str:
+    """Return what to do about a supervisor of the same folder."""
+    return f"`towline top` shows what it does; Ctrl-C in its terminal, or `kill {holder.pid}`, ends it"
 
 
 def flag_overrides(given: Sequence[tuple[tuple[str, ...], str | None]]) -> tuple[Override, ...]:

@@ -36,7 +36,7 @@ def read_text(path: Path) -> str:
             f"no such settings file: {path}",
             code=exits.NO_INPUT,
             where=str(path.parent.absolute()),
-            fix="`towline init` writes one, with comments",
+            fix="name yours with -f; or `towline init` writes one, with comments",
         )
     raw = path.read_bytes()[: MAX_TEXT_BYTES + 1]
     try:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypedDict, Unpack
 
+import click
+from click.core import ParameterSource
+
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
@@ -22,6 +25,7 @@ from queue_core.worker.settings import DEFAULT_URL
 
 SERVER_SCHEMES: Final = ("http", "https", "unix")
 MAX_SHOWN_QUEUES: Final = 10
+_EXAMPLES: Final = {"server": "http://127.0.0.1:7878", "store": "postgresql://user@host/database"}
 _BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:///, postgresql:// or redis://"}
 
 
@@ -120,6 +124,8 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         return _server(url, "--url", token)
     if store:
         return _store(store, "--store")
+    if file is not None and _is_typed("file"):  # else a purge of that file's queues would go to another server
+        return _from_file(file, token)
     if os.environ.get("TOWLINE_URL"):
         return _server(os.environ["TOWLINE_URL"], "TOWLINE_URL", token)
     if os.environ.get("TOWLINE_STORE"):
@@ -134,6 +140,12 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         code=exits.UNAVAILABLE,
         fix="`towline init` writes a settings file; or give --url, --store or -f",
     )
+
+
+def _is_typed(option: str) -> bool:
+    """Return whether the command line itself has this option, rather than the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _from_file(path: Path, token: str | None) -> Target:
@@ -166,16 +178,18 @@ def check_scheme(url: str, *, origin: str, meant: Literal["server", "store"]) ->
         return
     shown = masked(url)
     message = f"'{shown}' is no URL of a {meant}: it must begin with {_BEGINNINGS[meant]}"
-    raise CommandError(message, code=exits.USAGE, where=origin, fix=f"did you mean {_nearest(shown, meant)}?")
+    nearest = _nearest(shown, meant)
+    fix = f"did you mean {nearest}?" if nearest else f"for example {_EXAMPLES[meant]}"
+    raise CommandError(message, code=exits.BAD_CONFIG, where=origin, fix=fix)
 
 
 def _nearest(text: str, meant: Literal["server", "store"]) -> str:
-    """Return the URL that is most like `text`."""
+    """Return the URL that is most like `text`; "" where none is."""
     scheme, has_scheme, rest = text.partition("://")
     if has_scheme:
         schemes = SERVER_SCHEMES if meant == "server" else SCHEMES
         close = difflib.get_close_matches(scheme, schemes, n=1, cutoff=0.5)
-        return f"{close[0] if close else schemes[0]}://{rest}"
+        return f"{close[0]}://{rest}" if close else ""
     if meant == "store" or text.endswith((".db", ".sqlite")):
         return f"sqlite:///{text}"
     if "/" in text and Path(text).is_socket():

@@ -10,7 +10,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from io import FileIO
 from pathlib import Path
@@ -44,12 +44,18 @@ log = structlog.get_logger()
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
-def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] = "auto") -> None:
+def configure(
+    *,
+    level: Level = "info",
+    shape: Literal["auto", "json", "text"] = "auto",
+    sink: Callable[[Mapping[str, object]], None] | None = None,
+) -> None:
     """Log to stderr: coloured lines on a terminal, else a JSON object a line.
 
     Args:
         level: the lowest level that is logged.
         shape: `auto` is text on a terminal, else JSON.
+        sink: gets each entry, with a traceback as text in `exception`, in place of stderr. It must not block.
     """
     is_text = shape == "text" or (shape == "auto" and sys.stderr.isatty())
     before: list[structlog.typing.Processor] = [
@@ -57,10 +63,13 @@ def configure(*, level: Level = "info", shape: Literal["auto", "json", "text"] =
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=not is_text),
     ]
-    if is_text:
+    last: list[structlog.typing.Processor]
+    if sink is not None:
+        last = [structlog.processors.format_exc_info, _handing_over(sink)]
+    elif is_text:
         colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
-        last: list[structlog.typing.Processor] = [_short_time, _clean_values, shown]
+        last = [_short_time, _clean_values, shown]
     else:
         rendered = structlog.processors.JSONRenderer(serializer=_dumps)
         last = [structlog.processors.format_exc_info, _ordered, rendered]
@@ -249,6 +258,16 @@ def _dumps(value: object, **_settings: object) -> bytes:
 def _ordered(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """Put time, level and event first."""
     return {name: event.pop(name) for name in ("timestamp", "level", "event")} | dict(event)
+
+
+def _handing_over(sink: Callable[[Mapping[str, object]], None]) -> structlog.typing.Processor:
+    """Return a processor that hands an entry over, so that nothing is left to write."""
+
+    def handed_over(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        sink(event)
+        raise structlog.DropEvent
+
+    return handed_over
 
 
 def _short_time(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

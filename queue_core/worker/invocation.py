@@ -200,6 +200,7 @@ class Invocation:
             error=failure.error,
             message=failure.message,
             place=failure.place,
+            **self._retry_fields(),
             traceback=traceback_without(error, self.tasks),
         )
         return InvocationFailed(remaining, backoff=self.handler.retry, failure=failure)
@@ -220,6 +221,7 @@ class Invocation:
             **self.log_fields(now=now),
             timeout_seconds=timeout.seconds,
             place=failure.place,
+            **(self._retry_fields() if meant is timeout else {}),
             where=full_lines(self.stood_at),
         )
         if isinstance(meant, Retry | Dead):
@@ -256,6 +258,14 @@ class Invocation:
         if self.handler.batch is not None:
             fields["count"] = len(self.tasks)
         return fields
+
+    def _retry_fields(self) -> dict[str, float | int]:
+        """Return when a failed task may be leased again, and its most attempts, where its handler says so."""
+        retry = self.handler.retry
+        if retry is None:
+            return {}
+        seconds = retry.delay_seconds(leases=self.tasks[0].lease_number, jitter=0.0)
+        return {"again_seconds": seconds} | ({} if retry.attempts is None else {"attempts": retry.attempts})
 
     def _done(self, task: Task, value: object) -> InvocationDone:
         return InvocationDone(task) if value is None else InvocationDone(task, self._then(value), self.handler)

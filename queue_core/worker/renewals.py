@@ -98,6 +98,11 @@ class Renewals:
                 self._leases.pop(task.lease.token, None)
             self._lost_at.pop(invocation, None)
 
+    def held(self) -> list[tuple[Task, float]]:
+        """Return the tasks that handlers work on, each with when its handler began."""
+        with self._changed:
+            return [(entry.task, entry.invocation.started_at) for entry in self._leases.values()]
+
     def abandon(self) -> list[Task]:
         """Mark every tracked lease as lost and return their tasks; the caller releases them."""
         with self._changed:

@@ -66,6 +66,8 @@ WATCH_SECONDS: Final = 1.0
 """Seconds between two checks of the worker's age, memory, supervisor and reach of the queue."""
 DRAIN_WATCH_SECONDS: Final = 0.5
 """The same while the worker drains."""
+MAX_NAMED: Final = 10
+"""Tasks that the log entry of a drain names."""
 UNWIND_SECONDS: Final = 1.0
 """Seconds that cancelled async handlers may take to clean up after their tasks were released. Must fit into the
 supervisor's margin, which kills a worker 2 s after its grace (`DRAIN_MARGIN_SECONDS`)."""
@@ -218,7 +220,7 @@ class Runner:
         ending = self._watch()
         lifecycle.stop_reason = ending.reason
         lifecycle.ending.set()
-        lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done)
+        lifecycle.log.info(ending.event, reason=ending.reason, tasks=lifecycle.tasks_done, **self._held_fields())
         self._executor.interrupt()
         ending = self._finish(ending)
         self._drain(ending)
@@ -230,6 +232,15 @@ class Runner:
             seconds=round(lifecycle.clock.monotonic() - lifecycle.started_at, 3),
         )
         return self._recycled_code if ending.event == events.WORKER_RECYCLED else ending.code
+
+    def _held_fields(self) -> dict[str, object]:
+        """Return which tasks are worked on, for how many seconds each, and the grace that they have."""
+        held = self._renewals.held()
+        if not held:
+            return {}
+        now = self._lifecycle.clock.monotonic()
+        named = [{"task": task.name, "seconds": round(now - began, 3)} for task, began in held[:MAX_NAMED]]
+        return {"held": named, "held_total": len(held), "grace_seconds": self._lifecycle.settings.grace_seconds}
 
     def _make_executor(self, *, all_async: bool) -> TaskExecutor:
         count = self._lifecycle.settings.concurrency
@@ -275,7 +286,9 @@ class Runner:
             else:
                 ending = request
                 self._lifecycle.stop_reason = ending.reason
-                self._lifecycle.log.info(ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done)
+                self._lifecycle.log.info(
+                    ending.event, reason=ending.reason, tasks=self._lifecycle.tasks_done, **self._held_fields()
+                )
         return ending
 
     def _drain(self, ending: LifecycleEnd) -> None:
@@ -323,6 +336,8 @@ class Runner:
         while self._is_busy() and (left := until - self._lifecycle.clock.monotonic()) > 0:
             request = self._lifecycle.next_end_request(timeout_seconds=min(left, DRAIN_WATCH_SECONDS))
             if request is not None and request.urgency == "release":
+                held = self._held_fields()
+                self._lifecycle.log.info(request.event, reason=request.reason, tasks=self._lifecycle.tasks_done, **held)
                 self._grace_ends_at = self._lifecycle.clock.monotonic()
                 return
 

@@ -14,7 +14,8 @@ from orchestrator.demo.fleet_process import ProcessWorkers
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
-from orchestrator.demo.runner import Demo, DemoRun
+from orchestrator.demo.run_state import DemoRun
+from orchestrator.demo.runner import Demo
 from orchestrator.demo.script import (
     MIN_SECONDS,
     TRIAL,
@@ -184,6 +185,8 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert {f"{name}.html" for name in modules} <= links.links
     assert all((folder / "report" / link).is_file() for link in links.links)
     assert "killed " in done.stderr.decode()
+    assert "\x1b" not in done.stderr.decode()
+    assert "of 20 s: " in done.stderr.decode()
 
 
 class LateEyes(ProcessWorkers):
@@ -193,12 +196,6 @@ class LateEyes(ProcessWorkers):
 
     def update(self, run: DemoRun) -> None:
         self.sees = run.is_done
-
-    def decided(self, decision: dict[str, object]) -> None:
-        pass
-
-    def notify(self, text: str) -> None:
-        pass
 
     def workers(self, fleet: int) -> frozenset[str]:
         return super().workers(fleet) if self.sees else frozenset()

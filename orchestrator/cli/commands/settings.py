@@ -11,8 +11,9 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, file_option, json_option, setting_options
-from queue_core.cli.output import columns, print_info, print_json, print_table
+from queue_core.cli.output import columns, echo, print_info, print_json, print_table
 from queue_core.cli.serving import flag_overrides
+from queue_core.process.wording import counted
 
 
 @command("check", examples=("towline check", "towline check deploy/towline.yaml --no-import", "towline check --json"))
@@ -44,7 +45,7 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     if problems:
         raise CommandError(problems, code=exits.BAD_CONFIG, fix="fix the app, then check again")
     queues, pools = len(project.queue_file.queues), len(project.pools)
-    click.echo(f"{file or DEFAULT_FILE}: valid, {queues} queue(s), {pools} pool(s)")
+    echo(f"{file or DEFAULT_FILE}: valid, {counted(queues, 'queue')}, {counted(pools, 'pool')}")
     return exits.OK
 
 

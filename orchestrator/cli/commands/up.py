@@ -3,9 +3,8 @@
 import os
 import secrets
 import sys
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -15,27 +14,32 @@ import structlog
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.project_file import load_project, pools_loader
-from orchestrator.cli.up_output import output_shown
-from orchestrator.cli.worker_lines import LinePrinter, has_colours
+from orchestrator.cli.up_view import events_shown
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
-from orchestrator.supervisor.output import FleetOutput
 from orchestrator.supervisor.view import Heartbeat
-from orchestrator.unix_signals import ignore_control_signals
+from orchestrator.unix_signals import OwnTerminal, ignore_control_signals
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
+from queue_core.cli.serving import (
+    flag_overrides,
+    lifecycle_log,
+    listen_failure,
+    own_fix,
+    prepared_store,
+    serve_options,
+)
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked
 from queue_core.errors import ListenError
 from queue_core.process import logs
+from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
 from queue_core.server.extensions import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -45,21 +49,28 @@ RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""
 
 
-def begin_as_daemon() -> None:
-    """Prepare the process: run in a child when we are a container's first process; ignore reloads until ready."""
+def begin_as_daemon() -> OwnTerminal:
+    """Prepare the process: run in a child when we are a container's first process; ignore reloads until ready.
+
+    Return the terminal whose hang-up ends it.
+    """
     run_as_init()
+    terminal = OwnTerminal()
     ignore_control_signals()
+    return terminal
 
 
-def renew(listening: int | None) -> NoReturn:
+def renew(listening: int | None, terminal: OwnTerminal) -> NoReturn:
     """Execute the command that started this process, as it is installed now.
 
     Args:
         listening: the descriptor of the listening socket to keep, if any.
+        terminal: the process's own.
     """
     command = [sys.executable, *sys.orig_argv[1:]]
     structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
     ignore_control_signals()
+    terminal.keep()
     sys.stdout.flush()
     sys.stderr.flush()
     if listening is not None:
@@ -68,10 +79,10 @@ def renew(listening: int | None) -> NoReturn:
 
 
 _output_option = click.option(
-    "--logs/--quiet-workers",
+    "--logs/--quiet",
     "shows_output",
     default=None,
-    help="Print what workers write on stdout, or not  [default: on a terminal]",
+    help="Print what workers write, or not  [default: on a terminal]",
 )
 
 
@@ -101,17 +112,19 @@ def up(
 ) -> int:
     """Serve the queues of a settings file and size its pools, until SIGTERM or Ctrl-C.
 
-    SIGHUP, a change of the file, or `towline reload` reloads the pools. The first SIGTERM lets workers finish within
-    their grace, a second one kills them. SIGUSR2 restarts this command in the same process, as it is installed now,
-    while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the next supervisor.
+    SIGHUP, a change of the file, or `towline reload` reloads the pools; it stops when its terminal hangs up. The first
+    SIGTERM lets workers finish within their grace, a second one kills them. SIGUSR2 restarts this command in the same
+    process, as it is installed now, while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the
+    next supervisor.
 
-    On a terminal it also prints what its workers write, each line after its worker's name (--quiet-workers: not);
-    `towline logs` finds it later. Of a worker that writes more than 128 KiB a second the rest is left out, and counted.
+    On a terminal it tells in sentences what happens: decisions, failures of handlers, deaths, and what its workers
+    write, each line after its worker's name (--quiet: without that); `towline logs` finds it later. Of too many lines
+    at once the rest is left out, and counted. Elsewhere, and with --json, every line is JSON.
 
     Under systemd it reports readiness and feeds the watchdog after each turn; as a container's first process it reaps
     orphans. Exit code 78: the settings are wrong, and a restart does not help.
     """
-    begin_as_daemon()
+    terminal = begin_as_daemon()
     flags = flag_overrides(
         [
             (("store",), store),
@@ -122,11 +135,10 @@ def up(
         ]
     )
     project = load_project(file, flags=flags)
-    logs.configure(level=log_level, shape="json" if as_json else "auto")
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
-        stack.enter_context(_workers_output(project, shows_output, as_json=as_json))
+        view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
@@ -134,16 +146,16 @@ def up(
         try:
             server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
         except ListenError as error:
-            raise listen_failure(error) from None
+            raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
         url = server.start()
         stack.callback(server.stop)
-        click.echo(f"serving at {url}, sizing {_counted(project.pools)}", err=True)
-        code = _supervise(
-            project, url=url, token=ours, worker_token=workers, file=file, flags=flags, heartbeat=heartbeat
-        )
+        view.begin(url, token=ours, title=(file or Path(DEFAULT_FILE), masked(settings.store.url), url))
+        run = _Run(project, file, flags, heartbeat, terminal)
+        with view.counted(store=masked(settings.store.url)):
+            code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:
             kept = server.hand_over()
-    return renew(kept) if code == RENEW else code
+    return renew(kept, terminal) if code == RENEW else code
 
 
 @command("supervise", examples=("towline supervise", "towline supervise --url http://queue.example:7878"))
@@ -161,35 +173,25 @@ def supervise(
 ) -> int:
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
 
-    Signals, systemd, exit codes and the workers' output are as for `towline up`.
+    Signals, systemd, exit codes, what is told and the workers' output are as for `towline up`.
     """
-    begin_as_daemon()
+    terminal = begin_as_daemon()
     project = load_project(file)
-    logs.configure(level=log_level, shape="json" if as_json else "auto")
     found = url or project.queue_file.server.url(project.directory)
-    click.echo(f"supervising {_counted(project.pools)} on {masked(found)}", err=True)
     token = bearer_token()
     with ExitStack() as stack:
-        stack.enter_context(_workers_output(project, shows_output, as_json=as_json))
+        view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
+        statistics: tuple[str, ...] = ()
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, paths)
-            click.echo(f"pool statistics at {listener.start()}", err=True)
+            statistics = (f"statistics at {listener.start()}",)
             stack.callback(listener.stop)
-        code = _supervise(project, url=found, token=token, worker_token=token, file=file, flags=(), heartbeat=heartbeat)
-    return renew(None) if code == RENEW else code
-
-
-def _workers_output(
-    project: Project,
-    is_wanted: bool | None,  # noqa: FBT001  None: on a terminal
-    *,
-    as_json: bool,
-) -> AbstractContextManager[None]:
-    """Return a context in which the workers' output is printed, where it is wanted."""
-    if not (sys.stdout.isatty() and not as_json if is_wanted is None else is_wanted):
-        return nullcontext()
-    return output_shown(FleetOutput(state_of(project)), LinePrinter(as_json=as_json, colours=has_colours()))
+        view.begin(found, token=token, title=(file or Path(DEFAULT_FILE), masked(found), *statistics))
+        run = _Run(project, file, (), heartbeat, terminal)
+        with view.counted(store=masked(found)):
+            code = run.supervise(url=found, token=token, worker_token=token)
+    return renew(None, terminal) if code == RENEW else code
 
 
 def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
@@ -200,11 +202,11 @@ def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[H
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
+    options = replace(serve_options(project.queue_file, project.directory, listen=listen), grpc=None)
     try:
-        options = serve_options(project.queue_file, project.directory, listen=listen)
-        return FleetListener(replace(options, grpc=None), paths)
+        return FleetListener(options, paths)
     except ListenError as error:
-        raise listen_failure(error) from None
+        raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
 
 
 def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
@@ -224,32 +226,50 @@ def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str |
     raise CommandError(message, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
 
 
-def _supervise(
-    project: Project,
-    *,
-    url: str,
-    token: str | None,
-    worker_token: str | None,
-    file: Path | None,
-    flags: tuple[Override, ...],
-    heartbeat: Heartbeat,
-) -> int:
-    try:
-        with open_supervisor(
-            project,
-            url=url,
-            token=token,
-            worker_token=worker_token,
-            loader=lambda queues: pools_loader(file, flags=flags, started_with=project, queues=queues),
-            watched=file or Path(DEFAULT_FILE),
-            heartbeat=heartbeat,
-        ) as supervisor:
-            code = supervisor.run()
-            return RENEW if supervisor.is_renewed else code
-    except AlreadySupervisedError as error:
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of a supervisor with the settings of a file."""
+
+    project: Project
+    file: Path | None
+    flags: tuple[Override, ...]
+    heartbeat: Heartbeat
+    terminal: OwnTerminal
+
+    def supervise(self, *, url: str, token: str | None, worker_token: str | None) -> int:
+        """Run it and return the exit code, or `RENEW`. Raises `CommandError` where another one runs already."""
+        project = self.project
+        try:
+            with open_supervisor(
+                project,
+                url=url,
+                token=token,
+                worker_token=worker_token,
+                loader=lambda queues: pools_loader(self.file, flags=self.flags, started_with=project, queues=queues),
+                watched=self.file or Path(DEFAULT_FILE),
+                heartbeat=self.heartbeat,
+                terminal=self.terminal,
+            ) as supervisor:
+                code = supervisor.run()
+                return RENEW if supervisor.is_renewed else code
+        except AlreadySupervisedError as error:
+            raise _already_supervised(project, error) from None
+
+
+def own_supervisor(project: Project, holder: ResourceHolder) -> str:
+    """Describe a process if it supervises the same state directory; else ""."""
+    files = state_of(project)
+    if holder.pid is None or holder_of_lock(files.lock_path).pid != holder.pid:
+        return ""
+    return f"your own `towline {holder.verb or 'up'}` of this folder (pid {holder.pid})"
+
+
+def _already_supervised(project: Project, error: AlreadySupervisedError) -> CommandError:
+    files = state_of(project)
+    holder = holder_of_lock(files.lock_path)
+    who = own_supervisor(project, holder)
+    if not who:
         fix = "`towline pools` shows what the other one does"
-        raise CommandError(str(error), code=exits.TRY_AGAIN, fix=fix) from None
-
-
-def _counted(pools: Mapping[str, PoolSpec]) -> str:
-    return f"{len(pools)} pool{'' if len(pools) == 1 else 's'}" + (f" ({', '.join(pools)})" if pools else "")
+        return CommandError(str(error), code=exits.TRY_AGAIN, fix=fix)
+    message = f"{files.path} is in use by {who}"
+    return CommandError(message, code=exits.TRY_AGAIN, fix=own_fix(holder))

@@ -42,6 +42,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
     Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
+    Cause.ASKED_TWICE: "nothing to do: its supervisor was asked twice to stop, which ends workers at once",
     Cause.UNRESPONSIVE: "its handler kept the interpreter lock, or the worker was stopped from outside: where there is"
     " a stack, it shows which call; what may keep the lock for long is best a program of its own",
     Cause.UNKNOWN: "its end was not observed; its log in the state folder, under workers/, may explain it",

@@ -20,6 +20,7 @@ from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
+from queue_core.process.wording import counted
 from queue_core.task import NewTask
 from queue_core.verbs import Added
 
@@ -37,7 +38,7 @@ class GivenPayload:
 
 @dataclass(slots=True)
 class AddReport:
-    """What was added so far: how many tasks with each outcome, and the last line of the file that is done."""
+    """The outcome so far: how many tasks with each outcome, and the last line of the file that is done."""
 
     counts: dict[str, int] = field(default_factory=lambda: {"added": 0, "exists": 0, "tombstoned": 0})
     last_line: int = 0
@@ -49,14 +50,14 @@ class AddReport:
 
     @property
     def way_on(self) -> str:
-        """What to do after a failure: to run the same command again would add those tasks twice."""
+        """The next step after a failure: the same command again would add those tasks twice."""
         if not self.handled:
             return "nothing is added yet: fix it, then run this again"
         if self.last_line:
             begin = self.last_line + 1
-            done = f"{_tasks(self.handled)}, lines 1 to {self.last_line:,}, {_are(self.handled)} added"
+            done = f"{counted(self.handled, 'task')}, lines 1 to {self.last_line:,}, {_are(self.handled)} added"
             return f"{done}: fix it, then add the others: tail -n +{begin} FILE | towline add ... --lines"
-        return f"the first {_tasks(self.handled)} {_are(self.handled)} added: fix it, then add the others"
+        return f"the first {counted(self.handled, 'task')} {_are(self.handled)} added: fix it, then add the others"
 
 
 @command(
@@ -126,7 +127,7 @@ def add(
     if lines and not report.handled:
         print_info(f"no lines in {source or 'stdin'}: nothing was added to {queue}")
     elif (lines and not as_json) or was_cut():
-        print_info(f"{_tasks(report.counts['added'])} added to {queue}")
+        print_info(f"{counted(report.counts['added'], 'task')} added to {queue}")
     return exits.OK
 
 
@@ -164,7 +165,7 @@ def _add_all(
     except KeyboardInterrupt:
         if report.handled:
             done = f", lines 1 to {report.last_line:,}" if report.last_line else ""
-            print_info(f"interrupted: {_tasks(report.handled)} {_are(report.handled)} added{done}")
+            print_info(f"interrupted: {counted(report.handled, 'task')} {_are(report.handled)} added{done}")
         raise
     return report
 
@@ -241,10 +242,6 @@ class BadLineError(CommandError):
     def __init__(self, number: int) -> None:
         message = f"line {number:,} is longer than {MAX_PAYLOAD_BYTES:,} bytes (1 MiB), the limit of a payload"
         super().__init__(message, code=exits.BAD_DATA)
-
-
-def _tasks(number: int) -> str:
-    return f"{number:,} task{'' if number == 1 else 's'}"
 
 
 def _are(number: int) -> str:

@@ -1,6 +1,6 @@
 """The commands of administrators: `peek`, `purge`, `redrive`, `pause` and `resume`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
 import click
@@ -11,14 +11,16 @@ from queue_core.cli.group import command
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import (
     columns,
+    echo,
     print_info,
     print_json,
     print_table,
-    shown_instant,
     shown_payload,
 )
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import SHOWN_STATES, task_record
+from queue_core.clock import Instant, SystemClock, seconds_between
+from queue_core.process.wording import counted, shown_ahead, shown_seconds
 from queue_core.task import StoredTask, TaskState
 
 STATES: Final[Mapping[str, TaskState]] = {word: state for state, word in SHOWN_STATES.items()}
@@ -72,21 +74,27 @@ def peek(
     if as_json:
         print_json({"tasks": [task_record(task) for task in page.tasks], "next_after": page.next_after})
         return exits.OK
+    now = SystemClock().now()
     rows = [
         (
             task.id,
             task.shown_name,
             SHOWN_STATES[task.state],
+            _when(task, now),
             task.tag,
             task.leases,
-            shown_instant(task.eta),
             _worker_or_reason(task),
             shown_payload(task.payload, characters=40),
         )
         for task in page.tasks
     ]
-    heads = columns(">ID", "NAME", "STATE", "TAG", ">LEASES", "ETA", "WORKER, REASON", "PAYLOAD")
-    print_table(heads, rows, empty="no such tasks")
+    heads = columns(
+        *(">ID", "NAME", "STATE", "WHEN", "TAG", ">LEASES", "WORKER, REASON", "PAYLOAD"),
+        least=("ID", "LEASES", "PAYLOAD", "TAG"),
+        keeps=("NAME", "STATE"),
+        folds=("WORKER, REASON",),
+    )
+    print_table(heads, rows, empty=_no_tasks(queue, states, named, tags, untagged=untagged))
     if page.next_after is not None:
         print_info(f"more: --after {page.next_after}")
     return exits.OK
@@ -121,7 +129,8 @@ def purge(
         stats = opened.stats(tags=wanted)
         count = stats.dead if dead else stats.ready + stats.delayed + stats.in_flight
         if not yes:
-            click.confirm(f"Delete {count:,} {'dead ' if dead else ''}task(s) of {queue}?", abort=True, err=True)
+            what = counted(count, "dead task" if dead else "task")
+            click.confirm(f"Delete {what} of {queue}?", abort=True, err=True)
         deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
     _print_count(deleted, "deleted", as_json=as_json)
     return exits.OK
@@ -174,6 +183,23 @@ def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     return exits.OK
 
 
+def _when(task: StoredTask, now: Instant) -> str:
+    """Return since when a task is ready or dead, when a delayed one will be, or how long a lease still holds."""
+    if task.state is TaskState.LEASED:
+        return f"for {shown_seconds(max(0.0, seconds_between(now, task.eta)))} more"
+    if task.state is TaskState.DELAYED:
+        return shown_ahead(seconds_between(now, task.eta))
+    since = task.ready_at if task.state is TaskState.READY else task.eta
+    return f"for {shown_seconds(max(0.0, seconds_between(since, now)))}"
+
+
+def _no_tasks(queue: str, states: Sequence[str], named: Sequence[str], tags: Sequence[str], *, untagged: bool) -> str:
+    """Return the sentence of an empty answer, with all that was asked for."""
+    of = [f"with the tag {' or '.join(tags)}"] if tags else ["without a tag"] if untagged else []
+    of += [f"named {' or '.join(named)}"] if named else []
+    return " ".join([f"no {' or '.join(states)}{' ' if states else ''}tasks in {queue}", *of])
+
+
 def _worker_or_reason(task: StoredTask) -> str:
     """Return the worker that holds a task, why it is dead, or how its last attempt ended."""
     if task.state is TaskState.LEASED:
@@ -194,4 +220,4 @@ def _print_paused(queue: str, *, paused: str, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "paused": paused == "paused"})
     else:
-        click.echo(f"{queue} {paused}")
+        echo(f"{queue} {paused}")

@@ -4,7 +4,7 @@ Those of one task are also read from the store, which knows them after any resta
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Unpack, cast
 from urllib.parse import urlencode
@@ -18,6 +18,7 @@ from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
 from queue_core.cli.target import Target, TargetOptions, find_target, opened, unknown_queue
 from queue_core.cli.task_story import find_stories, merged_events, story_events
+from queue_core.clock import Instant, SystemClock
 from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
@@ -26,6 +27,10 @@ FOLLOW_SECONDS: Final = 0.25
 PAGE: Final = 500
 REMEMBERED: Final = 1000
 """Events that a server keeps in memory."""
+_SHOWN_FIRST: Final = frozenset({"at", "event", "queue", "task", "id", "count", "reason"})
+_WORDS: Final = {"lease_number": "lease", "waited_seconds": "waited", "held_seconds": "held"}
+_INDENT: Final = len("12:04:31  ")
+"""The indent of an event's further lines on a terminal."""
 
 
 @command(
@@ -59,9 +64,7 @@ def events(
     """
     target = find_target(**where)
     if only_task is not None and not follow:
-        shown = _print_task(target, only_task, only_queue, limit=limit, as_json=as_json, where=where)
-        if not shown and limit:
-            print_info(_none(only_queue, only_task))
+        _print_task(target, only_task, only_queue, limit=limit, as_json=as_json, where=where)
         return exits.OK
     if not target.is_server:
         raise CommandError(
@@ -71,41 +74,24 @@ def events(
             fix="start it with `towline up`; or read the file that `log:` of the settings names",
         )
     caller = _caller(target)
-    shown = 0
     try:
         _check_queue(caller, only_queue, target)
+        is_empty = True
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
+                is_empty = False
                 _print(event, as_json=as_json)
-                shown += 1
+        if is_empty and not as_json and limit:
+            print_info(f"no events{f' of queue {only_queue}' if only_queue else ''} in the server's memory")
     finally:
         caller.close()
-    if not shown and limit:
-        print_info(_none(only_queue, only_task))
     return exits.OK
-
-
-def _check_queue(caller: HttpCaller, name: str | None, target: Target) -> None:
-    """Raise `CommandError` for a name that no queue has: it would have no events for ever."""
-    if name is None:
-        return
-    with suppress(PermissionDeniedError):  # a token may read events and not list queues
-        known = [str(queue["name"]) for queue in cast("list[Json]", caller.get("/v1/queues")["queues"])]
-        if name not in known:
-            raise unknown_queue(name, known, target)
-
-
-def _none(queue: str | None, task: str | None) -> str:
-    """Say that there are no events."""
-    of = [f"task {task}"] if task is not None else []
-    of += [f"queue {queue}"] if queue is not None else []
-    return f"no events of {' in '.join(of)}" if of else "no events: nothing has happened since the server was started"
 
 
 def _print_task(
     target: Target, task: str, queue: str | None, *, limit: int, as_json: bool, where: TargetOptions
-) -> int:
-    """Print the last events of one task, of a server's memory and of the store. Return how many."""
+) -> None:
+    """Print the last events of one task, of a server's memory and of the store."""
     with opened(makes_queues=False, **where) as (queues, _):
         if queue is not None and queue not in (known := [spec.name for spec in queues.queues()]):
             raise unknown_queue(queue, known, target)
@@ -121,10 +107,21 @@ def _print_task(
             ]
         finally:
             caller.close()
-    found = merged_events(remembered, stored)[-limit:] if limit else []
-    for event in found:
+    found = merged_events(remembered, stored)
+    for event in found[-limit:] if limit else ():
         _print(event, as_json=as_json)
-    return len(found)
+    if not found and not as_json:
+        print_info(f"no events of task {task}{f' in queue {queue}' if queue else ''} are known")
+
+
+def _check_queue(caller: HttpCaller, name: str | None, target: Target) -> None:
+    """Raise `CommandError` for a name that no queue has: it would have no events for ever."""
+    if name is None:
+        return
+    with suppress(PermissionDeniedError):  # a token may read events and not list queues
+        known = [str(queue["name"]) for queue in cast("list[Json]", caller.get("/v1/queues")["queues"])]
+        if name not in known:
+            raise unknown_queue(name, known, target)
 
 
 def _caller(target: Target) -> HttpCaller:
@@ -151,13 +148,24 @@ def _events(caller: HttpCaller, *, limit: int, follow: bool) -> Iterator[Json]:
 def _print(event: Json, *, as_json: bool) -> None:
     if as_json:
         print_json(event)
-        return
-    at = event.pop("at")
-    parts = [shown_instant(at if isinstance(at, int) else None), f"{event.pop('event')!s:<15}", str(event.pop("queue"))]
-    event.pop("id", None)
-    if event.get("count") == 1:
-        event.pop("count")
-    for name, value in event.items():
-        seconds = isinstance(value, float) and name.endswith("_seconds")
-        parts.append(f"{name.removesuffix('_seconds')}={shown_seconds(cast('float', value)) if seconds else value}")
-    echo("  ".join(parts))
+    else:
+        echo(event_line(event, now=SystemClock().now()), hang=_INDENT)
+
+
+def event_line(event: Mapping[str, object], *, now: Instant) -> str:
+    """Return an event as a line for people: its time, name, task and details."""
+    at, count = event.get("at"), event.get("count")
+    task = f"/{event['task']}" if event.get("task") else ""
+    details = [f"{count:,} tasks"] if isinstance(count, int) and count > 1 else []
+    details += [
+        f"{_WORDS.get(name, name.replace('_', ' '))} {_value(name, value)}"
+        for name, value in event.items()
+        if name not in _SHOWN_FIRST and value is not None
+    ]
+    details += [str(event["reason"])] if event.get("reason") else []
+    clock = shown_instant(at if isinstance(at, int) else None, now=now)
+    return f"{clock}  {event['event']!s:<13}  {event['queue']}{task}  {', '.join(details)}".rstrip()
+
+
+def _value(name: str, value: object) -> str:
+    return shown_seconds(value) if name.endswith("_seconds") and isinstance(value, int | float) else str(value)

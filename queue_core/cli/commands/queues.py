@@ -10,8 +10,9 @@ from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, 
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.cli.target import TargetOptions, opened, opened_queue
-from queue_core.config.units import format_bytes, format_seconds
+from queue_core.config.units import format_bytes
 from queue_core.http_api.values import flat_json
+from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
 from queue_core.validation import FILLED_FROM
@@ -51,13 +52,18 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             count.in_flight,
             count.dead,
             shown_seconds(_oldest_seconds(count)) if count.ready else "",
-            format_seconds(spec.lease_seconds),
+            shown_setting(spec.lease_seconds),
             spec.max_leases,
             _closed(spec),
         )
         for spec, count in zip(specs, counts, strict=True)
     ]
-    heads = columns("QUEUE", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">OLDEST", ">LEASE", ">MAX LEASES", "")
+    heads = columns(
+        *("QUEUE", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">OLDEST", ">LEASE", ">MAX LEASES", "STATE"),
+        least=("MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
+        keeps=("READY", "STATE"),
+        folds=("STATE",),
+    )
     print_table(heads, rows, empty="no queues: set some under `queues:` in towline.yaml")
     return exits.OK
 
@@ -82,7 +88,7 @@ def stats(
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as found:
         if by_tag:
-            return _print_tags(_all_tags(found.tag_stats), as_json=as_json)
+            return _print_tags(queue, _all_tags(found.tag_stats), as_json=as_json)
         counts = found.stats(tags=wanted)
     oldest = _oldest_seconds(counts)
     if as_json:
@@ -132,13 +138,17 @@ def _all_tags(page_of: object) -> list[TagStats]:
         after = page[-1].tag
 
 
-def _print_tags(found: list[TagStats], *, as_json: bool) -> int:
+def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     if as_json:
         print_json([{"tag": one.tag} | flat_json(one.stats) for one in found])
         return exits.OK
     rows = [(one.tag or "(untagged)", *_counts(one.stats)) for one in found]
-    heads = columns("TAG", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED")
-    print_table(heads, rows, empty="no tasks, no tags")
+    heads = columns(
+        *("TAG", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED"),
+        least=("DELETED", "ADDED", "DELAYED"),
+        keeps=("READY",),
+    )
+    print_table(heads, rows, empty=f"no tags in {queue}: it has had no tasks")
     return exits.OK
 
 

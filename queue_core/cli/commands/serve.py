@@ -57,10 +57,11 @@ def serve(
     settings, directory = settings_or_default(file, flags=flags)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
     with prepared_store(settings, directory) as opened, lifecycle_log(settings, directory) as lifecycle_file:
+        options = serve_options(settings, directory)
         try:
-            run_server(opened, serve_options(settings, directory), log=lifecycle_file, started=_print_url)
+            run_server(opened, options, log=lifecycle_file, started=_print_url)
         except ListenError as error:
-            raise listen_failure(error) from None
+            raise listen_failure(error, options) from None
     return exits.OK
 
 

@@ -1,6 +1,7 @@
 """`towline work`: run one worker, by hand or under any process manager."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option, log_options, tag_filter, tag_options
 from queue_core.cli.target import Target, find_target
+from queue_core.cli.work_screen import WorkScreen
+from queue_core.clock import SystemClock
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
 from queue_core.worker.main import run_worker
@@ -54,7 +57,6 @@ def work(
     ended, start another worker.
     """
     run_as_init()
-    logs.configure(level=log_level, shape="json" if as_json else "auto")
     settings = WorkerSettings.from_environment(os.environ)
     settings = replace(
         settings,
@@ -70,6 +72,9 @@ def work(
         settings = replace(settings, url=target.url, durability=target.durability)
     if not settings.app:
         raise click.UsageError("which app? give module:attribute, such as tasks:app, or TOWLINE_APP")
+    is_for_people = sys.stderr.isatty() and not as_json
+    screen = WorkScreen(settings, level=log_level, clock=SystemClock()) if is_for_people else None
+    logs.configure(level=log_level, shape="json" if as_json else "auto", sink=screen.show if screen else None)
     return run_worker(settings)
 
 

@@ -1,6 +1,7 @@
 """What Tab offers: names that the running server knows, in the form of each shell; and nothing where none runs."""
 
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,11 +34,11 @@ EVIL = ("$(touch owned)", "a b", "`id`", "x;y")
 def towline(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
     """A server with two queues on a socket beside the settings, and a supervisor's state folder."""
     monkeypatch.setenv("TOWLINE_TOKEN", TOKEN)
-    socket = towline.folder / "q.sock"
-    options = ServeOptions(socket_path=socket, tokens=(AccessToken(Role.ADMIN, TOKEN),))
+    path = towline.folder / "q.sock"
+    options = ServeOptions(socket_path=path, tokens=(AccessToken(Role.ADMIN, TOKEN),))
     server = ServerThread(MemoryStore(), options, extensions=fleet_paths(*a_heartbeat()))
     server.start()
-    queues = open_queues(f"unix:{socket}", token=TOKEN)
+    queues = open_queues(f"unix:{path}", token=TOKEN)
     for name in ("thumbs", "mail"):
         queues.put_queue(QueueSpec(name))
     queues.queue("thumbs").add([NewTask(b"", name="cat-1", tag="resize"), NewTask(b"", tag="crop")])
@@ -118,6 +119,13 @@ def test_without_a_server_nothing_is_offered_and_nothing_said(
         path.write_text(settings)
     monkeypatch.setenv("TOWLINE_URL", "http://127.0.0.1:1")
     assert completed(towline, line, monkeypatch) == []
+
+
+def test_a_server_that_does_not_answer_offers_nothing(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("TOWLINE_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        assert completed(towline, "towline add ", monkeypatch) == []
+        assert completed(towline, "towline why ", monkeypatch) == []
 
 
 def test_a_token_that_is_refused_offers_nothing(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,7 +87,8 @@ def test_no_force_gives_more_workers_than_any_pool_may_have(towline: Commands) -
 def test_towline_alone_is_its_help(towline: Commands) -> None:
     told = towline()
     assert (told.code, told.err) == (0, "")
-    assert told.out == towline("--help").out
+    assert told.out == towline("--help").out == towline("help").out
+    assert towline("help", "scale").out == towline("scale", "--help").out
 
 
 def words(told: CommandResult) -> str:
@@ -105,12 +106,12 @@ def words(told: CommandResult) -> str:
         pytest.param("stats thumbss", 66, "did you mean 'thumbs'?", id="a queue that is looked at"),
         pytest.param("scale resise 3", 66, "there is no pool 'resise', did you mean 'resize'?", id="a pool"),
         pytest.param("pause --pool resise", 66, "did you mean 'resize'?", id="a pool to pause"),
-        pytest.param("queues --url localhost:7878", 2, "did you mean http://localhost:7878?", id="a url"),
-        pytest.param("queues --url localhost", 2, "did you mean http://localhost:7878?", id="a host"),
-        pytest.param("queues --url htp://q:1", 2, "did you mean http://q:1?", id="a scheme of a server"),
-        pytest.param("queues --store sqlit:///a.db", 2, "did you mean sqlite:///a.db?", id="a scheme of a store"),
-        pytest.param("queues --store /srv/a.db", 2, "did you mean sqlite:////srv/a.db?", id="a path for a store"),
-        pytest.param("export a.jsonl --store a.db", 2, "did you mean sqlite:///a.db?", id="a path to export"),
+        pytest.param("queues --url localhost:7878", 78, "did you mean http://localhost:7878?", id="a url"),
+        pytest.param("queues --url localhost", 78, "did you mean http://localhost:7878?", id="a host"),
+        pytest.param("queues --url htp://q:1", 78, "did you mean http://q:1?", id="a scheme of a server"),
+        pytest.param("queues --store sqlit:///a.db", 78, "did you mean sqlite:///a.db?", id="a scheme of a store"),
+        pytest.param("queues --store /srv/a.db", 78, "did you mean sqlite:////srv/a.db?", id="a path for a store"),
+        pytest.param("export a.jsonl --store a.db", 78, "did you mean sqlite:///a.db?", id="a path to export"),
         pytest.param("queues --store sqlite:////nowhere/a.db", 78, "the folder /nowhere does not exist", id="a folder"),
         pytest.param("queues -f .", 66, "is a folder: . next: did you mean towline.yaml?", id="settings' folder"),
         pytest.param("up empty", 66, "name the file in it, such as empty/towline.yaml", id="another folder"),
@@ -136,10 +137,12 @@ def test_a_duration_in_the_settings_is_told_so_too(towline: Commands, slo: str) 
 
 
 LISTINGS = (
-    ("events", "no events of queue thumbs", ["--queue", "thumbs", "--task", "cat-9"]),
-    ("events", "no events of task cat-9", ["--task", "cat-9"]),
-    ("peek", "no such tasks", ["thumbs"]),
-    ("stats", "no tasks, no tags", ["thumbs", "--tags"]),
+    ("events", "no events of task cat-9 in queue thumbs are known", ["--queue", "thumbs", "--task", "cat-9"]),
+    ("events", "no events of task cat-9 are known", ["--task", "cat-9"]),
+    ("peek", "no tasks in thumbs", ["thumbs"]),
+    ("peek", "no dead tasks in thumbs with the tag a or b", ["thumbs", "--state", "dead", "--tag", "a", "--tag", "b"]),
+    ("peek", "no tasks in thumbs named cat-9", ["thumbs", "--named", "cat-9"]),
+    ("stats", "no tags in thumbs: it has had no tasks", ["thumbs", "--tags"]),
 )
 
 
@@ -147,7 +150,16 @@ LISTINGS = (
 def test_an_empty_answer_says_so(towline: Commands, url: str, name: str, said: str, arguments: list[str]) -> None:
     told = towline(name, *arguments, "--url", url)
     assert (told.code, told.out) == (0, "")
-    assert set(said.split()) <= set(told.err.split())
+    assert told.err == f"{said}\n"
+
+
+def test_a_settings_file_that_is_named_goes_before_the_environment(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWLINE_URL", "http://127.0.0.1:1")
+    assert towline("queues").code == 69
+    assert towline("queues", "-f", "towline.yaml").code == 0
+    assert towline("queues", "-f", "towline.yaml", "--url", "http://127.0.0.1:1").code == 69
 
 
 def test_no_events_of_the_whole_server_is_said_too(towline: Commands) -> None:

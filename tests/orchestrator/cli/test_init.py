@@ -1,5 +1,6 @@
 """`towline init` beside what is there: writes what is missing, overwrites nothing, and is right as it stands."""
 
+import re
 from pathlib import Path
 from typing import cast
 
@@ -13,8 +14,9 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
-from tests.support.commands import Commands
+from tests.support.commands import ROOT, Commands
 
+EXAMPLES = sorted(path.parent.name for path in (ROOT / "examples").glob("*/towline.yaml"))
 OWN = "import os\n\nprint('mine')\n"
 
 
@@ -141,6 +143,22 @@ def test_the_settings_that_compose_mounts_pass_check_and_doctor_where_their_fold
     (towline.folder / "out" / "tasks.py").write_text(PROGRAM)  # as in the image
     assert towline("check", "-f", str(exported), "--import").code == 0
     assert "bad" not in levels(towline, str(exported)).values()
+
+
+@pytest.mark.parametrize("page", ["README.md", *(f"examples/{name}/towline.yaml" for name in EXAMPLES)])
+def test_settings_that_we_show_pass_check_and_doctor(towline: Commands, page: str) -> None:
+    text = (ROOT / page).read_text()
+    program = ROOT / page.replace("towline.yaml", "tasks.py")
+    if page == "README.md":
+        text = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+        tasks = re.findall(r"^```python\n(.*?)^```$", program.read_text(), re.MULTILINE | re.DOTALL)[0]
+    else:
+        tasks = program.read_text()
+    (towline.folder / "towline.yaml").write_text(text)
+    (towline.folder / "tasks.py").write_text(tasks)
+    told = towline("check", "--import")
+    assert told.code == 0, told.err
+    assert "bad" not in levels(towline, "towline.yaml").values()
 
 
 def test_the_log_that_init_turns_on_is_read_by_backtest_and_simulate(towline: Commands) -> None:

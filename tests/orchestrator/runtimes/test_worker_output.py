@@ -75,7 +75,7 @@ def test_where_too_much_was_written_that_is_told(stage: LogStage) -> None:
     assert stage.logs.rotate(["w"]) == ["w"]
     stage.write("third\n")
     piece = stage.new(max_bytes=2 * MAX_LOG_BYTES)
-    assert (texts(piece), piece.skipped_bytes) == (["third"], -1)  # the place where it was is in neither file
+    assert (texts(piece), piece.skipped) == (["third"], -1)  # the place where it was is in neither file
     assert texts(stage.output.last("w", lines=2))[-1] == "third"
 
 
@@ -87,7 +87,7 @@ def test_what_was_written_between_a_look_and_a_rotation_is_not_lost(stage: LogSt
     stage.write("after\n")
     piece = stage.new()
     assert [text[:6] for text in texts(piece)] == ["before", "zzzzzz", "after"]
-    assert piece.skipped_bytes == 0
+    assert piece.skipped == 0
     # And where the new file is longer than the old one was, at the next rotation.
     stage.write(f"{'y' * 1000}\n" * (MAX_LOG_BYTES // 1000))
     stage.position = stage.output.last("w", lines=1).position
@@ -101,7 +101,7 @@ def test_a_flood_is_read_from_near_its_end_and_what_is_left_out_is_counted(stage
     stage.write("0123456\n" * 100_000)
     piece = stage.new(max_bytes=1024)
     assert len(piece.lines) == 128
-    assert piece.skipped_bytes == 800_000 - 1024
+    assert piece.skipped == 800_000 - 1024
     assert stage.new_texts() == []
 
 
