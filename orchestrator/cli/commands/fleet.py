@@ -126,6 +126,8 @@ def _instant(text: str) -> TypedInstant | None:
 
 
 def _print_age(shown: ShownFleet) -> None:
+    for sentence in shown.not_in_force:
+        print_info(sentence)
     if shown.age:
         print_info(shown.age)
 
