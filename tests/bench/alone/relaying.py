@@ -1,17 +1,18 @@
-"""Measure what `towline up` on a terminal costs: idle, and while it relays 10,000 lines a second of its workers' output.
+"""Measure what `towline up` costs on a terminal: idle, and relaying 10,000 lines a second of its workers' output.
 
     python3 -m tests.bench.alone.relaying
 
-prints the figures. `begun` is the time from an add at a pool without workers to its task's begin, beside the relaying.
+prints the figures. `turn` is how long a supervisor's turn takes meanwhile, beside the same output that nobody follows.
 """
 
 import os
-import statistics
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -31,9 +32,8 @@ LINES = 10_000
 """Lines a second of all workers together."""
 WATCH_SECONDS = 8.0
 SETTLE_SECONDS = 3.0
-STARTS = 5
 START_SECONDS = 30.0
-APP = f"""\
+APP = """\
 import time
 from queue_core import App
 
@@ -46,20 +46,14 @@ def chatter(task):
     end = time.monotonic() + 120
     while time.monotonic() < end:
         began = time.monotonic()
-        print("\\n".join(f"line {{number}} of a worker that has much to say" for number in range(lines // 10)))
+        print("\\n".join(f"line {number} of a worker that has much to say" for number in range(lines // 10)))
         time.sleep(max(0.0, began + 0.1 - time.monotonic()))
-
-
-@app.task(queue="quick")
-def quick(task):
-    print("begun")
 """
 SETTINGS = f"""\
 store: sqlite:///queue.db
-queues: {{chatter: {{}}, quick: {{}}}}
+queues: {{chatter: {{}}}}
 pools:
   chatter: {{queue: chatter, app: "program:app", slo: 30s, workers: {{min: {WORKERS}, max: {WORKERS}}}, grace: 1s}}
-  quick: {{queue: quick, app: "program:app", slo: 5s, workers: {{min: 0, max: 1}}, grace: 1s}}
 """
 
 
@@ -80,8 +74,8 @@ class Terminal:
             return
 
 
-def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:  # noqa: ARG001  one store is enough here
-    """Return core shares and bytes on the terminal of an idle and of a relaying `up`, and seconds to a task's begin."""
+def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:
+    """Return core shares and bytes on the terminal of an idle and of a relaying `up`, and the seconds of a turn."""
     watch_seconds = max(WATCH_SECONDS / site.divide_loads_by, 3.0)
     return _figures(site.new_directory("relaying"), watch_seconds)
 
@@ -89,58 +83,76 @@ def measure(site: BenchSite, engine: Engine) -> Mapping[str, float]:  # noqa: AR
 def _figures(home: Path, watch_seconds: float) -> Mapping[str, float]:
     (home / "towline.yaml").write_text(SETTINGS)
     (home / "program.py").write_text(APP)
-    with _up(home) as (process, terminal, queues):
+    with _up(home) as (process, terminal, queues, url):
         time.sleep(SETTLE_SECONDS)
         before = terminal.bytes
         idle = _share(process, watch_seconds)
         idle_bytes = terminal.bytes - before
-        begun_idle = _begun(queues)
-        queues.queue("chatter").add([NewTask(b"10") for _ in range(WORKERS)])
-        time.sleep(SETTLE_SECONDS)
-        silent = _share(process, watch_seconds)
-    with _up(home) as (process, terminal, queues):
-        queues.queue("chatter").purge()
-        queues.queue("chatter").add([NewTask(str(LINES // WORKERS).encode()) for _ in range(WORKERS)])
-        time.sleep(SETTLE_SECONDS)
-        written, before = _written(home), terminal.bytes
-        began = time.monotonic()
-        relaying = _share(process, watch_seconds)
+        _chatter(queues)
+        written, before, began = _written(home), terminal.bytes, time.monotonic()
+        relaying, relaying_turn = _share_and_turn(process, url, watch_seconds)
         seconds = time.monotonic() - began
         lines = (_written(home) - written) / seconds
         shown = (terminal.bytes - before) / seconds
-        begun_relaying = _begun(queues)
+    with _up(home, relays=False) as (process, terminal, queues, url):
+        _chatter(queues)
+        silent, silent_turn = _share_and_turn(process, url, watch_seconds)
     return {
         "idle_cpu_share": idle,
         "idle_bytes": float(idle_bytes),
         "relaying_cpu_share": relaying - silent,
         "lines_a_second": lines,
         "shown_bytes_a_second": shown,
-        "begun_idle": begun_idle,
-        "begun_relaying": begun_relaying,
+        "silent_turn": silent_turn,
+        "relaying_turn": relaying_turn,
     }
 
 
+def _chatter(queues: HttpQueues) -> None:
+    """Let the workers write."""
+    queue = queues.queue("chatter")
+    queue.purge()
+    queue.add([NewTask(str(LINES // WORKERS).encode()) for _ in range(WORKERS)])
+    time.sleep(SETTLE_SECONDS)
+
+
 @contextmanager
-def _up(home: Path) -> Iterator[tuple[psutil.Process, Terminal, HttpQueues]]:
+def _up(home: Path, *, relays: bool = True) -> Iterator[tuple[psutil.Process, Terminal, HttpQueues, str]]:
     terminal = Terminal()
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
     environment |= {"PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
     command = [*TOWLINE, "up", "--listen", f"127.0.0.1:{port}"]
-    streams = {"stdin": terminal.slave, "stdout": terminal.slave, "stderr": terminal.slave}
-    process = subprocess.Popen(command, cwd=home, env=environment, start_new_session=True, **streams)
+    process = subprocess.Popen(
+        command,
+        cwd=home,
+        env=environment,
+        start_new_session=True,
+        stdin=terminal.slave,
+        stdout=terminal.slave if relays else subprocess.DEVNULL,
+        stderr=terminal.slave if relays else subprocess.DEVNULL,
+    )
     os.close(terminal.slave)
     try:
         until = time.monotonic() + START_SECONDS
-        while not terminal.bytes:  # its header
+        while not _answers(port):
             if process.poll() is not None or time.monotonic() > until:
                 raise MeasurementFailedError(f"`towline up` has not started within {START_SECONDS:g} s")
             time.sleep(0.05)
-        with closing(HttpQueues(f"http://127.0.0.1:{port}")) as queues:
-            yield psutil.Process(process.pid), terminal, queues
+        url = f"http://127.0.0.1:{port}"
+        with closing(HttpQueues(url)) as queues:
+            yield psutil.Process(process.pid), terminal, queues, url
     finally:
         process.terminate()
         process.wait(timeout=START_SECONDS)
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
 
 
 def _share(process: psutil.Process, seconds: float) -> float:
@@ -151,25 +163,27 @@ def _share(process: psutil.Process, seconds: float) -> float:
     return (after.user + after.system - before.user - before.system) / took
 
 
+def _share_and_turn(process: psutil.Process, url: str, seconds: float) -> tuple[float, float]:
+    """Return the share of a core, and the mean length of a round of turns."""
+    took, count = _turns(url)
+    share = _share(process, seconds)
+    took_then, count_then = _turns(url)
+    return share, (took_then - took) / max(1.0, count_then - count)
+
+
 def _written(home: Path) -> int:
     """Return the lines that the chattering workers have written, as far as their logs keep them."""
     logs = [path for path in (home / ".towline" / "workers").iterdir() if path.name.startswith("chatter-")]
     return sum(path.read_bytes().count(b"\n") for path in logs)
 
 
-def _begun(queues: HttpQueues) -> float:
-    """Return the median time from an add at the pool without workers to the task's lease."""
-    taken = []
-    queue = queues.queue("quick")
-    for _ in range(STARTS):
-        name = queue.add([NewTask(b"x")])[0].name
-        until = time.monotonic() + START_SECONDS
-        while not (ended := queue.history(names=[name], limit=1).leases):
-            if time.monotonic() > until:
-                raise MeasurementFailedError(f"task {name} was not done within {START_SECONDS:g} s")
-            time.sleep(0.05)
-        taken.append(ended[0].waited_seconds)
-    return statistics.median(taken)
+def _turns(url: str) -> tuple[float, float]:
+    """Return the seconds that all rounds of turns took so far, and their number."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=START_SECONDS) as answer:
+        lines = answer.read().decode().splitlines()
+    name = "towline_supervisor_turn_duration_seconds"
+    found = {line.split()[0]: float(line.split()[1]) for line in lines if line.startswith(name)}
+    return found[f"{name}_sum"], found[f"{name}_count"]
 
 
 def main() -> int:
