@@ -90,6 +90,7 @@ def _observed(
         worker.condition,
         worker.is_forked,
         worker.changed_file,
+        worker.is_cut_short,
     )
 
 

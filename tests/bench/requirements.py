@@ -105,6 +105,8 @@ _SQLITE = (
     Requirement("1,000 waiting lease calls, of a core", "waiting.cpu_share", "under", 2, "%"),
     Requirement("add to a waiting worker's lease, median", "waiting.wake_up", "under", 5, "ms"),
     Requirement("idle `up`, 3 empty pools, of a core", "idle.cpu_share", "under", 1, "%"),
+    Requirement("`up` on a terminal, idle, of a core", "relaying.idle_cpu_share", "under", 1, "%"),
+    Requirement("`up`, 10,000 lines a second of output, of a core", "relaying.relaying_cpu_share", "under", 10, "%"),
     Requirement("idle `up`, whole tree, memory (PSS)", "idle.pss", "under", 120, "MiB"),
     Requirement("start of a worker to its first lease", "idle.worker_start", "under", 0.5, "s"),
     *_starts("nothing", "imports nothing"),
