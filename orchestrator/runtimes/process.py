@@ -23,6 +23,7 @@ from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
+from orchestrator.fleet.last_words import last_words_of
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
@@ -265,6 +266,7 @@ class ProcessRuntime:
             if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)
+            condition = condition or last_words_of(self.logs.last_lines(worker)).condition
         except OSError:  # no descriptor left, or not ours to read
             return ""
         return condition

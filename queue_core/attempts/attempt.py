@@ -91,8 +91,6 @@ def described(outcome: AttemptOutcome, error: str, message: str, place: str) -> 
     return f"{said} ({place})" if place else said
 
 
-OVERRAN: Final = "MaxLease"
-"""The error of a lease that its worker gave back at its end, the queue's `max_lease`, while its handler ran on."""
 GIVEN_BACK: Final = Failure("given_back")
 """The failure of a release that says nothing of its own."""
 WORKER_DIED: Final = Failure("worker_died")

@@ -7,10 +7,11 @@ from threading import Condition, Thread
 from typing import Final
 
 from queue_core.api import Queue
-from queue_core.attempts.attempt import OVERRAN, Failure
+from queue_core.attempts.attempt import Failure
 from queue_core.attempts.failures import failure_message, host_name
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.stats import OVERRAN
 from queue_core.task import Lease
 from queue_core.verbs import Renewal
 from queue_core.worker import events

@@ -10,10 +10,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from queue_core.attempts.attempt import OVERRAN
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.stats import OVERRAN
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
