@@ -3,12 +3,12 @@
 They are kept as plain values in the state directory, so that they survive a restart of the supervisor.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, cast
 
 from orchestrator.config.model import MAX_WORKERS
+from queue_core.process.wording import shown_seconds
 
 Paused = Literal["no", "both", "up", "down"]
 """The changes of size that an operator has paused."""
@@ -150,14 +150,6 @@ def describe_overrides(given: Overrides, now: Moment) -> list[str]:
     if given.finish_by is not None:
         words.append(f"to be done in {shown_seconds(given.finish_by.until.left_seconds(now))}")
     return words
-
-
-def shown_seconds(seconds: float) -> str:
-    """Format a duration for people, rounded up: 40 s, 12 min, 3 h 5 min."""
-    if seconds <= 90:
-        return f"{math.ceil(seconds)} s"
-    minutes = math.ceil(seconds / 60)
-    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"
 
 
 def overrides_to_json(by_pool: Mapping[str, Overrides]) -> dict[str, object]:

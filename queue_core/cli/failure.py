@@ -13,6 +13,8 @@ import click
 from queue_core import errors
 from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
+from queue_core.cli.output import terminal_width
+from queue_core.cli.wrapping import wrapped
 from queue_core.process.terminal import clean, clean_json, clean_lines
 
 
@@ -117,19 +119,19 @@ def print_failure(failure: CommandError, arguments: Sequence[str]) -> None:
         record = {"error": "\n".join(failure.lines), "where": failure.where, "next": failure.fix, "code": failure.code}
         click.echo(clean_json(json.dumps(record)), err=True)
         return
-    mark = click.style("error:", fg="red", bold=True)
     for line in failure.lines:
         is_first = line == failure.lines[0]
-        click.echo((f"{mark} " if is_first else "       ") + _indented(line), err=True, color=_colour())
+        _print_indented(click.style("error:", fg="red", bold=True) + " " if is_first else "       ", line)
     if failure.where:
-        click.echo(f"where: {clean(failure.where)}", err=True)
+        _print_indented("where: ", clean(failure.where))
     if failure.fix:
-        click.echo(f"next:  {_indented(failure.fix)}", err=True)
+        _print_indented("next:  ", failure.fix)
 
 
-def _indented(text: str) -> str:
-    """Escape what a terminal would obey, and indent further lines so that they don't look like ours."""
-    return clean_lines(text).replace("\n", "\n       ")
+def _print_indented(mark: str, text: str) -> None:
+    """Print a text after its mark, with what a terminal would obey escaped; further lines don't look like ours."""
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), prefix=mark):
+        click.echo(line, err=True, color=_colour())
 
 
 def _unexpected_error_code(error: Exception, arguments: Sequence[str]) -> int:
@@ -152,4 +154,4 @@ def _print_usage_error(error: click.UsageError, arguments: Sequence[str]) -> Non
 
 
 def _colour() -> bool | None:
-    return False if os.environ.get("NO_COLOR") else None
+    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None

@@ -6,29 +6,20 @@ import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol, TextIO
 
 import click
 
+from queue_core.cli.tables import Column, Paint, columns, lay_out
+from queue_core.cli.wrapping import columns_of, wrapped
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
 from queue_core.process.terminal import clean, clean_json, clean_lines
+from queue_core.process.wording import shown_clock, shown_seconds
 
-Align = Literal["left", "right"]
+__all__ = ["columns", "shown_seconds"]  # made elsewhere, and used with this module by every command that has a table
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table."""
-
-    title: str
-    align: Align = "left"
-
-
-def columns(*titles: str) -> list[Column]:
-    """Return columns by their titles; one that begins with `>` is aligned to the right."""
-    return [Column(title.removeprefix(">"), "right" if title.startswith(">") else "left") for title in titles]
+HANG: Final = 2
+"""The indent of the further lines of a text that a terminal gets in several."""
 
 
 def print_json(value: object) -> None:
@@ -36,51 +27,77 @@ def print_json(value: object) -> None:
     click.echo(clean_json(json.dumps(value, ensure_ascii=False, default=str)))
 
 
-def echo(line: str = "", *, mark: str = "", err: bool = False, color: bool | None = None) -> None:
-    """Print one line, with all control characters escaped but those of `mark`, which may be coloured."""
-    click.echo(mark + clean(line), err=err, color=color)
+def echo(
+    line: str = "", *, mark: str = "", hang: int | None = None, err: bool = False, color: bool | None = None
+) -> None:
+    """Print one line, with all control characters escaped but those of `mark`, which may be coloured.
+
+    A terminal gets it broken at words. The further lines are indented by `hang`: by default as far as the text behind a
+    mark, and a step further than an indented line without one.
+    """
+    text, width = clean(line), terminal_width(err=err)
+    if width is None:
+        click.echo(mark + text, err=err, color=color)
+        return
+    indent = len(text) - len(text.lstrip(" "))
+    if hang is None:
+        hang = columns_of(mark) + indent + (HANG if indent and not mark else 0)
+    for part in wrapped(text[indent:], width=width, prefix=mark + text[:indent], hang=hang):
+        click.echo(part, err=err, color=color)
 
 
-def print_table(heads: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str) -> None:
-    """Print rows under their heads; if there are none, `empty` on stderr, so that a pipe gets nothing."""
+def print_table(
+    heads: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str, paint: Paint | None = None
+) -> None:
+    """Print rows under their heads in the width of the terminal, and on stderr the columns it has no room for.
+
+    If there are no rows, `empty` is printed on stderr, so that a pipe gets nothing. `paint` is used where colours are.
+    """
     if not rows:
         print_info(empty)
         return
-    cells = [[_cell(value) for value in row] for row in rows]
-    widths = [max(len(head.title), *(len(row[index]) for row in cells)) for index, head in enumerate(heads)]
-    click.echo(click.style(_line([head.title for head in heads], heads, widths), dim=True), color=wants_colour())
-    for row in cells:
-        echo(_line(row, heads, widths))
+    has_colours = wants_colour()
+
+    def painted(row: int, column: int, text: str) -> str:
+        if row < 0:
+            return click.style(text, dim=True)
+        return text if paint is None else paint(row, column, text)
+
+    table = lay_out(heads, rows, width=terminal_width(), paint=painted if has_colours else None)
+    for line in table.lines:
+        click.echo(line, color=has_colours)
+    if table.note:
+        print_info(table.note)
 
 
 def print_info(text: str) -> None:
-    """Print a line for people on stderr, so that a pipe does not get it."""
-    click.echo(clean_lines(text), err=True)
+    """Print a text for people on stderr, so that a pipe does not get it; a terminal gets it broken at words."""
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=HANG):
+        click.echo(line, err=True)
 
 
 def wants_colour() -> bool:
-    """Return whether stdout is a terminal and the user has not switched colours off."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Return whether stdout is a terminal that shows colours, and the user has not switched them off."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def shown_instant(instant: Instant | int | None) -> str:
-    """Format an instant as ISO 8601 in UTC, to the millisecond; "" for None or 0."""
+def terminal_width(*, err: bool = False) -> int | None:
+    """Return the columns of the terminal behind stdout or stderr; None where there is none: lines stay whole there."""
+    stream: TextIO | None = sys.stderr if err else sys.stdout
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        found = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        found = 0
+    return found or _DEFAULT_WIDTH
+
+
+def shown_instant(instant: Instant | int | None, *, now: Instant | int | None = None) -> str:
+    """Format an instant by the local clock, with its date unless it is that of `now`; "" for None or 0."""
     if not instant:
         return ""
-    return datetime.fromtimestamp(instant / MICROSECONDS, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def shown_seconds(seconds: float | None) -> str:
-    """Format a duration: 0.004 is "4ms", 75 is "1m15s"; "" for None."""
-    if seconds is None:
-        return ""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 60:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s"
+    return shown_clock(instant / MICROSECONDS, now_seconds=(now or 0) / MICROSECONDS)
 
 
 def payload_fields(payload: bytes) -> Mapping[str, str]:
@@ -98,22 +115,8 @@ def shown_payload(payload: bytes, *, characters: int = 60) -> str:
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
-def _cell(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else clean(str(value))
-
-
-def _line(cells: Sequence[str], heads: Sequence[Column], widths: Sequence[int]) -> str:
-    parts = (
-        cell.rjust(width) if head.align == "right" else cell.ljust(width)
-        for cell, head, width in zip(cells, heads, widths, strict=True)
-    )
-    return "  ".join(parts).rstrip()
-
-
+_DEFAULT_WIDTH: Final = 80
+"""The columns of a terminal that does not know its own."""
 LINE_SECONDS: Final = 5.0
 """Seconds between two lines of progress."""
 

@@ -6,10 +6,11 @@ from typing import Final, Literal, TypeAlias
 
 from queue_core.api import Queues
 from queue_core.attempts.attempt import Attempt
-from queue_core.cli.output import payload_fields, shown_instant, shown_seconds
+from queue_core.cli.output import payload_fields, shown_instant
 from queue_core.clock import Instant, seconds_between
 from queue_core.errors import UnknownQueueError
 from queue_core.http_api.values import flat_json
+from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
 from queue_core.stats import FinishedLease
 from queue_core.task import StoredTask, TaskState
 
@@ -132,7 +133,7 @@ def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
     if story.task is not None and story.task.state is TaskState.DEAD:
         yield f"  reason: {' '.join(story.task.reason.split())}"
     if story.added_at:
-        yield f"  added {shown_instant(story.added_at)}, {_ago(story.added_at, now)}"
+        yield f"  added {shown_instant(story.added_at, now=now)}, {_ago(story.added_at, now)}"
     if story.task is not None and story.task.progress is not None:
         progress = story.task.progress
         said = f": {progress.text}" if progress.text else ""
@@ -145,7 +146,7 @@ def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
         yield "  leases that ended, oldest first:"
     for lease in story.leases:
         worker = f"{lease.worker or '-'}{f' on {lease.host}' if lease.host else ''}"
-        line = f"    {lease.lease_number}. {shown_instant(lease.began_at)}  {worker}"
+        line = f"    {lease.lease_number}. {shown_instant(lease.began_at, now=now)}  {worker}"
         yield f"{line}  {lease.outcome} after {shown_seconds(lease.held_seconds)}"
         if lease.error:
             yield f"       {' '.join(lease.error.split())}"
@@ -161,25 +162,21 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
         waited, held = shown_seconds(last.waited_seconds), shown_seconds(last.held_seconds)
         worker = last.worker or "an unnamed worker"
         return f"{ended} {_ago(last.ended_at, now)} by {worker}; it waited {waited} and took {held}"
+    after = f", after {counted(task.leases, 'lease')}" if task.leases else ""
     if task.state is TaskState.LEASED:
-        since = shown_seconds(max(0.0, seconds_between(task.leased_at, now)))
+        lasts = shown_seconds(max(0.0, seconds_between(task.leased_at, now)))
         left = shown_seconds(max(0.0, seconds_between(now, task.eta)))
-        return f"in flight for {since}, lease {task.leases}, held by {task.worker or 'an unnamed worker'}, {left} left"
+        return f"in flight for {lasts}, lease {task.leases}, held by {task.worker or 'an unnamed worker'}, {left} left"
     if task.state is TaskState.DEAD:
-        return f"dead since {_ago(task.eta, now).removesuffix(' ago')}, after {_leases_word(task.leases)}"
+        return f"dead for {shown_seconds(max(0.0, seconds_between(task.eta, now)))}{after}"
     if task.state is TaskState.DELAYED:
-        after = f", after {_leases_word(task.leases)}" if task.leases else ""
-        return f"waits for its time, in {shown_seconds(max(0.0, seconds_between(now, task.eta)))}{after}"
+        return f"waits for its time, {shown_ahead(seconds_between(now, task.eta))}{after}"
     waits = shown_seconds(max(0.0, seconds_between(task.ready_at, now)))
-    return f"ready, waits for a worker since {waits}{f', after {_leases_word(task.leases)}' if task.leases else ''}"
-
-
-def _leases_word(count: int) -> str:
-    return f"{count} lease{'' if count == 1 else 's'}"
+    return f"ready, waits for a worker for {waits} so far{after}"
 
 
 def _ago(at: Instant, now: Instant) -> str:
-    return f"{shown_seconds(max(0.0, seconds_between(at, now)))} ago"
+    return shown_ago(seconds_between(at, now))
 
 
 # -- for programs -----------------------------------------------------------------------------------------------------

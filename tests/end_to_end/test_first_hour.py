@@ -89,7 +89,7 @@ def why(name: str, folder: Path) -> str:
 def test_an_error_is_seen_mended_and_its_task_redriven(folder: Path) -> None:
     with up(folder) as screen:
         name = python(PRODUCER, folder)
-        eventually(lambda: "dead since" in why(name, folder))
+        eventually(lambda: "dead for" in why(name, folder))
         told = why(name, folder)
         assert f"  reason: {ERROR}" in told
         assert [line.split()[0] for line in told.splitlines() if "raised after" in line] == ["1.", "2."]

@@ -54,12 +54,12 @@ def test_an_order_is_taken_back(towline: Commands) -> None:
 def test_a_pause_of_a_pool_leaves_its_size_by_hand(towline: Commands) -> None:
     towline("scale", "resize", "2")
     told = towline("pause", "--pool", "resize")
-    assert told.out == "resize: scaled to 2 by hand, for 1 h 0 min more; changes of size are paused\n"
+    assert told.out == "resize: scaled to 2 by hand, for 1 h more; changes of size are paused\n"
 
 
 def test_a_backlog_is_asked_to_be_done_by_a_time(towline: Commands) -> None:
     told = towline("pools", "resize", "--finish-by", "2h")
-    assert told.out == "resize: to be done in 2 h 0 min\n"
+    assert told.out == "resize: to be done in 2 h\n"
     assert orders(towline).finish_by is not None
     assert towline("pools", "resize", "--finish-by", "never").out == "resize: as its settings say\n"
 

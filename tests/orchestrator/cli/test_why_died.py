@@ -49,7 +49,7 @@ def test_without_a_worker_the_latest_deaths_are_listed_newest_first(towline: Com
     told = towline("why-died")
     assert told.code == 0
     first, second = told.out.splitlines()
-    assert first.split()[2:4] == ["other-bbb", "out"]
+    assert first.split(" ago ")[1].split()[:2] == ["other-bbb", "out"]
     assert first.endswith("holding 1 task")
     assert second.endswith("resize-aaa  signalled: ended by SIGKILL")
     assert towline("why-died", "--pool", "resize").out.splitlines() == [second]
@@ -87,7 +87,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     )
     told = towline("why-died", "resize-7f")
     assert told.code == 0
-    assert "resize-7f3k2q of pool resize died 1m00s ago after 42.0s" in told.out
+    assert "resize-7f3k2q of pool resize died 60 s ago after 42 s" in told.out
     assert "cause: out of memory: the kernel ended it" in told.out
     assert "memory: 500MiB at its peak, limit 512MiB" in told.out
     assert "held: 4 tasks" in told.out
@@ -98,7 +98,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     )
     assert "given back; leased now by resize-next (lease 1)" in lines["thumbs/again"]
     assert "given back; ready now" in lines["thumbs/waits"]
-    assert "[big] for 500ms, attempt 1: given back; gone since: done, or deleted" in lines["thumbs/gone"]
+    assert "[big] for 0.50 s, attempt 1: given back; gone since: done, or deleted" in lines["thumbs/gone"]
     assert "    Reading 9 GB\n    Killed" in told.out
     assert "towline redrive thumbs poison" in told.out
     shown = cast("dict[str, object]", towline("why-died", "resize-7f3k2q", "--json").json)

@@ -53,11 +53,11 @@ def test_a_dead_task_is_told_with_each_of_its_attempts(towline: Commands) -> Non
     told = towline("why", "cat")
     assert told.code == 0
     head, reason, *rest = told.out.splitlines()
-    assert head.startswith("thumbs/cat, tag resize: dead since")
+    assert head.startswith("thumbs/cat, tag resize: dead for")
     assert reason == "  reason: ValueError: bad width (tasks.py:14)"
     assert "  headers: request-id=r-7" in rest
-    firsts = [line.split()[:5] for line in rest if line.startswith("    ")]
-    assert [(words[0], words[2]) for words in firsts if words[0].endswith(".")] == [("1.", "w-1"), ("2.", "w-2")]
+    firsts = [line.split()[:3] for line in rest if line.startswith("    ")]
+    assert [(words[0], words[-1]) for words in firsts if words[0].endswith(".")] == [("1.", "w-1"), ("2.", "w-2")]
     assert rest[-1].endswith("`towline redrive thumbs --named cat`")
     assert "payload" not in told.out.replace("--payload", "")
 

@@ -1,0 +1,87 @@
+"""Durations, times, counts and sizes as people read them, for every command of both packages. Pure.
+
+JSON for programs has numbers instead; `queue_core.config.units` writes durations as a settings file takes them.
+"""
+
+from datetime import UTC, datetime
+from typing import Final
+
+MINUTES_FROM_SECONDS: Final = 120.0
+"""A duration from here on is shown in minutes."""
+_MINUTE: Final = 60
+_HOUR: Final = 3_600
+_DAY: Final = 86_400
+_SIZES: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
+
+
+def shown_seconds(seconds: float | None) -> str:
+    """Format a measured duration: "4 ms", "0.17 s", "2.1 s", "34 s", "9 min", "3 h 5 min", "2 d 4 h"; "" for None."""
+    if seconds is None:
+        return ""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 0.0995:
+        return f"{max(1, round(seconds * 1000))} ms"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 9.95:
+        return f"{seconds:.1f}".removesuffix(".0") + " s"
+    if seconds < MINUTES_FROM_SECONDS:
+        return f"{seconds:.0f} s"
+    if seconds < _HOUR - _MINUTE / 2:
+        return f"{seconds / _MINUTE:.0f} min"
+    if seconds < 2 * _DAY:
+        return _in_two_units(round(seconds / _MINUTE), 60, "h", "min")
+    return _in_two_units(round(seconds / _HOUR), 24, "d", "h")
+
+
+def shown_setting(seconds: float) -> str:
+    """Format a duration that somebody set, exactly: "500 ms", "30 s", "1.5 s", "90 s", "6 h", "1 h 1 min"."""
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 1:
+        return f"{seconds * 1000:.10g} ms"
+    if seconds % _MINUTE or seconds < _MINUTE:
+        return f"{seconds:,.10g} s"
+    minutes = round(seconds / _MINUTE)
+    return f"{minutes} min" if minutes < 60 else _in_two_units(minutes, 60, "h", "min")
+
+
+def shown_ago(seconds: float) -> str:
+    """Format how long ago something was: "9 min ago"."""
+    return f"{shown_seconds(max(0.0, seconds))} ago"
+
+
+def shown_ahead(seconds: float) -> str:
+    """Format how far ahead something is: "in 4 min"; "now" when its time has come."""
+    return f"in {shown_seconds(seconds)}" if seconds > 0 else "now"
+
+
+def shown_clock(at_seconds: float, *, now_seconds: float) -> str:
+    """Format a time by the local clock, with its date unless that is today's; both are seconds since the epoch."""
+    at, now = (datetime.fromtimestamp(seconds, UTC).astimezone() for seconds in (at_seconds, now_seconds))
+    return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def iso_instant(at_seconds: float) -> str:
+    """Format seconds since the epoch for programs: ISO 8601 in UTC, to the millisecond, with its zone."""
+    return datetime.fromtimestamp(at_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Format a count with its noun: "1 worker", "1,277 tasks"; a plural without an s is given."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def shown_bytes(count: float) -> str:
+    """Format a measured size: "512 B", "83 MiB", "1.4 GiB"."""
+    for size, unit in _SIZES:
+        if count >= size:
+            amount = count / size
+            return f"{amount:.1f} {unit}".replace(".0 ", " ") if amount < 9.95 else f"{amount:,.0f} {unit}"
+    return f"{count:.0f} B"
+
+
+def _in_two_units(count: int, size: int, unit: str, small_unit: str) -> str:
+    large, small = divmod(count, size)
+    return f"{large} {unit} {small} {small_unit}" if small else f"{large} {unit}"

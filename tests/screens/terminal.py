@@ -1,0 +1,208 @@
+"""A pseudo-terminal of a size, the screen that a terminal would show, and commands that run on it."""
+
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pyte
+
+from queue_core.clock import SystemClock
+from tests.support.commands import ROOT, program_environment
+
+CLOCK = SystemClock()
+SECONDS = 30.0
+"""How long a command may take."""
+MAX_LINES = 400
+"""Lines of a screen on which nothing scrolls away."""
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+PROGRESS = re.compile(r"[^\n]*\r\x1b\[K")
+"""A line of progress that was erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """The size of a terminal."""
+
+    columns: int
+    lines: int
+
+    def __str__(self) -> str:
+        return f"{self.columns} x {self.lines}"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The output of a command and its exit code: as it was written, and as a terminal that does not scroll shows it."""
+
+    raw: str
+    size: Size
+    code: int = 0
+
+    @property
+    def lines(self) -> list[str]:
+        """Its lines as they were written, without colours and without progress that was erased."""
+        text = COLOUR.sub("", PROGRESS.sub("", self.raw.replace("\r\n", "\n")))
+        return [line.rstrip() for line in text.split("\n")]
+
+    @property
+    def screen(self) -> str:
+        """What the terminal shows, with all that would have scrolled away."""
+        return shown(self.raw, Size(self.size.columns, MAX_LINES))
+
+
+def shown(raw: str, size: Size) -> str:
+    """Return the screen of a terminal that got `raw`."""
+    screen = pyte.Screen(size.columns, size.lines)
+    pyte.Stream(screen).feed(raw)
+    return "\n".join(line.rstrip() for line in screen.display).rstrip()
+
+
+class PseudoTerminal:
+    """A pseudo-terminal; use it as a context manager."""
+
+    def __init__(self, size: Size) -> None:
+        self.size = size
+        self.raw = ""
+        self._pending = b""
+
+    def __enter__(self) -> Self:
+        self._master, self._slave = os.openpty()
+        self.path = os.ttyname(self._slave)
+        self._set_size()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        os.close(self._master)
+        if self._slave >= 0:
+            os.close(self._slave)
+
+    def resize(self, size: Size) -> None:
+        """Change the size; the kernel tells the programs on it."""
+        self.size = size
+        self._set_size()
+
+    def type(self, keys: str) -> None:
+        """Type keys."""
+        os.write(self._master, keys.encode())
+
+    def read(self, seconds: float) -> bool:
+        """Read what there is, or wait for it; False at the end and when nothing came."""
+        if not select.select([self._master], [], [], seconds)[0]:
+            return False
+        try:
+            data = os.read(self._master, 1 << 16)
+        except OSError:  # no program has the terminal open any more
+            return False
+        data = self._pending + data
+        try:
+            self.raw += data.decode()
+            self._pending = b""
+        except UnicodeDecodeError as error:  # a character that has not come whole
+            self.raw += data[: error.start].decode()
+            self._pending = data[error.start :]
+        return bool(data)
+
+    def read_until(self, is_enough: Callable[[str], bool]) -> None:
+        """Read until what was written is enough, or fail."""
+        deadline = CLOCK.monotonic() + SECONDS
+        while not is_enough(self.raw):
+            self.read(0.05)
+            assert CLOCK.monotonic() < deadline, f"never seen on the terminal; it shows:\n{shown(self.raw, self.size)}"
+
+    def read_to_end(self) -> None:
+        """Read the rest of a program that has ended."""
+        os.close(self._slave)
+        self._slave = -1
+        while self.read(5.0):
+            pass
+
+    def _set_size(self) -> None:
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", self.size.lines, self.size.columns, 0, 0))
+
+
+class ForkedCommands:
+    """Runs commands in forks of a process that has imported them; use it as a context manager."""
+
+    def __enter__(self) -> Self:
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.screens.fork_server"],
+            cwd=ROOT,
+            env=program_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        assert self._server.stdin
+        assert self._server.stdout
+        self._server.stdin.close()
+        self._server.wait(SECONDS)
+        self._server.stdout.close()
+
+    def begin(
+        self, *arguments: str, folder: Path, environment: Mapping[str, str], streams: tuple[str, str, str]
+    ) -> int:
+        """Start a command and return its process id."""
+        assert self._server.stdin
+        known = {name: text for name, text in program_environment().items() if name not in ("NO_COLOR", "COLUMNS")}
+        request = {
+            "arguments": arguments,
+            "folder": str(folder),
+            "environment": known | {"TZ": "UTC"} | dict(environment),
+            "streams": streams,
+        }
+        self._server.stdin.write(json.dumps(request) + "\n")
+        self._server.stdin.flush()
+        return int(self._answer()["pid"])
+
+    def end(self) -> int:
+        """Wait for the command's exit code."""
+        return int(self._answer()["code"])
+
+    def has_ended(self) -> bool:
+        """Return whether `end` would not wait."""
+        assert self._server.stdout
+        return bool(select.select([self._server.stdout], [], [], 0)[0])
+
+    def on_terminal(self, *arguments: str, folder: Path, size: Size, environment: Mapping[str, str]) -> Seen:
+        """Run a command on a terminal of a size."""
+        with PseudoTerminal(size) as terminal:
+            pid = self.begin(*arguments, folder=folder, environment=environment, streams=(terminal.path,) * 3)
+            deadline = CLOCK.monotonic() + SECONDS
+            while not self.has_ended():
+                terminal.read(0.005)
+                if CLOCK.monotonic() > deadline:
+                    os.kill(pid, signal.SIGKILL)
+            code = self.end()
+            terminal.read_to_end()
+            return Seen(terminal.raw, size, code)
+
+    def piped(self, *arguments: str, folder: Path, scratch: Path, environment: Mapping[str, str]) -> Seen:
+        """Run a command whose stdout and stderr are no terminals; both are in `raw`, stdout first."""
+        streams = ("/dev/null", str(scratch / "stdout"), str(scratch / "stderr"))
+        for path in streams[1:]:
+            Path(path).write_bytes(b"")
+        self.begin(*arguments, folder=folder, environment=environment, streams=streams)
+        code = self.end()
+        return Seen("".join(Path(path).read_text(encoding="utf-8") for path in streams[1:]), Size(10_000, 1), code)
+
+    def _answer(self) -> dict[str, int]:
+        assert self._server.stdout
+        line = self._server.stdout.readline()
+        assert line, "the process that runs commands has ended"
+        answer = json.loads(line)
+        assert isinstance(answer, dict)
+        return answer
