@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet.last_words import last_words_of
+from orchestrator.fleet.last_words import HangingCall, last_words_of, place_in_stack
 
 EXIT_FINISHED: Final = 0
 """The worker drained or recycled itself: nothing is wrong."""
@@ -47,6 +47,8 @@ _EXITS: Final = {
 MAX_NOTICE_CHARS: Final = 300
 """Length at which the sentence of a death notice is cut."""
 _MIB: Final = 2**20
+_STOP_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT"})
+"""The reasons that a worker logs when a signal asked it to finish."""
 _BARE_CODE: Final = re.compile(r"exit code \d+")
 
 
@@ -75,6 +77,9 @@ ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 
 GAVE_ITS_TASK_BACK: Final = frozenset({Cause.TIMED_OUT, Cause.HUNG})
 """Causes that lie in a handler, whose task the worker gave back by itself before it ended."""
+
+_GAVE_BACK: Final = frozenset({Cause.CRASHED, Cause.QUEUE_LOST})
+"""Causes for which our own workers give back what they can't finish."""
 
 HANGS: Final = frozenset({Cause.HUNG, Cause.UNRESPONSIVE})
 """Causes for which the leases that the worker let expire belong to its end."""
@@ -141,7 +146,24 @@ def cause_of(ended: EndedWorker, *, drained: bool, overdue: bool, hung: str = ""
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'it was killed' if cause is Cause.OVERDUE else 'it was ended'}"
+    elif cause in {Cause.DRAINED, Cause.OVERDUE} and (unfinished := last_words_of(ended.last_lines).unfinished):
+        detail = f"{detail}; {_unfinished(unfinished)}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
+
+
+def at_fault(ended: EndedWorker, cause: Cause) -> tuple[HangingCall, ...]:
+    """Return the calls that a worker of this cause ended for, or could not finish, as far as it said so."""
+    words = last_words_of(ended.last_lines)
+    if cause is Cause.TIMED_OUT:
+        return words.timed_out
+    return words.hanging if cause in HANGS else words.unfinished if cause in _GAVE_BACK else ()
+
+
+def _unfinished(calls: Sequence[HangingCall]) -> str:
+    """Return which calls were not done at the end of the grace, and where the first of them was."""
+    first = calls[0]
+    place = f", at {first.place}," if first.place else ""
+    return f"{first.handler}{place} {'and others were' if len(calls) > 1 else 'was'} not done by then"
 
 
 def unreachable_notice(worker: str) -> DeathNotice:
@@ -169,7 +191,7 @@ def death_notice(worker: str, cause: Cause, detail: str, *, ending: str, is_on_t
 def detail_at_work(cause: Cause, detail: str) -> str:
     """Describe the exit of a worker that held tasks: `finished` is then no regular end, nor is a bare exit code."""
     if cause is Cause.CRASHED and _BARE_CODE.fullmatch(detail):
-        return f"{detail}, in the middle of its work: something ended the process, as os._exit does"
+        return f"{detail}, in the middle of its work: its handler, or what that called, ended the process (os._exit)"
     if cause is not Cause.FINISHED:
         return detail
     return f"exit code {EXIT_FINISHED}, in the middle of its work: a handler ended the process, or made a daemon of it"
@@ -186,12 +208,22 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
         if number == signal.SIGTERM or (number is None and ended.code == EXIT_FINISHED):
             return Cause.DRAINED, "asked to finish by somebody else"
     if number is not None:
-        return _cause_of_signal(number, drained=drained, overdue=overdue)
+        cause, detail = _cause_of_signal(number, drained=drained, overdue=overdue)
+        place = place_in_stack(ended.stack) if cause is Cause.SIGNALLED else ""
+        return cause, f"{detail} at {place}" if place else detail
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, "asked to finish") if drained else (Cause.FINISHED, "finished by itself")
+        return (Cause.DRAINED, "asked to finish") if drained else _by_itself(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
+
+
+def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
+    """Return why a worker ended well that the supervisor had not asked to."""
+    reason = last_words_of(ended.last_lines).reason
+    if reason in _STOP_SIGNALS:
+        return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
+    return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
 
 
 def _code_in_words(ended: EndedWorker, code: int) -> str:

@@ -14,9 +14,11 @@ from orchestrator.values import value
 
 MAX_REASON_CHARS: Final = 300
 """Length at which a worker's reason is cut."""
-_STUCK: Final = "handler.stuck"
+_KINDS: Final = ("stuck", "lost", "unfinished", "timed_out")
+GIVEN_BACK: Final = "the worker gave it back"
+"""The reason with which a worker logs a lease that it gave back when it had to end."""
 _WORKER_CODE: Final = "/queue_core/worker/"
-_LIBRARY: Final = re.compile(r"/lib/python\d|/site-packages/|/dist-packages/|^<")
+_LIBRARY: Final = re.compile(r"/lib/python\d|/site-packages/|/dist-packages/|/queue_core/|^<")
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
 
 Entry: TypeAlias = dict[str, object]
@@ -43,13 +45,15 @@ class LastWords:
         reason: why it ended, in one line; "" where it said nothing.
         stuck: calls that it gave up waiting for.
         lost: calls that had lost their lease, of which nothing more is known.
-        ended: whether it logged its end, and so was not cut off.
+        unfinished: calls that were not done when it had to end: it gave their tasks back.
+        timed_out: calls that ran beyond their timeout.
     """
 
     reason: str = ""
     stuck: tuple[HangingCall, ...] = ()
     lost: tuple[HangingCall, ...] = ()
-    ended: bool = False
+    unfinished: tuple[HangingCall, ...] = ()
+    timed_out: tuple[HangingCall, ...] = ()
 
     @property
     def hanging(self) -> tuple[HangingCall, ...]:
@@ -70,22 +74,27 @@ NO_WORDS: Final = LastWords()
 
 def last_words_of(lines: Sequence[str]) -> LastWords:
     """Return what the last lines of a worker's output say of its end."""
-    reason, failed, ended = "", "", False
-    stuck: dict[tuple[str, int], HangingCall] = {}
-    lost: dict[tuple[str, int], HangingCall] = {}
+    reason, failed = "", ""
+    calls: dict[str, dict[tuple[str, int], HangingCall]] = {kind: {} for kind in _KINDS}
     for line in lines:
         entry = _entry(line)
         match entry.get("event"):
             case "worker.drained":
-                reason, ended = failed or _text(entry, "reason"), True
+                reason = failed or _text(entry, "reason")
             case "worker.refused":
                 reason = _text(entry, "reason")
             case "worker.failed":
                 reason = failed = f"an internal error in its {_text(entry, 'thread')}{_error(line, entry)}"
-            case "handler.stuck" | "lease.lost" as event if entry.get("task"):
+            case _ if entry.get("task") and (kind := _kind(entry)):
                 call = _call(entry)
-                (stuck if event == _STUCK else lost)[call.task, call.lease_number] = call
-    return LastWords(_one_line(reason), tuple(stuck.values()), tuple(lost.values()), ended)
+                calls[kind][call.task, call.lease_number] = call
+    return LastWords(_one_line(reason), *(tuple(calls[kind].values()) for kind in _KINDS))
+
+
+def whole_line(line: str) -> str:
+    """Return a log line as valid JSON, of one that was cut what is left of it; other output as it is."""
+    entry = _entry(line)
+    return json.dumps(entry, ensure_ascii=False) if entry else line
 
 
 def place_in_stack(stack: Sequence[str]) -> str:
@@ -116,6 +125,18 @@ def _threads(stack: Sequence[str]) -> list[list[re.Match[str]]]:
         elif threads:
             threads[-1].append(frame)
     return threads
+
+
+def _kind(entry: Entry) -> str:
+    """Return what an entry says of a call, as the fields of `LastWords` are named; "" for nothing."""
+    match entry.get("event"):
+        case "handler.stuck":
+            return "stuck"
+        case "handler.timed_out":
+            return "timed_out"
+        case "lease.lost":
+            return "unfinished" if entry.get("reason") == GIVEN_BACK else "lost"
+    return ""
 
 
 def _call(entry: Entry) -> HangingCall:

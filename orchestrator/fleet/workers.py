@@ -313,7 +313,8 @@ def _hung(worker: Worker, ended: EndedWorker) -> str:
         return f"it hung at {place}, a call that kept the interpreter lock{longer}"
     silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
     if worker.condition:
-        return f"it was {worker.condition}{silent}"
+        was = "it was " if worker.condition.startswith("stopped") else ""
+        return f"{was}{worker.condition}{silent}"
     return f"it neither held a lease nor asked for one{silent}, nobody knows why"
 
 

@@ -43,6 +43,8 @@ UPKEEP_SECONDS: Final = 10.0
 """Interval at which logs are trimmed and the watchdog is checked."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
 """On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
+_FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+"""Signals that end a process for a fault of its own; a worker writes its stack before (see `faulthandler`)."""
 # The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
 # are the supervisor's credentials: a worker gets its own with its request.
 _NOT_INHERITED: Final = frozenset(
@@ -402,7 +404,7 @@ class ProcessRuntime:
             memory_own_bytes=own_peak if process.handle.is_forked else None,
             is_forked=process.handle.is_forked,
             last_lines=self.logs.last_lines(worker),
-            stack=self._stack(worker),
+            stack=self.logs.fatal_stack(worker) if number in _FAULTS else self._stack(worker),
         )
 
     def _stack(self, worker: str) -> tuple[str, ...]:

@@ -38,7 +38,7 @@ class WorkerEnd:
 
     `waiting`: suspected tasks of the pool that wait already. `is_stopped`: something other than the supervisor ended
     it. `draining_seconds`: how long before its end it was asked to finish; None when it was not. `ending`: its end in a
-    word or two (see `ending_of`). `hanging`: the calls that hung, as far as the worker said so.
+    word or two (see `ending_of`). `calls`: those that it ended for, or could not finish (see `at_fault`).
     """
 
     worker: str
@@ -50,7 +50,7 @@ class WorkerEnd:
     is_stopped: bool = False
     draining_seconds: float | None = None
     ending: str = Cause.UNKNOWN.value
-    hanging: tuple[HangingCall, ...] = ()
+    calls: tuple[HangingCall, ...] = ()
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
@@ -70,8 +70,8 @@ class _PostMortem:
     """The post-mortem of one worker, which may take several tries.
 
     `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
-    end of its grace, `spared` those released uncounted, `released` those released for it; `lapsed` are those
-    whose leases ended before, while it hung.
+    end of its grace, `spared` those released uncounted, `released` those released for it; `before` are those
+    that it held until shortly before: their leases ended while it hung, or it gave them back by itself.
     """
 
     end: WorkerEnd
@@ -79,7 +79,7 @@ class _PostMortem:
     marks: Sequence[str] = ()
     spared: Sequence[ReleasedTask] = ()
     returned: Sequence[ReleasedTask] | None = None
-    lapsed: Sequence[ReleasedTask] | None = None
+    before: Sequence[ReleasedTask] | None = None
     released: Sequence[ReleasedTask] = ()
     is_certified: bool = False
 
@@ -176,9 +176,12 @@ class PostMortems:
         end = case.end
         if case.returned is None and end.draining_seconds is not None and end.spec is not None:
             case.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.draining_seconds)
-        if case.lapsed is None and end.cause in HANGS and end.spec is not None:
-            named = {call.task for call in end.hanging}
-            case.lapsed = self._source.lapsed_by(end.worker, end.spec, named=named) or _as_released(end.hanging)
+        if case.before is None:
+            named = {call.task for call in end.calls}
+            lapsed: Sequence[ReleasedTask] = ()
+            if end.cause in HANGS and end.spec is not None:
+                lapsed = self._source.lapsed_by(end.worker, end.spec, named=named)
+            case.before = lapsed or _as_released(end.calls)
         if case.fates is None:
             case.fates = self._judged(end)
         special = [fate for fate in case.fates if fate.verdict != "given back"]
@@ -258,8 +261,11 @@ def _held(case: _PostMortem) -> list[Record]:
     special = [fate for fate in case.fates or () if fate.verdict != "given back"]
     known = {fate.task.key: fate for fate in case.fates or ()}
     released = _released_records([*(case.returned or ()), *case.released], known)
-    lapsed = _released_records(case.lapsed or (), {}, fate="lease ended")
-    return _held_back_records(special) + released + lapsed
+    how = "lease ended" if case.end.cause in HANGS else "given back"
+    records = _held_back_records(special) + released
+    listed = {(one["queue"], one["task"]) for one in records}
+    before = [task for task in case.before or () if (task.queue, task.task) not in listed]
+    return records + _released_records(before, {}, fate=how)
 
 
 def _certificate(death: Death, ended: Exit) -> Record:

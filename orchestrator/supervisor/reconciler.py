@@ -10,9 +10,8 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, HANGS, ending_of
+from orchestrator.fleet.exits import ENDS_WELL, at_fault, ending_of
 from orchestrator.fleet.external import without_external
-from orchestrator.fleet.last_words import last_words_of
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
@@ -179,7 +178,7 @@ class Reconciler:
             ended.is_stopped,
             draining_seconds,
             ending_of(ended, cause),
-            last_words_of(ended.last_lines).hanging if cause in HANGS else (),
+            at_fault(ended, cause),
         )
 
     def _queue_suspected(self) -> None:

@@ -69,6 +69,7 @@ def run_worker(settings: WorkerSettings) -> int:
     With a bound of tasks and a supervisor on this host, the worker continues in a fresh child process after each
     batch of that size (see `respawn`). Otherwise it exits at the bound.
     """
+    faulthandler.enable(file=_STDERR, all_threads=False)  # a fault in native code is told with the line that called it
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     _flush_lines()
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
