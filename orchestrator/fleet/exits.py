@@ -49,6 +49,8 @@ MAX_NOTICE_CHARS: Final = 300
 _MIB: Final = 2**20
 _STOP_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT"})
 """The reasons that a worker logs when a signal asked it to finish."""
+_RETIRED: Final = "retired by its supervisor"
+"""The reason that a worker logs when the queue turned it away."""
 _BARE_CODE: Final = re.compile(r"exit code \d+")
 
 
@@ -214,8 +216,14 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, "asked to finish") if drained else _by_itself(ended)
+        return (Cause.DRAINED, f"asked to finish{_why(ended)}") if drained else _by_itself(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
+
+
+def _why(ended: EndedWorker) -> str:
+    """Return why a worker that was asked to finish had begun to by itself, as text to append."""
+    reason = last_words_of(ended.last_lines).reason
+    return f"; it had begun to by itself: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
 
 
 def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
@@ -223,7 +231,7 @@ def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
     reason = last_words_of(ended.last_lines).reason
     if reason in _STOP_SIGNALS:
         return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
-    return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
+    return Cause.FINISHED, f"finished by itself: {reason}" if reason not in {"", _RETIRED} else "finished by itself"
 
 
 def _code_in_words(ended: EndedWorker, code: int) -> str:

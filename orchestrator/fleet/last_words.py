@@ -117,14 +117,30 @@ def _depth_of_worker(thread: Sequence[re.Match[str]]) -> int:
 
 def _threads(stack: Sequence[str]) -> list[list[re.Match[str]]]:
     """Return the frames of each thread, innermost first."""
-    threads: list[list[re.Match[str]]] = []
+    threads: list[list[re.Match[str]]] = [[]]
     for line in stack:
         frame = _FRAME.match(line)
         if frame is None:
             threads.append([])
-        elif threads:
+        else:
             threads[-1].append(frame)
     return threads
+
+
+def folded_stack(stack: Sequence[str]) -> list[str]:
+    """Return the stacks for people: a worker's own calls, which lead to the handler, are counted, not listed."""
+    lines: list[str] = []
+    folded = 0
+    for line in [*stack, ""]:
+        frame = _FRAME.match(line)
+        if frame is not None and (folded or _WORKER_CODE in frame["file"]):
+            folded += 1
+            continue
+        if folded:
+            lines.append(f"  ... and {folded} calls of the worker itself")
+        folded = 0
+        lines += [line] if line else []
+    return lines
 
 
 def _kind(entry: Entry) -> str:

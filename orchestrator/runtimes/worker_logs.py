@@ -28,7 +28,7 @@ MAX_STACK_LINES: Final = 200
 
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
-_STACK_LINES: Final = ("Thread 0x", "Current thread 0x", '  File "', "  ...")
+_STACK_LINES: Final = ("Thread 0x", "Current thread 0x", "Stack (", '  File "', "  ...")
 _FATAL: Final = "Fatal Python error: "
 LOG_SUFFIX: Final = ".log"
 BEFORE_SUFFIX: Final = ".log.1"

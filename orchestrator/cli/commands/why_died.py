@@ -16,7 +16,7 @@ from orchestrator.cli.worker_lines import shown_lines
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import ENDS_WELL
-from orchestrator.fleet.last_words import whole_line
+from orchestrator.fleet.last_words import folded_stack, whole_line
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -74,7 +74,10 @@ def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: st
     if memory:
         yield f"  memory: {memory}"
     yield from _held_lines(death, now)
-    yield from _section(death, "stack", "where its threads were before it was ended")
+    stack = _lines(death, "stack")
+    if stack:
+        yield "  where it was before its end, innermost call first:"
+        yield from (f"    {line}" for line in folded_stack(stack))
     yield from _last_lines(death)
     dead = [one for one in _held(death) if _is_dead(one, now)]
     yield f"  what to do: {advise(death, dead=dead, by_hand=by_hand)}"
@@ -119,21 +122,19 @@ def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
         yield f"    what has become of them since is not known: {now.trouble}"
 
 
-def _section(death: Json, name: str, title: str) -> Iterator[str]:
+def _lines(death: Json, name: str) -> list[str]:
     lines = death.get(name)
-    if isinstance(lines, list) and lines:
-        yield f"  {title}:"
-        for line in lines:
-            yield f"    {line}"
+    return [str(line) for line in lines] if isinstance(lines, list) else []
 
 
 def _last_lines(death: Json) -> Iterator[str]:
     """Yield the end of its output: log entries as people read them."""
-    lines = death.get("last_lines")
-    if isinstance(lines, list) and lines:
+    stack = set(_lines(death, "stack"))
+    lines = [line for line in _lines(death, "last_lines") if line not in stack]
+    if lines:
         yield "  its last lines:"
         for line in lines:
-            yield from (f"    {shown}" for shown in shown_lines(whole_line(str(line)))[1])
+            yield from (f"    {shown}" for shown in shown_lines(whole_line(line))[1])
 
 
 def _then(one: Json) -> str:

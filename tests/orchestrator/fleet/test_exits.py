@@ -85,7 +85,7 @@ def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() ->
         "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
     )
     assert detail_at_work(Cause.CRASHED, "exit code 3") == (
-        "exit code 3, in the middle of its work: something ended the process, as os._exit does"
+        "exit code 3, in the middle of its work: its handler, or what that called, ended the process (os._exit)"
     )
     assert detail_at_work(Cause.CRASHED, "exit code 70: the worker itself failed") == (
         "exit code 70: the worker itself failed"
