@@ -11,7 +11,7 @@ from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 
 
@@ -130,6 +130,7 @@ class FakeSource:
     max_leases: int | None = None
     recalled: list[str] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
+    unserved_tags: list[UnservedTag] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
     def sample(
@@ -158,6 +159,10 @@ class FakeSource:
         self, asked: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
+
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        self._answer()
+        return [one for one in self.unserved_tags if one.queue == pools[0].queue]
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         self._answer()
