@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,8 @@ from orchestrator.state.templates import reason_in
 
 IMPORT_SECONDS: Final = 10.0
 """Longest wait for all imports together: a start must not hang because one does, and slow ones are no mistake."""
+QUIET_SECONDS: Final = 1.0
+"""Imports that take no longer need no word."""
 POLL_SECONDS: Final = 0.01
 
 
@@ -44,17 +46,26 @@ class ImportFindings:
         return [f"pools.{name}.app: its import has not ended yet, and was not waited for" for name in self.unknown]
 
 
-def check_imports(project: Project, *, seconds: float = IMPORT_SECONDS) -> ImportFindings:
-    """Import the application of each pool whose workers are processes of this host, as its workers would."""
+def check_imports(
+    project: Project, *, seconds: float = IMPORT_SECONDS, on_wait: Callable[[Sequence[str]], None] | None = None
+) -> ImportFindings:
+    """Import the application of each pool whose workers are processes of this host, as its workers would.
+
+    Args:
+        on_wait: called once if the imports take long, with the applications that are not imported yet.
+    """
     clock = SystemMonotonicClock()
     url = project.queue_file.server.url(project.directory)
     withheld = project.secret_variables(os.environ, url=url)
     waiting = [pool for pool in project.pools.values() if pool.app is not None and pool.runtime_kind == "process"]
     running: dict[str, TemplateProcess] = {}
     failures: dict[str, str] = {}
-    until = clock.monotonic() + seconds
+    began_at = clock.monotonic()
     try:
-        while (waiting or running) and clock.monotonic() < until:
+        while (waiting or running) and clock.monotonic() < began_at + seconds:
+            if on_wait is not None and clock.monotonic() >= began_at + QUIET_SECONDS:
+                on_wait(sorted({project.pools[name].app or "" for name in (*running, *(one.name for one in waiting))}))
+                on_wait = None
             while waiting and len(running) < MAX_IMPORTING:
                 pool = waiting.pop(0)
                 try:
