@@ -21,7 +21,7 @@ _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KIL
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTask:
+class OrphanedTask:
     """A task that a worker held at its end, and what becomes of it: `given back`, `held back` or `dead`."""
 
     queue: str
@@ -49,11 +49,11 @@ def is_death(entry: Entry) -> bool:
     return entry.get("event") == events.WORKER_REAPED and entry.get("cause") not in set(ENDS_WELL)
 
 
-def held_tasks(entry: Entry) -> list[HeldTask]:
+def held_tasks(entry: Entry) -> list[OrphanedTask]:
     """Return the tasks that a dead worker held, as far as its event names them."""
     tasks = entry.get("tasks")
     return [
-        HeldTask(str(one.get("queue")), str(one.get("task")), str(one.get("fate")))
+        OrphanedTask(str(one.get("queue")), str(one.get("task")), str(one.get("fate")))
         for one in (tasks if isinstance(tasks, list) else ())
         if isinstance(one, dict)
     ]
@@ -74,7 +74,7 @@ def how_it_ended(entry: Entry) -> str:
     return f"ended with {detail}" if detail.startswith("exit code") else detail or f"ended: {cause}"
 
 
-def fate_of(tasks: Sequence[HeldTask], *, held: int, begun_after: float | None, is_stopping: bool = False) -> str:
+def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | None, is_stopping: bool = False) -> str:
     """Return what became of the tasks that a dead worker held.
 
     `begun_after`: seconds from the death until the last of them was begun again; None: not all of them were yet.

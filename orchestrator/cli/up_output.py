@@ -16,7 +16,7 @@ from typing import Final, TextIO
 from orchestrator import events
 from orchestrator.cli.begun_again import TaskLookup
 from orchestrator.cli.fleet_events import (
-    HeldTask,
+    OrphanedTask,
     death_line,
     fate_of,
     fleet_lines,
@@ -62,7 +62,7 @@ class _Death:
     entry: Mapping[str, object]
     died_at: float
     tell_by: float
-    tasks: Sequence[HeldTask]
+    tasks: Sequence[OrphanedTask]
     held: int
 
 
