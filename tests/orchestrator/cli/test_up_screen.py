@@ -67,9 +67,9 @@ class ScreenStage:
         """Show what is new, and return its lines without their times."""
         before = os.fstat(self.file.fileno()).st_size
         self.screen.step(OutputBatch(lines, skipped or {}), is_last=is_last)
-        with Path(self.file.name).open() as written:
+        with Path(self.file.name).open(newline="") as written:
             written.seek(before)
-            return [line.removeprefix("\r")[10:].rstrip() for line in written.read().splitlines()]
+            return [line.removeprefix("\r")[10:].rstrip() for line in written.read().split("\n")[:-1]]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Events as lines of a terminal: broken at words, harmless, with the user's part of a traceback, alike failures counted."""
+"""Events as lines of a terminal: broken at words, harmless, with the user's part of a traceback; alike ones counted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +59,7 @@ def failure(reader: EventReader = READER, **fields: object) -> EventLine:
 
 
 def test_a_failure_is_one_line_then_the_users_part_of_its_traceback() -> None:
-    shown = LineLayout(width=100, names=10).lines(failure(), at=AT)
+    shown = LineLayout(width=110, names=10).lines(failure(), at=AT)
     assert shown == [
         f"{CLOCK}  resize-d2v x task _5 failed (lease 1 of 5): ValueError: not an image, tasks.py:9; again in 1 s",
         "                       Traceback (most recent call last):",
