@@ -52,7 +52,7 @@ FAILED = {
 READER = EventReader({"thumbs": QueueSpec("thumbs", max_leases=5)}, folder=Path("/srv/app"))
 
 
-def failure(reader: EventReader = READER, **fields: object) -> EventLine:
+def failure(reader: EventReader = READER, /, **fields: object) -> EventLine:
     line = worker_line(FAILED | fields, reader, name="resize-d2v")
     assert line is not None
     return line
@@ -100,7 +100,7 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_cut() -> None:
     ],
 )
 def test_a_failure_says_which_lease_it_was_and_what_comes_next(fields: dict[str, object], text: str) -> None:
-    assert text in failure(**fields).text
+    assert text in failure(READER, **fields).text
 
 
 def test_a_dead_task_names_the_command_that_mends_it() -> None:
