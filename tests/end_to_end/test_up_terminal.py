@@ -84,12 +84,16 @@ class TowlineOnTerminal:
 
 
 @contextmanager
-def on_terminal(*arguments: str, folder: Path, size: Size = USUAL, term: str = "dumb") -> Iterator[TowlineOnTerminal]:
-    """Run a command of Towline on a terminal that controls it."""
+def on_terminal(
+    *arguments: str, folder: Path, size: Size = USUAL, term: str = "dumb", ignores_hang_up: bool = False
+) -> Iterator[TowlineOnTerminal]:
+    """Run a command of Towline on a terminal that controls it; `ignores_hang_up`: as `nohup` does."""
     with PseudoTerminal(size) as terminal:
 
         def take_terminal() -> None:
             os.close(os.open(terminal.path, os.O_RDWR))  # a session's first terminal controls it
+            if ignores_hang_up:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
         streams = [os.open(terminal.path, os.O_RDWR | os.O_NOCTTY) for _ in range(3)]
         environment = {
@@ -208,6 +212,17 @@ def test_closing_its_terminal_ends_up_and_frees_its_socket(folder: Path) -> None
         up.terminal.close()
         assert up.process.wait(LONG_SECONDS) == 0
         assert not (folder / "towline.sock").exists()
+
+
+def test_under_nohup_it_outlives_its_terminal(folder: Path) -> None:
+    with on_terminal("up", folder=folder, ignores_hang_up=True) as up:
+        up.await_text(r"0 -> 1: at least min 1$")
+        up.terminal.close()
+        up.process.send_signal(signal.SIGHUP)
+        add(folder, "cat.jpg")
+        logs = folder / ".towline" / "workers"
+        eventually(lambda: any("resizing cat.jpg" in path.read_text() for path in logs.glob("resize-*.log")))
+        assert up.process.poll() is None
 
 
 def test_a_socket_and_a_state_that_are_taken_name_the_own_up(folder: Path) -> None:
