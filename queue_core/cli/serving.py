@@ -36,8 +36,6 @@ STORE_AWAITED: Final = "store.awaited"
 PAUSE_SECONDS: Final = 0.5
 """Seconds between two attempts."""
 
-log = structlog.get_logger()
-
 Own: TypeAlias = Callable[[ResourceHolder], str]
 
 
@@ -73,10 +71,8 @@ def _open_when_available(settings: QueueFile, url: str, patience_seconds: float)
             if now >= next_log_at:
                 next_log_at = now + WAIT_LOG_SECONDS
                 left = patience_seconds - waited_seconds
-                sentence = f"Waiting for {masked(url)}, for up to {left:.0f} s: {error}"
-                log.warning(
-                    STORE_AWAITED, store=masked(url), seconds=round(left, 1), error=str(error), sentence=sentence
-                )
+                sentence = f"waiting up to {left:.0f} s for {masked(url)}: {error}"
+                structlog.get_logger().warning(STORE_AWAITED, store=masked(url), sentence=sentence)
             time.sleep(PAUSE_SECONDS)
 
 
