@@ -53,7 +53,7 @@ class LeaseSample:
 
     @property
     def has_lapsed(self) -> bool:
-        """Whether nobody ended it: also of a lease with which its task died."""
+        """True where nobody ended it: also of a lease with which its task died."""
         return self.by_time or self.outcome == "expired"
 
 

@@ -1,4 +1,4 @@
-"""What a worker's certificate says of a lease that nobody ended: a worker that hangs can't tell it by itself."""
+"""Ends of leases that nobody ended, from their workers' certificates: a worker that hangs can't tell it by itself."""
 
 from collections.abc import Mapping
 from contextlib import suppress
