@@ -29,8 +29,8 @@ from orchestrator.scaling.sharing import SharingPool, helper, sharers
 from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
-from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.episodes import TroubleEpisode, after_look
+from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import Pool, severity_of
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 from queue_core.process.wording import shown_seconds, shown_setting
