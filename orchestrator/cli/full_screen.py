@@ -30,7 +30,7 @@ _SEQUENCES: Final = {
     "5~": "page up",
     "6~": "page down",
 }
-_NAMES: Final = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape", "\x03": "q"}
+_NAMES: Final = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY: Final = re.compile("\x1b[\\[O]([0-9;]*[A-Za-z~])|(.)", re.DOTALL)
 _DEFAULT_SIZE: Final = TerminalSize(80, 24)
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)

@@ -13,7 +13,6 @@ from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.figures import FleetFigures, figures_of
-from orchestrator.http_api.fleet import PATH
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.live_fleet import observed_now, refreshed
 from orchestrator.state.directory import StateDir
@@ -33,6 +32,8 @@ from queue_core.stores import sqlite_path
 
 Json: TypeAlias = dict[str, object]
 
+FLEET: Final = "/v1/fleet"
+"""The path of a supervisor's fleet (see `http_api.fleet`)."""
 STALE_SECONDS: Final = 15.0
 """Age of a living supervisor's snapshot from which on it is said to be stuck."""
 CALL_SECONDS: Final = 3.0
@@ -157,7 +158,7 @@ class RemoteFleet:
 
     def published(self, *, deaths: int) -> ShownFleet:
         """See `FleetSource.published`."""
-        found = probe(self._target, PATH, what="the supervisor", missing="fine")
+        found = probe(self._target, FLEET, what="the supervisor", missing="fine")
         if found is None:
             raise CommandError(
                 "this server has no supervisor",

@@ -21,8 +21,9 @@ class HeldTask:
 
 @value
 class PoolFigures:
-    """A pool: `workers` counts towards its size, `target` is the size decided on, of at most `max_workers`.
+    """A pool: `workers` counts towards its size, `target` is the size decided on.
 
+    `min_workers` and `max_workers` are the bounds of the settings file, without overrides and schedule.
     `done` counts the tasks deleted since its queue was made; None where the queue was not asked. `p99_over_slo` is None
     without leases in the last hour. `limited_by` has the guards that hold its size back, `notes` the overrides
     in force, `concern` a sentence on what is wrong with it, or "".
@@ -106,8 +107,8 @@ def _pool(name: str, pool: Json, workers: list[Json]) -> PoolFigures:
         workers=_count(pool, "current"),
         busy=sum(1 for worker in own if worker.get("state") == "busy"),
         target=_optional(pool, "target"),
-        min_workers=_optional(settings, "min"),
-        max_workers=_optional(settings, "max"),
+        min_workers=_optional(settings, "settings_min"),
+        max_workers=_optional(settings, "settings_max"),
         ready=_count(sample, "ready"),
         delayed=_count(sample, "delayed"),
         in_flight=_count(sample, "in_flight"),
