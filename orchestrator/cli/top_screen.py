@@ -17,7 +17,7 @@ from queue_core.process.wording import counted, shown_clock, shown_seconds
 
 BAR_COLUMNS: Final = 8
 MAX_DECISIONS: Final = 5
-MAX_SENTENCES: Final = 3
+MAX_CONCERNS: Final = 3
 """Lines on what is wrong with pools and in force, at most, where the terminal is low."""
 ROOMY_LINES: Final = 16
 """Lines of a terminal from which on parts have a blank line between them."""
@@ -63,7 +63,7 @@ def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[st
         *_head(shown, view, width, marks),
         "",
         *(pools.lines if figures.pools else ["no pools in the settings file"]),
-        *_sentences(figures.pools, width, marks),
+        *_concerns(figures.pools, width, marks),
         "",
         *(workers.lines if figures.workers else ["no workers now"]),
         "",
@@ -93,7 +93,7 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     figures = shown.figures
     pools, workers = shown_pools(figures, view), shown_workers(figures, view)
     gap = [""] if size.lines >= ROOMY_LINES else []
-    sentences = _sentences(pools, size.columns, marks)
+    concerns = _concerns(pools, size.columns, marks)
     decisions = _decisions(shown, size.columns, marks)[:MAX_DECISIONS]
     pool_lines, worker_lines = 1 + max(1, len(pools)), 1 + max(1, len(workers))
     rest = room - len(gap) * 2 - min(pool_lines, max(3, room // 2))
@@ -101,11 +101,11 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     worker_room = worker_room if worker_room >= 2 else 0  # a head alone says nothing
     pool_room = max(2, min(pool_lines, room - len(gap) * 2 - worker_room))
     spare = room - len(gap) * 2 - pool_room - worker_room
-    sentences = sentences[: max(0, min(len(sentences) if spare > len(sentences) else MAX_SENTENCES, spare))]
-    spare -= len(sentences)
+    concerns = concerns[: max(0, min(len(concerns) if spare > len(concerns) else MAX_CONCERNS, spare))]
+    spare -= len(concerns)
     decisions = decisions[: max(0, spare)]
     parts = [
-        [*_pools(pools, view, size.columns, marks, room=pool_room), *sentences],
+        [*_pools(pools, view, size.columns, marks, room=pool_room), *concerns],
         _workers(workers, view, size.columns, marks, room=worker_room) if worker_room else [],
         decisions,
     ]
@@ -157,7 +157,7 @@ def _pool_table(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -
     heads = _one_line([*POOL_HEADS[:2], Column("OF MAX", leaves=1), *(_later(head) for head in POOL_HEADS[2:-1])])
     rows = []
     for pool in pools:
-        name, workers, *others, _in_force = pool_row(pool)  # `_sentences` has it
+        name, workers, *others, _in_force = pool_row(pool)  # a sentence below the table
         most = pool.max_workers
         of_max = f"{bar(pool.workers, most, BAR_COLUMNS, glyphs=marks.glyphs)} {most}" if most else ""
         rows.append((name, workers, of_max, *others))
@@ -225,17 +225,14 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
     return line
 
 
-def _sentences(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
-    """Return what is wrong with the pools, then the overrides in force."""
-    wrong, in_force = [], []
+def _concerns(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+    """Return what is wrong with the pools and the overrides in force, as sentences."""
+    lines = []
     for pool in pools:
-        if pool.concern:
-            lines = wrapped(f"{clean(pool.pool)}: {clean(pool.concern)}", width=width, prefix="! ")
-            wrong += [marks.style(line, fg="yellow") for line in lines]
-        if pool.notes:
-            lines = wrapped(f"{clean(pool.pool)}: {clean('; '.join(pool.notes))}", width=width, hang=4, prefix="  ")
-            in_force += lines
-    return wrong + in_force
+        for text in [*([pool.concern] if pool.concern else []), *pool.notes]:
+            sentence = f"{clean(pool.pool)}: {clean(text)}"
+            lines += [marks.style(line, fg="yellow") for line in wrapped(sentence, width=width, prefix="! ")]
+    return lines
 
 
 def _decisions(shown: ShownFleet, width: int | None, marks: Marks) -> list[str]:
