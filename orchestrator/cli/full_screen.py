@@ -16,8 +16,9 @@ from typing import Final, Self, TextIO
 
 from orchestrator.cli.top_screen import TerminalSize
 
-_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"
-_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+"""To the other screen, without a cursor and without lines that go on in the next."""
+_LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _SEQUENCES: Final = {
     "A": "up",
     "B": "down",

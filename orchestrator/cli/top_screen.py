@@ -295,5 +295,9 @@ def _scrolled(lines: Sequence[str], scroll: int, room: int) -> list[str]:
 
 
 def _cut(lines: Sequence[str], size: TerminalSize) -> list[str]:
-    """Return the lines that fit; of too many, the last one stays, as it has the keys."""
-    return list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    """Return the lines that fit; of too many, the last one stays, as it has the keys.
+
+    A line with a word that is longer than the terminal is cut, as it would go on in the line below.
+    """
+    kept = list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    return [line if columns_of(line) <= size.columns else shortened(click.unstyle(line), size.columns) for line in kept]
