@@ -77,7 +77,7 @@ class FullScreen:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_ENDING, self._ended)
-            handlers |= {signal.SIGWINCH: self._resized, signal.SIGTSTP: self._stopped, signal.SIGCONT: self._continued}
+            handlers |= {signal.SIGWINCH: self._resized, signal.SIGTSTP: self._stopped}
             for number, handler in handlers.items():
                 self._before[number] = signal.signal(number, handler)
         self._take()
@@ -148,12 +148,9 @@ class FullScreen:
     def _stopped(self, _number: int, _frame: FrameType | None) -> None:
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-
-    def _continued(self, _number: int, _frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns when the program goes on; at once where no shell could do that
         signal.signal(signal.SIGTSTP, self._stopped)
-        if self._mode is None:
-            self._take()
+        self._take()
         self.wake()
 
     def _ended(self, number: int, _frame: FrameType | None) -> None:

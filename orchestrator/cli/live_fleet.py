@@ -27,7 +27,7 @@ from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.http_api.probe import is_listening
-from queue_core.process.wording import shown_seconds
+from queue_core.process.wording import iso_instant, shown_seconds
 from queue_core.stores import sqlite_path
 
 Json: TypeAlias = dict[str, object]
@@ -40,6 +40,7 @@ CALL_SECONDS: Final = 3.0
 """Timeout of one call to the queues: a person waits for the figures."""
 DECISIONS: Final = 20
 """The newest decisions that are shown with a fleet, at most."""
+_TIMES: Final = frozenset({"at", "ends_at", "next_start_at", "shown_at", "since", "spawned_at", "started_at"})
 _NO_SUPERVISOR: Final = "start it with `towline up`, or name another settings file with -f"
 
 
@@ -210,7 +211,7 @@ class FleetReader:
         except CommandError as error:
             self.close()
             return replace(shown, trouble=error.lines[0])
-        except QueueError as error:
+        except (QueueError, OSError) as error:
             self.close()
             return replace(shown, trouble=str(error))
         return replace(shown, snapshot=snapshot)
@@ -234,6 +235,16 @@ def fleet_source(**where: Unpack[TargetOptions]) -> FleetSource:
         if target.is_server:
             return RemoteFleet(target)
     return LocalFleet(state_of(load_project(where["file"])), where, clock=clock)
+
+
+def json_times(value: object) -> object:
+    """Return JSON with the times of a snapshot, in seconds since the epoch, as ISO 8601 with their zone."""
+    if isinstance(value, dict):
+        return {
+            name: iso_instant(one) if name in _TIMES and isinstance(one, int | float) else json_times(one)
+            for name, one in value.items()
+        }
+    return [json_times(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def shown_fleet(files: StateDir) -> ShownFleet:

@@ -1,6 +1,7 @@
 """`pools`, `workers` and `top` show the figures of now, from a store or a server, or say how old theirs are."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
@@ -136,6 +137,14 @@ def test_old_figures_say_how_old_they_are_and_why(towline: Commands) -> None:
         assert cast("Json", towline("workers", "--json").json)["age_seconds"] != 0
     assert not (towline.folder / "queue.db").exists(), "a command that shows made a store"
     assert "no supervisor is alive: this was" in towline("pools").err
+
+
+def test_times_are_iso_8601_for_programs(towline: Commands) -> None:
+    for words, path in ((("workers",), ("workers", 0, "since")), (("top", "--once"), ("shown_at",))):
+        value = towline(*words, "--json").json
+        for name in path:
+            value = value[name]  # type: ignore[index]
+        assert datetime.fromisoformat(cast("str", value)).tzinfo is UTC
 
 
 def test_the_fleet_over_http_needs_a_token_and_has_no_line_of_a_worker(tmp_path: Path, towline: Commands) -> None:
