@@ -119,8 +119,6 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
-    if context.facts.sample.paused:
-        notes = (*notes, "the queue is paused")
     if context.warm.description:
         notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial
