@@ -72,6 +72,31 @@ class PresentWorker:
 
 
 @value
+class UnservedTag:
+    """A tag of waiting tasks that no pool works on; None: tasks without one.
+
+    `tasks` counts those that are ready or delayed; `leases` counts the leases of that tag so far, by whoever leases it;
+    `sentence` says so, with the tag that may be meant; `served` that a pool works on it now, `gone` that none waits.
+    """
+
+    queue: str
+    tag: str | None
+    tasks: int
+    leases: int
+    sentence: str
+    served: str = ""
+    gone: str = ""
+
+    def relief(self, *, by_pool: bool) -> str:
+        """Return the sentence for the end of it: a pool works on the tag now, or no task waits."""
+        return self.served if by_pool else self.gone
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"queue": self.queue, "tag": self.tag, "tasks": self.tasks, "sentence": self.sentence}
+
+
+@value
 class QueueSample:
     """The work of one pool at an instant: its queue, restricted to its tags.
 

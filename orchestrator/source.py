@@ -9,7 +9,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import PresentWorker, QueueSample
+from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,12 @@ class WorkSource(Protocol):
         """Sample several pools in as few calls as possible; return the results by the pool's name.
 
         A pool that is left out must be sampled with `sample`. Raises nothing.
+        """
+
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        """Return the tags of waiting tasks that none of these pools, all those of one queue, works on.
+
+        Left out are tags of which a lease is held. The cost is bounded; of a thousand tags more may be left out.
         """
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:

@@ -22,7 +22,7 @@ _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KIL
 
 @dataclass(frozen=True, slots=True)
 class OrphanedTask:
-    """A task that a worker held at its end, and what becomes of it: `given back`, `lease ended`, `held back`, `dead`."""
+    """A task that a worker held at its end; `fate`: `given back`, `lease ended`, `held back` or `dead`."""
 
     queue: str
     task: str
@@ -38,7 +38,7 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
     if event == events.WORKER_REAPED and not reader.is_whole:
         return []  # it ended well
     if isinstance(entry.get("sentence"), str):
-        return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("worker") or ""))]
+        return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("queue") or entry.get("worker") or ""))]
     if event in _SENTENCES:
         return _SENTENCES[event](entry, reader)
     if not reader.is_whole and (level in {"debug", "info"} or event in _TOLD_BY_THE_DEATH):
@@ -91,7 +91,8 @@ def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | No
     if fates == {"held back"}:
         return f"{whose} {verb} held back, to run alone"
     if fates == {"lease ended"} and begun_after is None:
-        return f"{whose} {'was' if held == 1 else 'were'} ready again when {'its lease' if held == 1 else 'their leases'} ended"
+        ready = "was ready again when its lease" if held == 1 else "were ready again when their leases"
+        return f"{whose} {ready} ended"
     if begun_after is not None:
         return f"{whose} {'was' if held == 1 else 'were'} begun again after {shown_seconds(begun_after)}"
     waits = "waits" if held == 1 else "wait"

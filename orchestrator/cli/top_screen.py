@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.fleet_tables import POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import ShownFleet
 from orchestrator.cli.top_view import KEYS, WORDS, TopView, chosen, shown_pools, shown_workers
-from orchestrator.fleet.figures import FleetFigures, PoolFigures, WorkerFigures
+from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
 from queue_core.process.terminal import clean
@@ -18,7 +18,7 @@ from queue_core.process.wording import counted, shown_clock, shown_seconds
 BAR_COLUMNS: Final = 8
 MAX_DECISIONS: Final = 5
 MAX_CONCERNS: Final = 3
-"""Lines on what is wrong with pools, at most, where the terminal is low."""
+"""Lines on what is wrong with pools and in force, at most, where the terminal is low."""
 ROOMY_LINES: Final = 16
 """Lines of a terminal from which on parts have a blank line between them."""
 _MARK: Final = "> "
@@ -63,7 +63,7 @@ def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[st
         *_head(shown, view, width, marks),
         "",
         *(pools.lines if figures.pools else ["no pools in the settings file"]),
-        *_concerns(figures.pools, width, marks),
+        *_concerns(figures, figures.pools, width, marks),
         "",
         *(workers.lines if figures.workers else ["no workers now"]),
         "",
@@ -93,7 +93,7 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     figures = shown.figures
     pools, workers = shown_pools(figures, view), shown_workers(figures, view)
     gap = [""] if size.lines >= ROOMY_LINES else []
-    concerns = _concerns(pools, size.columns, marks)
+    concerns = _concerns(figures, pools, size.columns, marks)
     decisions = _decisions(shown, size.columns, marks)[:MAX_DECISIONS]
     pool_lines, worker_lines = 1 + max(1, len(pools)), 1 + max(1, len(workers))
     rest = room - len(gap) * 2 - min(pool_lines, max(3, room // 2))
@@ -154,10 +154,10 @@ def _window(items: Sequence[Item], place: int, room: int) -> tuple[Sequence[Item
 
 
 def _pool_table(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> TableLayout:
-    heads = _one_line([*POOL_HEADS[:2], Column("OF MAX", leaves=1), *(_later(head) for head in POOL_HEADS[2:])])
+    heads = _one_line([*POOL_HEADS[:2], Column("OF MAX", leaves=1), *(_later(head) for head in POOL_HEADS[2:-1])])
     rows = []
     for pool in pools:
-        name, workers, *others = pool_row(pool)
+        name, workers, *others, _in_force = pool_row(pool)  # a sentence below the table
         most = pool.max_workers
         of_max = f"{bar(pool.workers, most, BAR_COLUMNS, glyphs=marks.glyphs)} {most}" if most else ""
         rows.append((name, workers, of_max, *others))
@@ -205,7 +205,7 @@ def _head(shown: ShownFleet, view: TopView, width: int | None, marks: Marks) -> 
 
 
 def _drained(shown: ShownFleet) -> str:
-    return "this host is drained: no worker is started until `towline undrain`" if shown.is_drained else ""
+    return DRAINED if shown.is_drained else ""
 
 
 def _summary(figures: FleetFigures, width: int | None) -> str:
@@ -225,12 +225,11 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
     return line
 
 
-def _concerns(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+    """Return unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
     lines = []
-    for pool in pools:
-        if pool.concern:
-            text = f"{clean(pool.pool)}: {clean(pool.concern)}"
-            lines += [marks.style(line, fg="yellow") for line in wrapped(text, width=width, prefix="! ")]
+    for text in replace(figures, pools=tuple(pools)).sentences(notes="all"):
+        lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
 
 
@@ -294,5 +293,9 @@ def _scrolled(lines: Sequence[str], scroll: int, room: int) -> list[str]:
 
 
 def _cut(lines: Sequence[str], size: TerminalSize) -> list[str]:
-    """Return the lines that fit; of too many, the last one stays, as it has the keys."""
-    return list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    """Return the lines that fit; of too many, the last one stays, as it has the keys.
+
+    A line with a word that is longer than the terminal is cut, as it would go on in the line below.
+    """
+    kept = list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    return [line if columns_of(line) <= size.columns else shortened(click.unstyle(line), size.columns) for line in kept]

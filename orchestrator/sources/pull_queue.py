@@ -12,12 +12,13 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.external import prefix_of
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
+from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats, WorkerActivity
@@ -34,6 +35,10 @@ MAX_NEW_AT_ONCE: Final = 25
 """The same for new pools: each answer may hold all the finished leases that its queue keeps."""
 MAX_HELD_AT_ONCE: Final = 50
 """A pool with more live leases than this is observed in a call of its own."""
+TAGS_AT_ONCE: Final = 100
+"""Tags of one page of a queue's counts."""
+MAX_TAG_PAGES: Final = 10
+"""Pages of one look at tags that no pool works on."""
 SIMULTANEOUS_MICROSECONDS: Final = 1_000
 """Leases that began within this many microseconds count as simultaneous: one call's leases differ by a few."""
 _LEAD: Final = "supervisor"
@@ -197,6 +202,11 @@ class QueueSource:
                 heard[worker] = there
         return heard
 
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        """See `WorkSource.unserved`."""
+        with _as_unavailable(f"count the tags of queue {pools[0].queue}"):
+            return unserved_in(self._queues, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools])
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
         with _as_unavailable(f"list the workers of queue {pool.queue}"):
@@ -294,6 +304,38 @@ class QueueSource:
             if len(observation.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
                 break
         return observation, finished
+
+
+def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
+    """Return the tags of waiting tasks that none of these pools, all those of one queue, works on.
+
+    The store counts per tag, so this never reads a task. Raises `QueueError`.
+    """
+    if any(pool.tags == ANY for pool in pools):
+        return []
+    queue = pools[0].queue
+    found: list[UnservedTag] = []
+    after: str | None = None
+    for _ in range(MAX_TAG_PAGES):
+        page = queues.queue(queue).tag_stats(after=after, limit=TAGS_AT_ONCE)
+        for tag, stats in ((one.tag, one.stats) for one in page):
+            waiting = stats.ready + stats.delayed
+            if waiting and not stats.in_flight and not is_served(tag, pools):
+                found.append(
+                    UnservedTag(
+                        queue,
+                        tag,
+                        waiting,
+                        stats.leased_total,
+                        describe_unserved(tag, waiting, pools),
+                        describe_served(tag, by_pool=True),
+                        describe_served(tag, by_pool=False),
+                    )
+                )
+        if len(page) < TAGS_AT_ONCE:
+            break
+        after = page[-1].tag
+    return found
 
 
 def tags_of(pool: PoolSpec) -> TagFilter:

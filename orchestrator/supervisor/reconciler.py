@@ -93,6 +93,11 @@ class Reconciler:
             if not worker.is_external
         }
 
+    @property
+    def specs(self) -> dict[str, PoolSpec]:
+        """The pools of the settings, by name."""
+        return {name: pool.spec for name, pool in self.pools.items() if pool.spec is not None}
+
     # -- the set of pools -----------------------------------------------------------------------------------------
 
     def set_pools(

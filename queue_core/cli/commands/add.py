@@ -16,6 +16,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import print_info, print_json
 from queue_core.cli.target import TargetOptions, opened_queue
+from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
 from queue_core.task import NewTask
@@ -64,7 +65,8 @@ def add(
 ) -> int:
     """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
 
-    The tasks are durable when the command returns. Prints the name of each; exit code 1 if all names were taken.
+    The tasks are durable when the command returns. Prints the name of each; exit code 1 if all names were taken. Says
+    on stderr if no pool of the settings file works on their tag, or on tasks without one.
     """
     if payloads and (source or lines):
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
@@ -75,6 +77,7 @@ def add(
     tasks = (NewTask(payload, name=name, tag=tag, delay_seconds=delay, headers=carried) for payload in found)
     with opened_queue(queue, **where) as opened:
         counts = _add_all(opened, tasks, as_json=as_json)
+    warn_of_unserved(queue, tag, tasks=counts["added"], where=where)
     if not counts["added"] and any(counts.values()):
         print_info("nothing added: every name was taken already")
         return exits.NEGATIVE

@@ -11,7 +11,7 @@ from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 
 
@@ -127,10 +127,12 @@ class FakeSource:
     leader: str | None = None
     leads_given_up: int = 0
     is_down: bool = False
+    paused: bool = False
     leases: dict[str, int] = field(default_factory=dict)
     max_leases: int | None = None
     recalled: list[str] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
+    unserved_tags: list[UnservedTag] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
     def sample(
@@ -144,6 +146,7 @@ class FakeSource:
             delayed=0,
             in_flight=len(running),
             dead=0,
+            paused=self.paused,
             waiting=tuple(Waiting(position, self.age_seconds) for position in range(1, min(self.ready, 8) + 1)),
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
@@ -159,6 +162,10 @@ class FakeSource:
         self, asked: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
+
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        self._answer()
+        return [one for one in self.unserved_tags if one.queue == pools[0].queue]
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         self._answer()
