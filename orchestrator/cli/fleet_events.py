@@ -38,7 +38,9 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
     if event == events.WORKER_REAPED and not reader.is_whole:
         return []  # it ended well
     if isinstance(entry.get("sentence"), str):
-        return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("queue") or entry.get("worker") or ""))]
+        return [
+            _named(plain_line(entry, reader), str(entry.get("pool") or entry.get("queue") or entry.get("worker") or ""))
+        ]
     if event in _SENTENCES:
         return _SENTENCES[event](entry, reader)
     if not reader.is_whole and (level in {"debug", "info"} or event in _TOLD_BY_THE_DEATH):
