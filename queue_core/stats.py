@@ -83,7 +83,7 @@ class FinishedLease:
 
     @property
     def overran(self) -> bool:
-        """Whether its worker gave it back at its end, the queue's `max_lease`, while its handler ran on."""
+        """True where its worker gave it back at its end, the queue's `max_lease`, while its handler ran on."""
         return self.outcome == "released" and self.reason.startswith(f"{OVERRAN}: ")
 
     @property

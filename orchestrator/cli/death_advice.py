@@ -1,4 +1,4 @@
-"""What an operator can do about a worker's death: one sentence for each kind, from its certificate. Pure."""
+"""Advice on a worker's death: one sentence for each kind, from its certificate. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias

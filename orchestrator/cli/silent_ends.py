@@ -1,4 +1,4 @@
-"""What a worker's certificate says of a lease that nobody ended: a worker that hangs can't tell it by itself."""
+"""Ends of leases that nobody ended, from their workers' certificates: a worker that hangs can't tell it by itself."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +14,7 @@ MAX_DEATHS_READ: Final = 10_000
 
 
 def silent_ends(story: TaskStory, file: Path | None) -> Mapping[str, str]:
-    """Return, by worker, why a lease of this task expired: of the workers whose certificates are in the state folder."""
+    """Return, by worker, why leases of this task expired, where the worker's certificate is in the state folder."""
     silent = {lease.worker for lease in story.leases if lease.outcome == "expired" and not lease.error and lease.worker}
     path = file or Path(DEFAULT_FILE)
     if not silent or not path.is_file():

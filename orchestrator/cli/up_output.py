@@ -16,7 +16,7 @@ from typing import Final, TextIO
 from orchestrator import events
 from orchestrator.cli.begun_again import TaskLookup
 from orchestrator.cli.fleet_events import (
-    HeldTask,
+    OrphanedTask,
     death_line,
     fate_of,
     fleet_lines,
@@ -62,7 +62,7 @@ class _Death:
     entry: Mapping[str, object]
     died_at: float
     tell_by: float
-    tasks: Sequence[HeldTask]
+    tasks: Sequence[OrphanedTask]
     held: int
 
 
@@ -186,14 +186,16 @@ class UpScreen:
         ago, held = entry.get("seconds_ago"), entry.get("held")
         seconds_ago = float(ago) if isinstance(ago, int | float) else 0.0
         tell_by = self.clock.monotonic() + BEGUN_SECONDS
-        return _Death(entry, at - seconds_ago, tell_by, held_tasks(entry), held if isinstance(held, int) else 0)
+        tasks = held_tasks(entry)
+        known = max(held if isinstance(held, int) else 0, len(tasks))
+        return _Death(entry, at - seconds_ago, tell_by, tasks, known)
 
     def _of_deaths(self, *, is_last: bool) -> list[str]:
         """Return the lines of deaths whose tasks were begun again, or that waited for long enough."""
         lines: list[str] = []
         left: list[_Death] = []
         for index, death in enumerate(self._deaths):
-            given_back = [task for task in death.tasks if task.fate == "given back"]
+            given_back = [task for task in death.tasks if task.fate in {"given back", "lease ended"}]
             is_over = is_last or self._is_stopping or index >= MAX_LOOKUPS or self.clock.monotonic() >= death.tell_by
             begun_after: float | None = None
             if given_back and self.lookup is not None and not self._is_stopping and index < MAX_LOOKUPS:

@@ -39,7 +39,7 @@ class HangingCall:
 
 @value
 class LastWords:
-    """What a worker logged of its end.
+    """The part of a worker's log that is about its end.
 
     Args:
         reason: why it ended, in one line; "" where it said nothing.

@@ -1,4 +1,4 @@
-"""Whether the kernel ended a process for want of memory: certain where its log can be read, else a perhaps.
+"""Kills for want of memory by the kernel: certain where its log can be read, else a perhaps.
 
 The kernel counts such kills for a control group, not for a process: a template, a handler's child or any other process
 of the group may be the one that was killed.

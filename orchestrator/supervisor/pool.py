@@ -218,7 +218,9 @@ def severity_of(pool: Pool) -> Severity:
     decision = pool.decision
     if decision is None or not decision.trouble:
         return "none"
-    return "late" if decision.is_late else "bounded"
+    if not decision.is_late:
+        return "bounded"
+    return "growing" if decision.target > decision.current else "late"
 
 
 def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import click
 
 from queue_core.attempts.failures import is_library
-from queue_core.cli.wrapping import padded, wrapped
+from queue_core.cli.wrapping import columns_of, padded, wrapped
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_seconds
 
@@ -71,7 +71,11 @@ class LineLayout:
             prefix += " " * (self.names + 1)
         if line.mark:
             prefix += self._styled(line.mark, _MARK_COLOURS.get(line.mark)) + " "
-        text = clean(line.text) + (f"   ({clean(line.hint)})" if line.hint else "")
+        text = clean(line.text)
+        if line.hint:  # whole, on a line of its own where there is no room for it: it is copied
+            hint = f"({clean(line.hint)})"
+            fits = self.width is None or columns_of(f"{prefix}{text}   {hint}") <= self.width
+            text += f"   {hint}" if fits else f"\n{hint}"
         more = "".join(f"\n{clean(one)}" for one in line.more)
         return wrapped(text + more, width=self.width, prefix=prefix)
 

@@ -58,7 +58,8 @@ class TasksNow:
 def headline(death: Json, *, now: float) -> str:
     """Return one line: worker, time, cause and how many tasks it held."""
     held = int(number(death, "held_total") or len(_held(death)))
-    holding = f", holding {counted(held, 'task')}" if held else ""
+    verb = "had held" if all(one.get("fate") == "lease ended" for one in _held(death)) else "holding"
+    holding = f", {verb} {counted(held, 'task')}" if held else ""
     return f"{_ago(death, now):<12} {death.get('worker')}  {death.get('cause')}: {death.get('detail')}{holding}"
 
 

@@ -21,8 +21,9 @@ from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
+from orchestrator.samples import UnservedTag
 from orchestrator.scaling.decision import GuardName
-from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase
+from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase, view_of
 from queue_core.errors import InvalidSettingError
 from queue_core.server.metrics import exposition
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -122,10 +123,32 @@ def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_promet
         metrics = got(port, "/metrics")[1].decode()
     assert (told["p99_over_slo"], told["worst_over_slo"]) == (2.0, 2.0)
     assert told["concerns"] == "late"
-    assert told["concerns_why"].startswith("a task has waited for 4 s, the slo is 3 s")
+    assert told["concerns_why"].startswith("1 task waits 1 s longer than its slo of 3 s: ")
     for le, count in (("0.25", 8), ("1.5", 8), ("3", 9), ("+Inf", 9)):
         assert f'towline_wait_over_slo_bucket{{le="{le}",pool="resize"}} {count}.0' in metrics
     assert 'towline_wait_over_slo_count{pool="resize"} 9.0' in metrics
+
+
+@BOTH
+def test_tags_that_no_pool_works_on_and_states_are_told_in_words_and_counted_for_prometheus(serving: object) -> None:
+    pool = a_running_pool()
+    pool.sample = replace(pool.sample, paused=True)  # type: ignore[type-var]
+    unserved = [UnservedTag("thumbs", tag, tasks, 0, f"{tasks} of {tag}") for tag, tasks in (("rezise", 3), (None, 1))]
+    view = view_of([pool], phase="leading", started_at=Monotonic(NOW - 3600), unserved=unserved)
+    with serving(*a_heartbeat(view)) as port:  # type: ignore[operator]
+        told = json.loads(got(port, "/v1/pools")[1])
+        metrics = got(port, "/metrics")[1].decode()
+    assert told["unserved"] == [
+        {"queue": "thumbs", "tag": "rezise", "tasks": 3, "sentence": "3 of rezise"},
+        {"queue": "thumbs", "tag": None, "tasks": 1, "sentence": "1 of None"},
+    ]
+    assert told["pools"][0]["states"].startswith("the queue thumbs is paused")
+    for line in (
+        'queue_unserved_tasks{queue="thumbs"} 4.0',
+        'pool_paused{pool="resize"} 1.0',
+        'pool_late{pool="resize"} 0.0',
+    ):
+        assert f"towline_{line}" in metrics
 
 
 def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
@@ -140,7 +163,7 @@ def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
         told = towline("health", "--url", url)
         assert told.code == 0
         (line,) = told.out.splitlines()[1:]
-        assert line.startswith("pool resize: late: a task has waited for 4 s, the slo is 3 s; ")
+        assert line.startswith("pool resize: late: 1 task waits 1 s longer than its slo of 3 s: ")
         found = towline("health", "--url", url, "--json").json["supervisor"]["concerns"]  # type: ignore[index]
         assert [(one["pool"], one["kinds"]) for one in found] == [("resize", ["late"])]
 
@@ -316,7 +339,9 @@ def test_the_page_of_metrics_names_every_metric_with_its_kind_and_labels() -> No
     assert process <= set(re.findall(r"`(process_\w+)`", DOC.read_text()))
     for name in process:
         del told[name]
-    expected = documented("towline_pool_") | documented("towline_supervisor_") | documented("towline_wait_")
+    expected = {}
+    for prefix in ("towline_pool_", "towline_supervisor_", "towline_wait_", "towline_queue_unserved_"):
+        expected |= documented(prefix)
     for histogram, labels in histograms.items():
         assert expected.pop(histogram) == {"type": "histogram", "labels": labels}
     assert told == expected
