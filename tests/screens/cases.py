@@ -46,7 +46,7 @@ CASES: Final = (
     ScreenCase("simulate-chart", (*SIMULATE, "--startup", "2s", "--chart")),
     ScreenCase("backtest", ("backtest", "--rules", "one-per-task", "--cores", "2", "--startup", "2s")),
     ScreenCase("doctor", ("doctor",), varies=True),
-    ScreenCase("plan", ("plan",)),
+    ScreenCase("plan", ("plan",), varies=True),
     ScreenCase("queues", ("queues",)),
     ScreenCase("stats", ("stats", "thumbs")),
     ScreenCase("check", ("check",)),

@@ -233,7 +233,8 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"a task has waited for {oldest:.0f} s, the slo is {spec.slo:g} s",
+            "why": f"{ready} tasks wait up to {oldest / 60:.0f} min longer than their slo of {spec.slo:g} s: "
+            f"all {current} workers are busy and max is {spec.workers.max}",
         },
     }
 

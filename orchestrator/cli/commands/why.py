@@ -105,7 +105,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
         if number:
             echo()
         for line in story_lines(story, now=now):
-            print_wrapped(line.lstrip(), line[: len(line) - len(line.lstrip())], hang=4)
+            echo(line)
 
 
 def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
