@@ -18,7 +18,7 @@ Look = Literal["80 x 24", "120 x 40", "40 x 10", "dumb", "NO_COLOR", "pipe", "wi
 class ScreenCase:
     """A command whose screens are kept in the file of its name.
 
-    `varies`: its words depend on the machine, so that no text of it is kept.
+    `varies`: its words depend on the machine or on every setting there is, so that no text of it is kept.
     """
 
     name: str
@@ -49,6 +49,9 @@ CASES: Final = (
     ScreenCase("plan", ("plan",), varies=True),
     ScreenCase("queues", ("queues",)),
     ScreenCase("stats", ("stats", "thumbs")),
+    ScreenCase("tags", ("stats", "thumbs", "--tags")),
+    ScreenCase("config", ("config", "--origin"), varies=True),
+    ScreenCase("health", ("health",), varies=True),
     ScreenCase("check", ("check",)),
     ScreenCase("check-wrong", ("check", "wrong.yaml"), code=78),
     ScreenCase("help", ("--help",)),
