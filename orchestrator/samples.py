@@ -69,7 +69,7 @@ class UnservedTag:
     """A tag of waiting tasks that no pool works on; None: tasks without one.
 
     `tasks` counts those that are ready or delayed; `leases` counts the leases of that tag so far, by whoever leases it;
-    `sentence` says so, with the tag that may be meant; `served` says that a pool works on it now, `gone` that none waits.
+    `sentence` says so, with the tag that may be meant; `served` that a pool works on it now, `gone` that none waits.
     """
 
     queue: str

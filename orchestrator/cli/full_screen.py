@@ -16,8 +16,9 @@ from typing import Final, Self, TextIO
 
 from orchestrator.cli.top_screen import TerminalSize
 
-_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"
-_LEAVE: Final = "\x1b[?25h\x1b[?1049l"
+_ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
+"""To the other screen, without a cursor and without lines that go on in the next."""
+_LEAVE: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _SEQUENCES: Final = {
     "A": "up",
     "B": "down",
@@ -30,7 +31,7 @@ _SEQUENCES: Final = {
     "5~": "page up",
     "6~": "page down",
 }
-_NAMES: Final = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape", "\x03": "q"}
+_NAMES: Final = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY: Final = re.compile("\x1b[\\[O]([0-9;]*[A-Za-z~])|(.)", re.DOTALL)
 _DEFAULT_SIZE: Final = TerminalSize(80, 24)
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -76,7 +77,7 @@ class FullScreen:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(_ENDING, self._ended)
-            handlers |= {signal.SIGWINCH: self._resized, signal.SIGTSTP: self._stopped, signal.SIGCONT: self._continued}
+            handlers |= {signal.SIGWINCH: self._resized, signal.SIGTSTP: self._stopped}
             for number, handler in handlers.items():
                 self._before[number] = signal.signal(number, handler)
         self._take()
@@ -147,12 +148,9 @@ class FullScreen:
     def _stopped(self, _number: int, _frame: FrameType | None) -> None:
         self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGTSTP)
-
-    def _continued(self, _number: int, _frame: FrameType | None) -> None:
+        os.kill(os.getpid(), signal.SIGTSTP)  # returns when the program goes on; at once where no shell could do that
         signal.signal(signal.SIGTSTP, self._stopped)
-        if self._mode is None:
-            self._take()
+        self._take()
         self.wake()
 
     def _ended(self, number: int, _frame: FrameType | None) -> None:

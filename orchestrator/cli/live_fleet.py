@@ -13,7 +13,6 @@ from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
-from orchestrator.http_api.fleet import PATH
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.live_fleet import observed_now, refreshed, unserved_now
 from orchestrator.state.directory import StateDir
@@ -28,17 +27,20 @@ from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.http_api.probe import is_listening
-from queue_core.process.wording import shown_seconds
+from queue_core.process.wording import iso_instant, shown_seconds
 from queue_core.stores import sqlite_path
 
 Json: TypeAlias = dict[str, object]
 
+FLEET: Final = "/v1/fleet"
+"""The path of a supervisor's fleet (see `http_api.fleet`)."""
 STALE_SECONDS: Final = 15.0
 """Age of a living supervisor's snapshot from which on it is said to be stuck."""
 CALL_SECONDS: Final = 3.0
 """Timeout of one call to the queues: a person waits for the figures."""
 DECISIONS: Final = 20
 """The newest decisions that are shown with a fleet, at most."""
+_TIMES: Final = frozenset({"at", "ends_at", "next_start_at", "shown_at", "since", "spawned_at", "started_at"})
 _NO_SUPERVISOR: Final = "start it with `towline up`, or name another settings file with -f"
 
 
@@ -162,7 +164,7 @@ class RemoteFleet:
 
     def published(self, *, deaths: int) -> ShownFleet:
         """See `FleetSource.published`."""
-        found = probe(self._target, PATH, what="the supervisor", missing="fine")
+        found = probe(self._target, FLEET, what="the supervisor", missing="fine")
         if found is None:
             raise CommandError(
                 "this server has no supervisor",
@@ -215,7 +217,7 @@ class FleetReader:
         except CommandError as error:
             self.close()
             return replace(shown, trouble=error.lines[0])
-        except QueueError as error:
+        except (QueueError, OSError) as error:
             self.close()
             return replace(shown, trouble=str(error))
         return replace(shown, snapshot=snapshot)
@@ -239,6 +241,16 @@ def fleet_source(**where: Unpack[TargetOptions]) -> FleetSource:
         if target.is_server:
             return RemoteFleet(target)
     return LocalFleet(state_of(load_project(where["file"])), where, clock=clock)
+
+
+def json_times(value: object) -> object:
+    """Return JSON with the times of a snapshot, in seconds since the epoch, as ISO 8601 with their zone."""
+    if isinstance(value, dict):
+        return {
+            name: iso_instant(one) if name in _TIMES and isinstance(one, int | float) else json_times(one)
+            for name, one in value.items()
+        }
+    return [json_times(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def shown_fleet(files: StateDir) -> ShownFleet:

@@ -18,7 +18,7 @@ from queue_core.process.wording import counted, shown_clock, shown_seconds
 BAR_COLUMNS: Final = 8
 MAX_DECISIONS: Final = 5
 MAX_CONCERNS: Final = 3
-"""Lines on what is wrong with pools, at most, where the terminal is low."""
+"""Lines on what is wrong with pools and in force, at most, where the terminal is low."""
 ROOMY_LINES: Final = 16
 """Lines of a terminal from which on parts have a blank line between them."""
 _MARK: Final = "> "
@@ -154,10 +154,10 @@ def _window(items: Sequence[Item], place: int, room: int) -> tuple[Sequence[Item
 
 
 def _pool_table(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> TableLayout:
-    heads = _one_line([*POOL_HEADS[:2], Column("OF MAX", leaves=1), *(_later(head) for head in POOL_HEADS[2:])])
+    heads = _one_line([*POOL_HEADS[:2], Column("OF MAX", leaves=1), *(_later(head) for head in POOL_HEADS[2:-1])])
     rows = []
     for pool in pools:
-        name, workers, *others = pool_row(pool)
+        name, workers, *others, _in_force = pool_row(pool)  # a sentence below the table
         most = pool.max_workers
         of_max = f"{bar(pool.workers, most, BAR_COLUMNS, glyphs=marks.glyphs)} {most}" if most else ""
         rows.append((name, workers, of_max, *others))
@@ -226,8 +226,9 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
 
 
 def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+    """Return unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
     lines = []
-    for text in replace(figures, pools=tuple(pools)).sentences():
+    for text in replace(figures, pools=tuple(pools)).sentences(notes="all"):
         lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
 
@@ -292,5 +293,9 @@ def _scrolled(lines: Sequence[str], scroll: int, room: int) -> list[str]:
 
 
 def _cut(lines: Sequence[str], size: TerminalSize) -> list[str]:
-    """Return the lines that fit; of too many, the last one stays, as it has the keys."""
-    return list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    """Return the lines that fit; of too many, the last one stays, as it has the keys.
+
+    A line with a word that is longer than the terminal is cut, as it would go on in the line below.
+    """
+    kept = list(lines) if len(lines) <= size.lines else [*lines[: max(0, size.lines - 1)], lines[-1]]
+    return [line if columns_of(line) <= size.columns else shortened(click.unstyle(line), size.columns) for line in kept]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from orchestrator.values import value
 
@@ -22,8 +22,9 @@ class HeldTask:
 
 @value
 class PoolFigures:
-    """A pool: `workers` counts towards its size, `target` is the size decided on, of at most `max_workers`.
+    """A pool: `workers` counts towards its size, `target` is the size decided on.
 
+    `min_workers` and `max_workers` are the bounds of the settings file, without overrides and schedule.
     `done` counts the tasks deleted since its queue was made; None where the queue was not asked. `p99_over_slo` is None
     without leases in the last hour. `limited_by` has the guards that hold its size back, `notes` the overrides
     in force, `states` the same as sentences, with the way out of them; `concern` says what is wrong with it, or "".
@@ -55,7 +56,7 @@ class PoolFigures:
     @property
     def sentences(self) -> tuple[str, ...]:
         """The sentences that every command which shows the pool has to print with it."""
-        return (*self.states, *([self.concern] if self.concern else []))
+        return (*([self.concern] if self.concern else []), *self.states)
 
 
 @value
@@ -99,14 +100,18 @@ class FleetFigures:
     workers: tuple[WorkerFigures, ...] = field(default=())
     unserved: tuple[UnservedFigures, ...] = ()
 
-    def sentences(self, pool: str | None = None) -> list[str]:
-        """Return what a person has to know beside the figures, of all pools or of one: each with its queue or pool."""
+    def sentences(self, pool: str | None = None, *, notes: Literal["all", "none"] = "none") -> list[str]:
+        """Return what a person has to know beside the figures, of all pools or of one: each with its queue or pool.
+
+        notes: whether the pools' notes are among them, where no column has them.
+        """
         shown = [one for one in self.pools if pool in (None, one.pool)]
         queues = {one.queue for one in shown}
-        return [
-            *[f"{one.queue}: {one.sentence}" for one in self.unserved if one.queue in queues],
-            *[f"{one.pool}: {sentence}" for one in shown for sentence in one.sentences],
-        ]
+        found = [f"{one.queue}: {one.sentence}" for one in self.unserved if one.queue in queues]
+        for one in shown:
+            others = [note for note in one.notes if note not in one.states] if notes == "all" else []
+            found += [f"{one.pool}: {sentence}" for sentence in (*one.sentences, *others)]
+        return found
 
 
 def describe_pause(queue: str) -> str:
@@ -140,8 +145,8 @@ def _pool(name: str, pool: Json, workers: list[Json]) -> PoolFigures:
         workers=_count(pool, "current"),
         busy=sum(1 for worker in own if worker.get("state") == "busy"),
         target=_optional(pool, "target"),
-        min_workers=_optional(settings, "min"),
-        max_workers=_optional(settings, "max"),
+        min_workers=_optional(settings, "settings_min"),
+        max_workers=_optional(settings, "settings_max"),
         ready=_count(sample, "ready"),
         delayed=_count(sample, "delayed"),
         in_flight=_count(sample, "in_flight"),

@@ -29,7 +29,7 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "paused": "paused",
     "stale_sample": "stale_sample",
 }
-"""The guards that may keep a pool from growing, each with the rule that a decision has where one did and a task is late."""
+"""The guards that may keep a pool from growing, each with the rule that names it while a task is late."""
 _PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample"})
 """Guards of a single step, which the next turns take: no trouble as long as no task is late."""
 
@@ -119,8 +119,6 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
-    if context.facts.sample.paused:
-        notes = (*notes, "the queue is paused")
     if context.warm.description:
         notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial

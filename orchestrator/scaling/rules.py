@@ -6,6 +6,7 @@ Fewer: each idle worker after a time learned at its level, or once a smaller fle
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
@@ -120,7 +121,8 @@ def _saturated(context: DecisionContext) -> Proposal | None:
         return None
     why = (
         f"every task gets a slot at once: {facts.sample.ready:,} wait and {rate:,.2f} arrive a second, and all "
-        f"{counted(spec.workers.max, 'worker')} of max can begin {most:,.0f} within the slo of {shown_setting(slo_seconds)}"
+        f"{counted(spec.workers.max, 'worker')} of max can begin {most:,.0f} within the slo of "
+        f"{shown_setting(slo_seconds)}"
     )
     return Proposal(_slot_each(context), "saturated", why)
 
@@ -150,7 +152,10 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     facts = context.facts
     sample, spec, now = facts.sample, facts.spec, facts.now
     proposal = Proposal(facts.current, "hold", "nothing to change")
-    if not context.idle or (sample.ready and not sample.paused):
+    if sample.ready and not sample.paused:
+        ready = "the task that waits" if sample.ready == 1 else f"the {sample.ready:,} tasks that wait"
+        return replace(proposal, why=f"nothing to change: {ready} can begin in time"), {}
+    if not context.idle:
         return proposal, {}
     state = facts.state
     restart = state.estimates.restart_seconds(spec)

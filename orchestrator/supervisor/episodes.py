@@ -5,15 +5,16 @@ from typing import Final, Literal
 from orchestrator.clock import Monotonic
 from orchestrator.values import value
 
-Severity = Literal["none", "bounded", "late"]
-"""`bounded`: a bound denies workers, and no task is late; `late`: a task waits longer than the slo."""
+Severity = Literal["none", "bounded", "growing", "late"]
+"""`bounded`: a bound denies workers, and no task is late; `growing`: a task waits longer than the slo while workers are
+added; `late`: one does, and none is added."""
 
 BOUNDED_SECONDS: Final = 5.0
-"""A pool that wants more than a bound allows is logged once that has lasted so long: most bursts are over by then."""
+"""A trouble that is not `late` is logged once it has lasted so long: most bursts are over by then."""
 CALM_SECONDS: Final = 10.0
 """A trouble is over once it has not been seen for so long."""
 
-_RANK: Final[dict[Severity, int]] = {"none": 0, "bounded": 1, "late": 2}
+_RANK: Final[dict[Severity, int]] = {"none": 0, "bounded": 1, "growing": 2, "late": 3}
 
 
 @value

@@ -32,9 +32,9 @@ AT_ONCE: Final = Monotonic(float("-inf"))
 Direction = Literal["up", "down", "hold"]
 
 ConcernKind = Literal["late", "at_max", "held_back", "no_starts"]
-"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`. `held_back`: it
-wants more than another bound allows (budget, the host's capacity, an operator's pause, ...). `no_starts`: its last start
-failed, or its runtime is unavailable."""
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
+`held_back`: it wants more than another bound allows (budget, the host's capacity, an operator's pause, ...).
+`no_starts`: its last start failed, or its runtime is unavailable."""
 
 KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
 HOLDING_BACK: Final = frozenset({"budget", "host_headroom", "failing_work", "contention", "paused", "queue_paused"})
@@ -210,7 +210,9 @@ def severity_of(pool: Pool) -> Severity:
     decision = pool.decision
     if decision is None or not decision.trouble:
         return "none"
-    return "late" if decision.is_late else "bounded"
+    if not decision.is_late:
+        return "bounded"
+    return "growing" if decision.target > decision.current else "late"
 
 
 def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Iterator[str]:

@@ -29,8 +29,8 @@ from orchestrator.scaling.sharing import SharingPool, helper, sharers
 from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
-from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.episodes import TroubleEpisode, after_look
+from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import Pool, severity_of
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 from queue_core.process.wording import shown_seconds, shown_setting
@@ -238,7 +238,7 @@ def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:
 
 def _relief(ended: TroubleEpisode, spec: PoolSpec) -> str:
     lasted = f"that lasted {shown_seconds(ended.seconds)}" if ended.seconds > 0 else "that was for a moment"
-    if ended.logged == "late":
+    if ended.logged != "bounded":
         return f"no task waits longer than its slo of {shown_setting(spec.slo)} any more: {lasted}"
     return f"no bound denies it workers any more: {lasted}"
 

@@ -224,7 +224,7 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
     crash, concern = pool.fleet.crash, concern_of(pool)
     return {
-        "settings": _settings(pool.effective or pool.spec) if pool.spec else None,
+        "settings": _settings(pool.effective or pool.spec, pool.spec) if pool.spec else None,
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
@@ -240,7 +240,8 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     }
 
 
-def _settings(spec: PoolSpec) -> dict[str, object]:
+def _settings(spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
+    """Return what commands show of a pool's settings: `min` and `max` are in force, overrides and schedule included."""
     return {
         "queue": spec.queue,
         "tags": "untagged" if spec.untagged else list(spec.tags or ()),
@@ -250,6 +251,8 @@ def _settings(spec: PoolSpec) -> dict[str, object]:
         "slo_seconds": spec.slo,
         "min": spec.workers.min,
         "max": spec.workers.max,
+        "settings_min": of_the_file.workers.min,
+        "settings_max": of_the_file.workers.max,
         "grace_seconds": spec.grace,
         "concurrency": spec.concurrency,
         "digest": spec.digest(),

@@ -92,10 +92,14 @@ class UnservedWatch:
             )
             log.warning(events.TASKS_UNSERVED, queue=queue, tags=len(new) - MAX_LOGGED, sentence=sentence)
         for one in gone[:MAX_LOGGED]:
-            by_pool = any(
-                one.tag in spec.tags if spec.tags else spec.untagged is (one.tag is None) for spec in watched_by
-            )
+            by_pool = any(_works_on(spec, one.tag) for spec in watched_by)
             log.info(events.TASKS_SERVED, queue=queue, tag=one.tag, sentence=one.relief(by_pool=by_pool))
         if len(gone) > MAX_LOGGED:
             sentence = f"no task waits with {len(gone) - MAX_LOGGED:,} more tags any more that no pool works on"
             log.info(events.TASKS_SERVED, queue=queue, tags=len(gone) - MAX_LOGGED, sentence=sentence)
+
+
+def _works_on(spec: PoolSpec, tag: str | None) -> bool:
+    if spec.untagged:
+        return tag is None
+    return not spec.tags or tag in spec.tags

@@ -74,7 +74,8 @@ def columns(
 class TableLayout:
     """A table as lines: `head`, and for each row one line or, where a text folds, several.
 
-    `left_out` has the titles of columns that the width had no room for, and `full_width` the columns that all take.
+    `left_out` has the titles of columns that the width had no room for; from `full_width` columns on there is room for
+    all, although texts that fold or are cut may take more.
     """
 
     head: str
@@ -110,10 +111,10 @@ def lay_out(
         max([columns_of(head.title), *(columns_of(row[index]) for row in cells)]) for index, head in enumerate(heads)
     ]
     every = list(range(len(heads)))
-    full_width = _total(widest[index] for index in every)
-    if width is None or full_width <= width:
-        return _laid_out(heads, cells, dict(zip(every, widest, strict=True)), paint, full_width)
     filled = [index for index in every if index == 0 or any(row[index] for row in cells)]
+    full_width = _total(_least(heads[index], widest[index]) for index in filled)
+    if width is None or _total(widest) <= width:
+        return _laid_out(heads, cells, dict(zip(every, widest, strict=True)), paint, full_width)
     widths = _fitted(heads, {index: widest[index] for index in filled}, width)
     left_out = tuple(heads[index].title for index in filled if index not in widths and heads[index].title)
     return replace(_laid_out(heads, cells, widths, paint, full_width), left_out=left_out)

@@ -1,12 +1,12 @@
 """`towline pools` and `towline workers`: the fleet of now."""
 
-from typing import Final, TypeAlias, Unpack
+from typing import Final, TypeAlias, Unpack, cast
 
 import click
 
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS, pool_row, worker_row
-from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source
+from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source, json_times
 from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from queue_core.cli import exits
@@ -76,7 +76,8 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
         found = {name: one for name, one in shown.pools.items() if pool in (None, name)}
         state = {"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "drained": shown.is_drained}
         state["unserved"] = shown.snapshot.get("unserved", [])
-        print_json({**state, "age_seconds": round(shown.figures_age_seconds, 3), "pools": found})
+        age_seconds = round(shown.figures_age_seconds, 3)
+        print_json({**state, "age_seconds": age_seconds, "pools": json_times(found)})
         return exits.OK
     rows = [pool_row(one) for one in shown.figures.pools if pool in (None, one.pool)]
     print_table(POOL_HEADS, rows, empty="no pools in the settings file")
@@ -99,8 +100,9 @@ def workers(deaths: int, as_json: bool, **where: Unpack[TargetOptions]) -> int: 
         shown = reader.read(deaths=deaths)
     if as_json:
         templates = {pool: record.to_json() for pool, record in shown.templates.items()}
-        found = {"workers": shown.workers, "deaths": list(shown.deaths), "templates": templates}
-        print_json({"alive": shown.is_alive, "age_seconds": round(shown.figures_age_seconds, 3), **found})
+        found = json_times({"workers": shown.workers, "deaths": shown.deaths, "templates": templates})
+        age_seconds = round(shown.figures_age_seconds, 3)
+        print_json({"alive": shown.is_alive, "age_seconds": age_seconds} | cast("Json", found))
         return exits.OK
     rows = [worker_row(worker) for worker in shown.figures.workers]
     print_table(WORKER_HEADS, rows, empty="no workers now")

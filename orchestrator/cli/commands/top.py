@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
-from typing import Final, Unpack
+from typing import Final, Unpack, cast
 
 import click
 
 from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.full_screen import FullScreen
-from orchestrator.cli.live_fleet import FleetReader, FleetSource, ShownFleet, fleet_source
+from orchestrator.cli.live_fleet import FleetReader, FleetSource, Json, ShownFleet, fleet_source, json_times
 from orchestrator.cli.top_screen import Marks, fleet_text, screen
 from orchestrator.cli.top_view import Action, TopView, chosen, pressed, scaled_size, shown_pools
 from orchestrator.clock import SystemMonotonicClock
@@ -69,7 +69,8 @@ def _print(reader: FleetReader, shown: ShownFleet, every: float | None, *, as_js
     while True:
         if as_json:
             age = round(shown.figures_age_seconds, 3)
-            print_json({"alive": shown.is_alive, "drained": shown.is_drained, "age_seconds": age, **shown.snapshot})
+            snapshot = cast("Json", json_times(shown.snapshot))
+            print_json({"alive": shown.is_alive, "drained": shown.is_drained, "age_seconds": age} | snapshot)
         else:
             for line in fleet_text(shown, width=terminal_width(), marks=Marks(glyphs=_marks().glyphs)):
                 echo(line)
@@ -85,7 +86,8 @@ class _Reads:
     """Reads the fleet again and again in a thread of its own: a queue that does not answer holds up no key."""
 
     def __init__(self, source: FleetSource, first: ShownFleet, every: float, screen: FullScreen) -> None:
-        self.latest = first
+        self._latest = first
+        self._failure: Exception | None = None
         self._source = source
         self._every = every
         self._screen = screen
@@ -95,6 +97,13 @@ class _Reads:
         self._due = threading.Event()
         self._thread = threading.Thread(target=self._work, name="towline-top", daemon=True)
         self._thread.start()
+
+    @property
+    def latest(self) -> ShownFleet:
+        """The fleet as last read. Raises what ended the thread."""
+        if self._failure is not None:
+            raise self._failure
+        return self._latest
 
     def soon(self) -> None:
         """Read at once."""
@@ -106,18 +115,26 @@ class _Reads:
         self._due.set()
 
     def _work(self) -> None:
-        with FleetReader(self._source) as reader:
-            while not self._is_over:
-                try:
-                    self.latest = reader.read()
-                    self._read_at = self._clock.monotonic()
-                except CommandError as error:  # what was shown stays, and says how old it is
-                    age = self.latest.age_seconds + (self._clock.monotonic() - self._read_at)
-                    self._read_at = self._clock.monotonic()
-                    self.latest = replace(self.latest, trouble=error.lines[0], age_seconds=age)
-                self._screen.wake()
-                self._due.wait(self._every)
-                self._due.clear()
+        try:
+            with FleetReader(self._source) as reader:
+                while not self._is_over:
+                    self._latest = self._read(reader)
+                    self._screen.wake()
+                    self._due.wait(self._every)
+                    self._due.clear()
+        except Exception as error:  # noqa: BLE001 - raised in the thread that draws
+            self._failure = error
+            self._screen.wake()
+
+    def _read(self, reader: FleetReader) -> ShownFleet:
+        """Return the fleet of now; where nothing answers, the last one, which says how old it is."""
+        before, now = self._read_at, self._clock.monotonic()
+        self._read_at = now
+        try:
+            return reader.read()
+        except CommandError as error:
+            shown = self._latest
+            return replace(shown, trouble=error.lines[0], age_seconds=shown.age_seconds + now - before)
 
 
 @contextlib.contextmanager

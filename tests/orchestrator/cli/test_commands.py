@@ -369,8 +369,8 @@ def test_why_tells_the_decision_its_limits_and_its_numbers(shown: Commands) -> N
     told = shown("why", "resize")
     assert "1 -> 3" in told.out
     assert "held back by max: max 3" in told.out
-    assert "without guards it would be 5" in told.out
-    assert "a task takes 0.5 s" in told.out
+    assert "without that it would have 5 workers" in told.out
+    assert "a task takes 0.50 s" in told.out
     unknown = shown("why", "resise")
     assert unknown.code == 66
     assert "did you mean 'resize'" in unknown.err

@@ -117,17 +117,20 @@ def past(towline: Commands) -> Commands:
 def test_why_tells_what_was_seen_what_decided_and_what_held_it(past: Commands) -> None:
     told = past("why", "resize", "--at", "30m").out
     assert "resize: 2 -> 4 workers, by rule `saturated`" in told
-    assert "900 wait and 0.00 arrive per second, and max 4 does 60 within the slo: nothing is put off" in told
-    assert "held back by max: max 4" in told
-    assert "without guards it would be " in told
+    assert (
+        "every task gets a slot at once: 900 wait and 0.00 arrive a second, and all 4 workers of max can begin 60 "
+        "within the slo of 30 s" in told
+    )
+    assert "held back by max: max is 4" in told
+    assert "without that it would have " in told
     assert "seen: 900 ready, 0 in flight, 0 delayed, 0 dead tasks" in told
     assert "seen: 2 busy, 0 idle, 0 starting, 0 draining workers" in told
-    assert "a task takes 2 s, a start 2.5 s" in told
+    assert "a task takes 2 s, a start takes 2.5 s" in told
 
 
 def test_why_at_a_time_tells_the_decision_that_was_in_force(past: Commands) -> None:
-    assert "2 ready" in past("why", "resize", "--at", "2h").out
-    assert "900 ready" in past("why", "resize", "--at", "10m").out
+    assert "seen: 2 ready" in past("why", "resize", "--at", "2h").out
+    assert "900 wait" in past("why", "resize", "--at", "10m").out
     assert "no decision is on record before" in past("why", "resize", "--at", "4h").err
 
 

@@ -72,7 +72,7 @@ def test_why_says_how_a_pools_workers_start(towline: Commands, files: StateDir) 
         files.write_templates({"resize": READY})
         told = towline("why", "resize").out
         assert "  start: workers are forked from a template that imported tasks:app in 2.4 s; 7 forked in" in told
-        assert "85MiB that they share" in told
+        assert "85 MiB that they share" in told
         files.write_templates({"resize": UNSAFE})
         assert f"  start: workers are not forked: {THREAD}\n" in towline("why", "resize").out
         shown = cast("dict[str, dict[str, object]]", towline("why", "resize", "--json").json)

@@ -56,6 +56,16 @@ def logged(looks: Looks) -> list[tuple[float, str]]:
             id="a bound, then a late task: both, each once",
         ),
         pytest.param(
+            [(0, "growing"), (1, "growing"), (2, "late"), (3, "growing"), (9, "growing")],
+            [(2, "late")],
+            id="late while it grows, and then it can't",
+        ),
+        pytest.param(
+            [(0, "growing"), (BOUNDED_SECONDS, "growing"), (6, "growing"), (6 + CALM_SECONDS, "none")],
+            [(BOUNDED_SECONDS, "growing"), (6 + CALM_SECONDS, "ended after 6")],
+            id="late for long although it grows",
+        ),
+        pytest.param(
             [(0, "late"), (1, "bounded"), (9, "bounded")], [(0, "late")], id="a bound after a late task is no news"
         ),
         pytest.param(

@@ -323,3 +323,28 @@ def test_a_turn_that_fails_is_told_and_the_other_pools_have_theirs(stage: Reconc
     assert stage.reconciler.turns() is False
     assert stage.runtime.calls == [("spawn", "sound-1")]
     assert stage.logged(events.TURN_FAILED)[0]["pool"] == "broken"
+
+
+def test_lateness_is_logged_once_when_it_begins_and_once_when_it_is_over(stage: ReconcilerStage) -> None:
+    stage.with_workers(2, most=2, slo="5s")
+    stage.source.ready, stage.source.age_seconds = 1, 34.0
+    for _ in range(3):
+        stage.turn()
+    (begun,) = stage.logged(events.POOL_TROUBLED)
+    assert (begun["log_level"], begun["pool"]) == ("warning", "resize")
+    assert begun["sentence"].startswith("1 task waits 29 s longer than its slo of 5 s: all 2 workers are ")
+    assert shown(stage)["concern"]["kinds"][0] == "late"
+    stage.source.ready = 0
+    for _ in range(3):
+        stage.turn()
+    (ended,) = stage.logged(events.POOL_RELIEVED)
+    assert ended["sentence"].startswith("no task waits longer than its slo of 5 s any more: that lasted ")
+    assert len(stage.logged(events.POOL_TROUBLED)) == 1
+
+
+def test_a_pause_of_the_queue_is_among_a_pools_states(stage: ReconcilerStage) -> None:
+    stage.with_workers(1)
+    stage.source.paused = True
+    stage.turn()
+    (state,) = shown(stage)["states"]
+    assert state == "the queue thumbs is paused, so no task of it is leased: `towline resume thumbs`"

@@ -21,7 +21,9 @@ def test_a_table_without_a_width_is_whole() -> None:
         "thumbs      0/1      0  hold      nothing waits",
     ]
     assert (laid_out.left_out, laid_out.note) == ((), "")
-    assert lay_out(HEADS, ROWS, width=laid_out.full_width) == laid_out
+    assert lay_out(HEADS, ROWS, width=len(laid_out.lines[1])) == laid_out
+    assert lay_out(HEADS, ROWS, width=laid_out.full_width).left_out == ()
+    assert lay_out(HEADS, ROWS, width=laid_out.full_width - 1).left_out == ("RULE",)
 
 
 def test_a_long_text_folds_before_a_column_is_left_out() -> None:

@@ -119,7 +119,7 @@ def test_a_name_that_is_nothing_says_what_to_do(towline: Commands) -> None:
     with opened(towline):
         told = towline("why", "resiz")
     assert told.code == 66
-    assert "there is no pool and no task 'resiz'" in told.err
+    assert "there is no pool, no queue and no task 'resiz'" in told.err
     assert "did you mean" in told.err
 
 

@@ -126,6 +126,7 @@ class FakeSource:
     leader: str | None = None
     leads_given_up: int = 0
     is_down: bool = False
+    paused: bool = False
     leases: dict[str, int] = field(default_factory=dict)
     max_leases: int | None = None
     recalled: list[str] = field(default_factory=list)
@@ -144,6 +145,7 @@ class FakeSource:
             delayed=0,
             in_flight=len(running),
             dead=0,
+            paused=self.paused,
             waiting=tuple(Waiting(position, self.age_seconds) for position in range(1, min(self.ready, 8) + 1)),
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
