@@ -1,6 +1,8 @@
 """The demo, whole and short; and the small pieces it counts with."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import run
+from orchestrator.cli.commands.demo import left_by_earlier_demos
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.demo.fleet_process import ProcessWorkers
 from orchestrator.demo.library import Module, find_modules, read_module
@@ -218,6 +222,42 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path, capsys: pytest.Ca
     assert told.code == 73
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert Commands(tmp_path, capsys)("demo", "--for", "1s").code == 2
+
+
+def test_folders_of_earlier_demos_are_named_with_what_removes_them(tmp_path: Path) -> None:
+    mine, other = tmp_path / "towline-demo-new", tmp_path / "elsewhere"
+    mine.mkdir()
+    other.mkdir()
+    assert left_by_earlier_demos(tmp_path, besides=mine) == ""
+    for name in ("towline-demo-a", "towline-demo-b"):
+        (tmp_path / name / "report").mkdir(parents=True)
+        (tmp_path / name / "report" / "page.html").write_text("x" * 600_000)
+    (tmp_path / "towline-demo-file").write_text("no folder")
+    named = left_by_earlier_demos(tmp_path, besides=mine)
+    assert named.startswith(f"2 earlier demos left 1.1 MiB in {tmp_path}: `rm -r {tmp_path}/towline-demo-*`")
+    assert named.endswith("removes them, and this report")
+    assert left_by_earlier_demos(tmp_path, besides=other).endswith(" removes them")
+
+
+@pytest.mark.parametrize("kind", list(run.KINDS))
+def test_run_py_says_how_much_it_installs(kind: str) -> None:
+    assert re.fullmatch("[0-9]+ packages", run.packages_of(kind))
+
+
+def test_run_py_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    said: list[str] = []
+
+    def heard(text: str) -> None:
+        said.append(text)
+        os.close(writer)  # lets the program end
+
+    monkeypatch.setattr(run, "WAITING_SECONDS", 0.05)
+    monkeypatch.setattr(run, "say", heard)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=reader) as process:
+        os.close(reader)
+        assert run.wait(process, "pip to unpack") == 0
+    assert [re.sub("[0-9]+", "0", text) for text in said] == ["waiting for pip to unpack, 0 s so far"]
 
 
 def test_run_py_says_what_it_does_without_doing_it() -> None:
