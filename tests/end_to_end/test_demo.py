@@ -1,5 +1,7 @@
 """The demo, whole and short; and the small pieces it counts with."""
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -86,7 +88,7 @@ def test_a_page_escapes_what_a_source_says_and_links_what_is_known(tmp_path: Pat
     page = module_page(module, SOURCE, known=frozenset({"os.path"}))
     links = Links()
     links.feed(page)
-    assert links.links == {"index.html", "os.path.html", "style.css"}
+    assert links.links == {"index.html#library", "os.path.html", "style.css"}
     assert "Does &lt;things&gt;." in page
     assert '<span class="s">&quot;&lt;b&gt;&quot;</span>' in page
     assert "pack.mod" in index_page([module], python="3.11")
@@ -244,20 +246,27 @@ def test_run_py_says_how_much_it_installs(kind: str) -> None:
     assert re.fullmatch("[0-9]+ packages", run.packages_of(kind))
 
 
-def test_run_py_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+class EndingStream(io.StringIO):
+    """A stderr that closes a pipe once something was written."""
+
+    def __init__(self, writer: int) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            os.close(self._writer)
+        return super().write(text)
+
+
+def test_run_py_says_what_it_waits_for() -> None:
     reader, writer = os.pipe()
-    said: list[str] = []
-
-    def heard(text: str) -> None:
-        said.append(text)
-        os.close(writer)  # lets the program end
-
-    monkeypatch.setattr(run, "WAITING_SECONDS", 0.05)
-    monkeypatch.setattr(run, "say", heard)
+    stream = EndingStream(writer)
     with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=reader) as process:
         os.close(reader)
-        assert run.wait(process, "pip to unpack") == 0
-    assert [re.sub("[0-9]+", "0", text) for text in said] == ["waiting for pip to unpack, 0 s so far"]
+        with contextlib.redirect_stderr(stream):
+            assert run.wait(process, "pip to unpack", every_seconds=0.02) == 0
+    assert stream.getvalue().startswith("run.py: waiting for pip to unpack, 0 s so far\n")
 
 
 def test_run_py_says_what_it_does_without_doing_it() -> None:

@@ -113,7 +113,7 @@ def left_by_earlier_demos(root: Path, *, besides: Path) -> str:
     earlier = [path for path in left if path != besides]
     if not earlier:
         return ""
-    size = shown_bytes(sum(file.lstat().st_size for path in earlier for file in path.rglob("*")))
+    size = shown_bytes(sum(file.lstat().st_size for path in earlier for file in path.rglob("*") if file.is_file()))
     removed = "them, and this report" if besides in left else "them"
     names = root / f"{FOLDER_PREFIX}*"
     return f"{counted(len(earlier), 'earlier demo')} left {size} in {root}: `rm -r {names}` removes {removed}"
