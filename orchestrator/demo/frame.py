@@ -64,7 +64,7 @@ def clock_of(run: DemoRun) -> str:
     """Return the time of the run, which ends at its length: what is left is finished after it."""
     seconds, planned = run.figures.at_seconds, run.script.seconds
     if run.is_over:
-        return f"{'stopped after' if run.is_stopped else 'done in'} {seconds:.0f} s"
+        return f"{'stopped after' if run.is_stopped else 'done in'} {round(seconds, 1):.0f} s"  # as the summary has it
     if run.is_stopped:
         return f"stopping after {seconds:.0f} s"
     if seconds <= planned:

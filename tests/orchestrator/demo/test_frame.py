@@ -89,6 +89,11 @@ def test_a_clock_ends_with_the_run(tmp_path: Path) -> None:
     assert clock_of(run) == "done in 64 s"
     run.is_stopped = True
     assert clock_of(run) == "stopped after 64 s"
+    run = a_run(tmp_path, seconds=49.46)
+    run.is_over = True
+    outcome = replace(OUTCOME, seconds=round(run.elapsed_seconds, 1))
+    assert clock_of(run) == "done in 50 s"
+    assert "done in 50 s;" in summary_of(outcome)[0]
 
 
 def test_figures_by_the_store_and_by_the_log_agree(tmp_path: Path) -> None:
