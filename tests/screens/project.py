@@ -20,6 +20,7 @@ from orchestrator.state.directory import StateDir
 from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
+from queue_core.process.wording import shown_seconds, shown_setting
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
@@ -259,7 +260,7 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"{ready} tasks wait up to {oldest / 60:.0f} min longer than their slo of {spec.slo:g} s: "
+            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of {shown_setting(spec.slo)}: "
             f"all {current} workers are busy and max is {spec.workers.max}",
         },
     }
