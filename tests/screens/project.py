@@ -260,8 +260,8 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of {shown_setting(spec.slo)}: "
-            f"all {current} workers are busy and max is {spec.workers.max}",
+            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of "
+            f"{shown_setting(spec.slo)}: all {current} workers are busy and max is {spec.workers.max}",
         },
     }
 
