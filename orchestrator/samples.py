@@ -37,7 +37,8 @@ class LeaseSample:
     """A lease that ended since the previous sample.
 
     `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease;
-    `at_a_time` counts the pool's leases when this one began, itself included (0: unknown).
+    `at_a_time` counts the pool's leases when this one began, itself included (0: unknown). `by_time`: it
+    expired, or its worker gave it back at its end while its handler ran on.
     """
 
     worker: str
@@ -48,6 +49,12 @@ class LeaseSample:
     ended_seconds_ago: float
     at_a_time: int = 0
     tag: str | None = None
+    by_time: bool = False
+
+    @property
+    def has_lapsed(self) -> bool:
+        """True where nobody ended it: also of a lease with which its task died."""
+        return self.by_time or self.outcome == "expired"
 
 
 @value

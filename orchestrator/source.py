@@ -71,6 +71,12 @@ class WorkSource(Protocol):
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """Return the tasks that a worker itself released in the last seconds and that no sample has reported yet."""
 
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        """Return the tasks whose leases ended by themselves while a worker, now dead, held them: nobody ended them.
+
+        Those that are `named`; without names, those since it last ended a lease itself. As far as samples have shown.
+        """
+
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """Release every lease of a dead worker at once; return its tasks. They keep the notice with their attempts."""
 

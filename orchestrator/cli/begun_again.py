@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from orchestrator.cli.fleet_events import HeldTask
+from orchestrator.cli.fleet_events import OrphanedTask
 from queue_core.api import Queues
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import QueueError
@@ -24,7 +24,7 @@ class TaskLookup:
         self._connect = connect
         self._queues: Queues | None = None
 
-    def begun_after(self, tasks: Sequence[HeldTask], *, worker: str, died_at: float) -> float | None:
+    def begun_after(self, tasks: Sequence[OrphanedTask], *, worker: str, died_at: float) -> float | None:
         """Return the seconds from the death of a worker until the last of its tasks was leased again by another.
 
         `died_at` is in seconds since the epoch. None while one of them waits, and where the queue does not say.
@@ -46,7 +46,7 @@ class TaskLookup:
         if self._queues is not None:
             self._queues.close()
 
-    def _leased_at(self, queues: Queues, task: HeldTask, *, worker: str, after: float) -> float | None:
+    def _leased_at(self, queues: Queues, task: OrphanedTask, *, worker: str, after: float) -> float | None:
         """Return when another worker leased a task for the first time after an instant; None when none did yet."""
         queue = queues.queue(task.queue)
         begun = [

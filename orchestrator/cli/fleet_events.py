@@ -3,7 +3,6 @@
 Any event with a `sentence` is shown as that sentence, so that a new one needs nothing here.
 """
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,12 +16,13 @@ from queue_core.process.wording import counted, shown_seconds
 
 Entry = Mapping[str, object]
 
+_BY_SIGNAL: Final = "ended by "
 _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KILLED})
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTask:
-    """A task that a worker held at its end, and what becomes of it: `given back`, `held back` or `dead`."""
+class OrphanedTask:
+    """A task that a worker held at its end; `fate`: `given back`, `lease ended`, `held back` or `dead`."""
 
     queue: str
     task: str
@@ -35,8 +35,10 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
     if not reader.shows(level):
         return []
     name = short_name(str(entry.get("worker") or entry.get("pool") or ""))
+    if event == events.WORKER_REAPED and not reader.is_whole:
+        return []  # it ended well
     if isinstance(entry.get("sentence"), str):
-        return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("worker") or ""))]
+        return [_named(plain_line(entry, reader), str(entry.get("pool") or entry.get("queue") or entry.get("worker") or ""))]
     if event in _SENTENCES:
         return _SENTENCES[event](entry, reader)
     if not reader.is_whole and (level in {"debug", "info"} or event in _TOLD_BY_THE_DEATH):
@@ -49,11 +51,11 @@ def is_death(entry: Entry) -> bool:
     return entry.get("event") == events.WORKER_REAPED and entry.get("cause") not in set(ENDS_WELL)
 
 
-def held_tasks(entry: Entry) -> list[HeldTask]:
+def held_tasks(entry: Entry) -> list[OrphanedTask]:
     """Return the tasks that a dead worker held, as far as its event names them."""
     tasks = entry.get("tasks")
     return [
-        HeldTask(str(one.get("queue")), str(one.get("task")), str(one.get("fate")))
+        OrphanedTask(str(one.get("queue")), str(one.get("task")), str(one.get("fate")))
         for one in (tasks if isinstance(tasks, list) else ())
         if isinstance(one, dict)
     ]
@@ -68,13 +70,13 @@ def death_line(entry: Entry, fate: str) -> EventLine:
 
 def how_it_ended(entry: Entry) -> str:
     """Return a worker's end in words, without what it held: `killed by SIGKILL`, `ended with exit code 3`."""
-    cause, detail, number = entry.get("cause"), str(entry.get("detail") or ""), entry.get("signal")
-    if cause == Cause.SIGNALLED and isinstance(number, int):
-        return f"killed by {_signal_name(number)}"
+    cause, detail = entry.get("cause"), str(entry.get("detail") or "")
+    if cause == Cause.SIGNALLED and detail.startswith(_BY_SIGNAL):
+        return f"killed by {detail.removeprefix(_BY_SIGNAL)}"
     return f"ended with {detail}" if detail.startswith("exit code") else detail or f"ended: {cause}"
 
 
-def fate_of(tasks: Sequence[HeldTask], *, held: int, begun_after: float | None, is_stopping: bool = False) -> str:
+def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | None, is_stopping: bool = False) -> str:
     """Return what became of the tasks that a dead worker held.
 
     `begun_after`: seconds from the death until the last of them was begun again; None: not all of them were yet.
@@ -88,6 +90,9 @@ def fate_of(tasks: Sequence[HeldTask], *, held: int, begun_after: float | None, 
         return f"{whose} {verb} dead"
     if fates == {"held back"}:
         return f"{whose} {verb} held back, to run alone"
+    if fates == {"lease ended"} and begun_after is None:
+        ready = "was ready again when its lease" if held == 1 else "were ready again when their leases"
+        return f"{whose} {ready} ended"
     if begun_after is not None:
         return f"{whose} {'was' if held == 1 else 'were'} begun again after {shown_seconds(begun_after)}"
     waits = "waits" if held == 1 else "wait"
@@ -216,13 +221,6 @@ def _list(entry: Entry, name: str) -> list[object]:
 
 def _named(line: EventLine, name: str) -> EventLine:
     return EventLine(line.text, name=name, mark=line.mark, more=line.more, hint=line.hint)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Entry, EventReader], list[EventLine]]]] = {

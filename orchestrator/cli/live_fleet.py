@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 
+from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
@@ -86,6 +87,12 @@ class ShownFleet:
     def figures_age_seconds(self) -> float:
         """The age of counts, waits and workers' states: 0 when they are of now."""
         return self.age_seconds if self.trouble else 0.0
+
+    @property
+    def not_in_force(self) -> list[str]:
+        """A sentence for each setting that is changed in the file and waits for the next start."""
+        found = self.snapshot.get("not_in_force")
+        return [not_in_force(str(setting)) for setting in found] if self.is_alive and isinstance(found, list) else []
 
     @property
     def age(self) -> str:

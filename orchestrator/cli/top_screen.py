@@ -201,7 +201,7 @@ def _head(shown: ShownFleet, view: TopView, width: int | None, marks: Marks) -> 
             break
     line = line if width is None else padded(shortened(line, max(1, width - len(state) - 2)), width - len(state) - 2)
     first = f"{marks.style(line, bold=True)}  {marks.style(state, fg='yellow') if view.is_paused else state}"
-    texts = [text for text in (shown.age, _drained(shown)) if text]
+    texts = [text for text in (shown.age, _drained(shown), *shown.not_in_force) if text]
     warnings = [marks.style(line, fg="yellow") for text in texts for line in wrapped(text, width=width, hang=2)]
     return [first, _summary(figures, width), *warnings]
 

@@ -6,7 +6,16 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, EndedWorker, cause_of, detail_at_work
+from orchestrator.fleet.exits import (
+    EXIT_FINISHED,
+    GAVE_ITS_TASK_BACK,
+    WRONG_BY_ITSELF,
+    Cause,
+    EndedWorker,
+    cause_of,
+    detail_at_work,
+)
+from orchestrator.fleet.last_words import last_words_of, place_in_stack
 from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
 
@@ -305,11 +314,26 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
 
 
 def _hung(worker: Worker, ended: EndedWorker) -> str:
-    """Return how a worker hung, if it was ended for that; else ""."""
-    if worker.hung_at is None or not worker.is_leaving:
+    """Return how a worker hung, if it was ended for that, or while it did; else ""."""
+    if not worker.is_leaving:
         return ""
-    condition = f"; {worker.condition}" if worker.condition else ""
-    return f"neither held a lease nor asked for one for {max(0.0, ended.at - worker.hung_at):.0f} s{condition}"
+    words = last_words_of(ended.last_lines)
+    lapsed_at = worker.lapsed_at if worker.state == "killed" else None  # it was taken for idle when it was to finish
+    since = worker.hung_at if worker.hung_at is not None else lapsed_at
+    if since is None and not words.stuck:
+        return ""
+    longer = f", and ran on without its lease for {max(0.0, ended.at - since):.0f} s" if since is not None else ""
+    if words.hanging:
+        call = words.hanging[-1]
+        return f"{call.handler} hung{f' at {call.place}' if call.place else ''}{longer}"
+    place = place_in_stack(ended.stack)
+    if place:
+        return f"it hung at {place}, a call that kept the interpreter lock{longer}"
+    silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
+    if worker.condition:
+        was = "it was " if worker.condition.startswith("stopped") else ""
+        return f"{was}{worker.condition}{silent}"
+    return f"it neither held a lease nor asked for one{silent}, nobody knows why"
 
 
 def exited(
@@ -371,10 +395,10 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
 
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
     """Return whether a start failed: no lease call, or a crash or an immediate end before the first lease."""
-    if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
+    if cause is Cause.DRAINED or cause in GAVE_ITS_TASK_BACK or (worker.state == "alone" and cause is Cause.FINISHED):
         return False
     if worker.started_at is None:
         return not worker.adopted
-    if worker.leases or worker.finished:
+    if worker.leases or worker.finished or worker.lapsed_at is not None:
         return False
     return cause in WRONG_BY_ITSELF or (cause is Cause.FINISHED and at - worker.started_at < PROVEN_SECONDS)

@@ -23,9 +23,11 @@ from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
+from orchestrator.fleet.last_words import last_words_of
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
+from orchestrator.runtimes.oom_kills import OomKills, Verdict, ended_by_kernel, killed_perhaps
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.template_process import ForkedWorker
 from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
@@ -42,6 +44,8 @@ UPKEEP_SECONDS: Final = 10.0
 """Interval at which logs are trimmed and the watchdog is checked."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
 """On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
+_FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+"""Signals that end a process for a fault of its own; a worker writes its stack before (see `faulthandler`)."""
 # The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
 # are the supervisor's credentials: a worker gets its own with its request.
 _NOT_INHERITED: Final = frozenset(
@@ -161,7 +165,7 @@ class ProcessRuntime:
         self._rotated: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._forked_memory = ForkedMemoryMeter()
-        self._oom_kills = procfs.out_of_memory_kills()
+        self._oom_kills = OomKills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._templates = Templates(self._state_dir, open_log=self.logs.open)
         self._other_processes = OtherProcesses(self._state_dir, lock=lock)
@@ -265,12 +269,14 @@ class ProcessRuntime:
             if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)
+            condition = condition or last_words_of(self.logs.last_lines(worker)).condition
         except OSError:  # no descriptor left, or not ours to read
             return ""
         return condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also rotates logs, and checks the watchdog now and then."""
+        self._oom_kills.watch(now=now)
         ended = [key.data for key, _ in self._selector.select(0) if key.data]
         exits = [self._collect(self._processes[worker], now=now) for worker in ended]
         self._rotate_logs()
@@ -385,7 +391,8 @@ class ProcessRuntime:
         del self._processes[worker]
         self._rotated.discard(worker)
         code, number = _code_and_signal(ended)
-        is_out_of_memory = self._was_out_of_memory(worker, number)
+        out_of_memory = self._out_of_memory(process, number)
+        is_out_of_memory = out_of_memory == "yes"
         own_peak = self._peaks.pop(worker, None)
         return Exit(
             worker,
@@ -399,8 +406,9 @@ class ProcessRuntime:
             memory_peak_bytes=max(filter(None, (peak, own_peak)), default=None),
             memory_own_bytes=own_peak if process.handle.is_forked else None,
             is_forked=process.handle.is_forked,
+            reason=killed_perhaps(self._oom_kills.recent) if out_of_memory == "unknown" else "",
             last_lines=self.logs.last_lines(worker),
-            stack=self._stack(worker),
+            stack=self.logs.fatal_stack(worker) if number in _FAULTS else self._stack(worker),
         )
 
     def _stack(self, worker: str) -> tuple[str, ...]:
@@ -423,14 +431,15 @@ class ProcessRuntime:
             )
         self._rotated.update(rotated)
 
-    def _was_out_of_memory(self, worker: str, number: int | None) -> bool:
+    def _out_of_memory(self, process: _Process, number: int | None) -> Verdict:
+        """Return whether the kernel ended a worker for want of memory; unknown for a SIGKILL that it may have sent."""
+        worker = process.handle.worker
         if worker in self._killed:
             self._killed.discard(worker)
-            return False
+            return "no"
         if number != signal.SIGKILL:
-            return False
-        before, self._oom_kills = self._oom_kills, max(self._oom_kills, procfs.out_of_memory_kills())
-        return self._oom_kills > before
+            return "no"
+        return ended_by_kernel(process.pid, since_boot_seconds=procfs.seconds_of(process.start_ticks))
 
     def _kill_strays(self, worker: str) -> None:
         """Kill the processes of an adopted worker one by one: its process group's number may be another's by now."""

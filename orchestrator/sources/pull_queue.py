@@ -15,6 +15,7 @@ from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdi
 from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
+from orchestrator.sources.lapses import Lapses, is_lapse, released_task
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
@@ -80,6 +81,7 @@ class QueueSource:
         self._all_presence = all_presence
         self._waiting = waiting or queues
         self._seen: dict[str, _LastObservation] = {}
+        self._lapses = Lapses()
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
@@ -130,6 +132,7 @@ class QueueSource:
         self, pool: PoolSpec, observed: Observation, finished: Sequence[QueueFinishedLease], *, now: Monotonic
     ) -> QueueSample:
         before = self._seen.get(pool.name)
+        self._lapses.add(finished)
         known = before.at_a_time if before else {}
         stats = observed.stats
         live_leases = _LiveLeases(finished, observed)
@@ -220,21 +223,26 @@ class QueueSource:
         with _as_unavailable(f"list the tasks that worker {worker} released"):
             observation, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
         return [
-            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
+            released_task(lease)
             for lease in finished
             if lease.worker == worker
             and lease.outcome == "released"
+            and not lease.overran
             and _ago(lease.ended_at, observation.now) <= within_seconds
         ]
+
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        """See `WorkSource.lapsed_by`."""
+        seen = self._seen.get(pool.name)
+        with _as_unavailable(f"list the tasks that worker {worker} let expire"):
+            _, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
+        return self._lapses.take(worker, [lease for lease in finished if lease.worker == worker], named=named)
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""
         with _as_unavailable(f"release the leases of worker {worker}"):
             released = self._queues.release_worker(worker, failure=held_tasks.failure_of_death(notice))
-        return [
-            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
-            for lease in released
-        ]
+        return [released_task(lease) for lease in released]
 
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
@@ -387,11 +395,12 @@ def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> Lea
         lease.worker,
         held_seconds=lease.held_seconds,
         waited_seconds=lease.waited_seconds,
-        outcome="died" if lease.died else lease.outcome,
+        outcome="died" if lease.died else "expired" if lease.overran else lease.outcome,
         lease_number=lease.lease_number,
         ended_seconds_ago=_ago(lease.ended_at, now),
         at_a_time=at_a_time,
         tag=lease.tag,
+        by_time=is_lapse(lease),
     )
 
 

@@ -10,7 +10,7 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, ending_of
+from orchestrator.fleet.exits import ENDS_WELL, at_fault, ending_of
 from orchestrator.fleet.external import without_external
 from orchestrator.fleet.quarantine import SuspectedTask
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
@@ -186,6 +186,7 @@ class Reconciler:
             ended.is_stopped,
             draining_seconds,
             ending_of(ended, cause),
+            at_fault(ended, cause),
         )
 
     def _queue_suspected(self) -> None:

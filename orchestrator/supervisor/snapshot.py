@@ -127,6 +127,8 @@ class SnapshotWriter:
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
         self._write_errors = WriteErrors(files.path)
         self._shown: tuple[str, Collection[object], Collection[object]] = ("", (), ())
+        self.not_in_force: tuple[str, ...] = ()
+        """Settings that are changed in the file and wait for the next start."""
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[Pool], *, phase: Phase, unserved: Sequence[UnservedTag] = ()) -> None:
@@ -148,10 +150,11 @@ class SnapshotWriter:
             for pool in pools
         ]
         overridden += [(one.queue, one.tag) for one in unserved]
-        if now >= self._show_at or self._shown != (phase, workers, overridden):
+        shown = (phase, workers, [*overridden, self.not_in_force])
+        if now >= self._show_at or self._shown != shown:
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
             self._show_at = Monotonic(now + (IDLE_SNAPSHOT_SECONDS if is_idle else SNAPSHOT_SECONDS))
-            self._shown = (phase, workers, overridden)
+            self._shown = shown
             self._show(pools, phase, unserved)
         self._update_view(pools, phase=phase, unserved=unserved, now=now)
         if now >= self._keep_at:
@@ -213,6 +216,7 @@ class SnapshotWriter:
             "shown_at": wall_seconds,
             "shown_at_monotonic": now,
             "boot": self._boot,
+            "not_in_force": list(self.not_in_force),
             **snapshot_of(pools, wall=wall, unserved=unserved),
         }
         with self._write_errors.logged():

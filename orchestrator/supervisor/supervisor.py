@@ -237,6 +237,7 @@ class Supervisor:
         return is_well
 
     def _show(self) -> None:
+        self._snapshots.not_in_force = self._reload_handler.not_in_force
         self._snapshots.update(self._reconciler.pools.values(), phase=self._phase, unserved=self._unserved.found)
         self._notifier.status(self._status())
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import click
+import structlog
 
 from queue_core.cli import exits
 from queue_core.cli.credentials import read_secret
@@ -32,6 +32,7 @@ MAX_START_SECONDS: Final = 60.0
 """Seconds a starting server waits for its store: both may have been started at the same time."""
 WAIT_LOG_SECONDS: Final = 5.0
 """Seconds between two messages while it waits."""
+STORE_AWAITED: Final = "store.awaited"
 PAUSE_SECONDS: Final = 0.5
 """Seconds between two attempts."""
 
@@ -42,7 +43,7 @@ Own: TypeAlias = Callable[[ResourceHolder], str]
 def prepared_store(settings: QueueFile, directory: Path, *, patience_seconds: float | None = None) -> Iterator[Store]:
     """Open the store of the settings, and create or update its queues.
 
-    Waits for a store on a network that does not answer, with messages on stderr. Raises `CommandError` after
+    Waits for a store on a network that does not answer, and logs that. Raises `CommandError` after
     `patience_seconds` (default: `MAX_START_SECONDS`).
     """
     patience_seconds = MAX_START_SECONDS if patience_seconds is None else patience_seconds
@@ -70,7 +71,8 @@ def _open_when_available(settings: QueueFile, url: str, patience_seconds: float)
             if now >= next_log_at:
                 next_log_at = now + WAIT_LOG_SECONDS
                 left = patience_seconds - waited_seconds
-                click.echo(f"waiting up to {left:.0f} s for {masked(url)}: {error}", err=True)
+                sentence = f"waiting up to {left:.0f} s for {masked(url)}: {error}"
+                structlog.get_logger().warning(STORE_AWAITED, store=masked(url), sentence=sentence)
             time.sleep(PAUSE_SECONDS)
 
 

@@ -94,7 +94,7 @@ def test_an_error_is_seen_mended_and_its_task_redriven(folder: Path) -> None:
         assert f"  reason: {ERROR}" in told
         assert [line.split()[0] for line in told.splitlines() if "raised after" in line] == ["1.", "2."]
         eventually(lambda: b"bad width: -1" in screen.read_bytes())
-        assert re.search(rb"resize[^\n]*\|[^\n]*bad width: -1", screen.read_bytes())
+        assert re.search(rb"resize[^\n]* x task _1 failed \(lease 1 of 2\): ValueError:", screen.read_bytes())
         assert "bad width: -1" in run_program("logs", "resize", folder=folder).out
         assert "bad width: -1" in run_program("logs", "--task", name, folder=folder).out
     (folder / "tasks.py").write_text(MENDED)

@@ -98,9 +98,14 @@ class PseudoTerminal:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        os.close(self._master)
-        if self._slave >= 0:
-            os.close(self._slave)
+        self.close()
+
+    def close(self) -> None:
+        """Hang up: the programs on it lose it."""
+        for descriptor in (self._master, self._slave):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._master = self._slave = -1
 
     def resize(self, size: Size) -> None:
         """Change the size; the kernel tells the programs on it."""
@@ -119,7 +124,7 @@ class PseudoTerminal:
 
     def read(self, seconds: float) -> bool:
         """Read what there is, or wait for it; False at the end and when nothing came."""
-        if not select.select([self._master], [], [], seconds)[0]:
+        if self._master < 0 or not select.select([self._master], [], [], seconds)[0]:
             return False
         try:
             data = os.read(self._master, 1 << 16)

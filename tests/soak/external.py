@@ -111,8 +111,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _url(folder: Path) -> str:
-    told = [line for line in (folder / "up.log").read_text().splitlines() if line.startswith("serving at ")]
-    return told[0].split()[2].rstrip(",") if told else ""
+    lines = [line for line in (folder / "up.log").read_text().splitlines() if '"event":"server.started"' in line]
+    return str(json.loads(lines[0])["url"]) if lines else ""
 
 
 def _run(folder: Path, *, tasks: int, task_seconds: float) -> int:

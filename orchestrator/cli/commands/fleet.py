@@ -133,6 +133,8 @@ def _instant(text: str) -> TypedInstant | None:
 def _print_sentences(shown: ShownFleet, pool: str | None = None) -> None:
     for sentence in shown.sentences(pool):
         print_info(f"! {sentence}")
+    for sentence in shown.not_in_force:
+        print_info(f"! {sentence}")
     if shown.age:
         print_info(shown.age)
 

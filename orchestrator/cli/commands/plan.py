@@ -1,6 +1,6 @@
 """`towline plan`: sample, learn, decide and plan as one turn would, print the result and execute nothing."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -10,7 +10,7 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.figures import DRAINED, describe_pause
+from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, adopted, joined, unresponsive
 from orchestrator.samples import QueueSample, UnservedTag
@@ -91,13 +91,21 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
             records.append(decision.record() | _actions(todo) | made | {"drained": is_drained, "unserved": found})
         print_json(records)
         return exits.OK
+    published = _states(files)
     for sentence in ([DRAINED] if is_drained else []) + [f"{one.queue}: {one.sentence}" for one in unserved]:
         print_wrapped(sentence, "! ")
     for name in missing:
         echo(f"queue {name}: would be made")
     for name in project.pools:
-        _print(*decided[name], sampled[name], is_drained=is_drained)
+        _print(*decided[name], sampled[name], published.get(name, ()), is_drained=is_drained)
     return exits.OK
+
+
+def _states(files: StateDir) -> dict[str, list[str]]:
+    """Return each pool's states as a running supervisor published them, but for pauses of queues, which are sampled."""
+    snapshot = files.read_snapshot() if files.is_supervised() else None
+    pools = figures_of(snapshot or {}, now_seconds=0.0).pools
+    return {pool.pool: [state for state in pool.states if state != describe_pause(pool.queue)] for pool in pools}
 
 
 def _unserved(queues: Queues, pools: Iterable[PoolSpec]) -> list[UnservedTag]:
@@ -179,12 +187,15 @@ def _actions(todo: Plan) -> dict[str, object]:
     }
 
 
-def _print(decision: Decision, todo: Plan, pool: SharingPool, *, is_drained: bool) -> None:
+def _print(decision: Decision, todo: Plan, pool: SharingPool, states: Sequence[str], *, is_drained: bool) -> None:
     head = f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`"
     print_wrapped(head, hang=2)
     print_wrapped(decision.why, "  ")
-    if pool.sample.paused:
+    if pool.sample.paused and "queue_paused" not in decision.limited_by:
         print_wrapped(describe_pause(pool.spec.queue), "  ! ")
+    for state in states:
+        if state not in decision.notes:
+            print_wrapped(state, "  ! ")
     if decision.trouble and decision.trouble != decision.why:
         print_wrapped(decision.trouble, "  ! ")
     for limit in decision.limits:

@@ -149,7 +149,9 @@ def up(
             raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
         url = server.start()
         stack.callback(server.stop)
-        view.begin(url, token=ours, title=(file or Path(DEFAULT_FILE), masked(settings.store.url), url))
+        listened = settings.server.listen
+        address = listened if listened.startswith("unix:") else url  # a port may be any free one
+        view.begin(url, token=ours, title=(file or Path(DEFAULT_FILE), masked(settings.store.url), address))
         run = _Run(project, file, flags, heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)

@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.commands.fleet import Json
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.silent_ends import silent_ends
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -104,7 +105,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, story in enumerate(stories):
         if number:
             echo()
-        for line in story_lines(story, now=now):
+        for line in story_lines(story, now=now, ends=silent_ends(story, where["file"])):
             echo(line)
 
 

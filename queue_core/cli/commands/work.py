@@ -54,7 +54,7 @@ def work(
 
     A supervisor configures it by TOWLINE_... variables; by hand, use the options. Exit code 75: the queue was
     unreachable for too long; 78: the app can't be imported; 79: a handler ran beyond its timeout and could not be
-    ended, start another worker.
+    ended; 80: a handler hung, or blocked the others' event loop; 81: one ended it. After these start another worker.
     """
     run_as_init()
     settings = WorkerSettings.from_environment(os.environ)

@@ -50,8 +50,8 @@ def towline_up(folder: Path) -> Iterator[str]:
 
 
 def _url(folder: Path) -> str:
-    found = [line for line in (folder / "up.log").read_text().splitlines() if line.startswith("serving at ")]
-    return found[0].split()[2].rstrip(",") if found else ""
+    lines = [line for line in (folder / "up.log").read_text().splitlines() if '"event":"server.started"' in line]
+    return str(json.loads(lines[0])["url"]) if lines else ""
 
 
 def number(url: str, metric: str) -> float | None:

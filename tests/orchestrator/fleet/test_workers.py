@@ -186,6 +186,10 @@ def test_a_worker_that_finishes_was_not_asked_to_end(ended: AnExit, held: int, c
         pytest.param(a_worker("w1", "idle", finished=3), AnExit("w1", code=0), False, id="ended-after-work"),
         pytest.param(a_worker("w1", "idle"), AnExit("w1", code=0), False, id="ended-without-work-after-a-while"),
         pytest.param(a_worker("w1", "idle", started_at=NOW - 4), AnExit("w1", code=0), True, id="ended-at-once"),
+        pytest.param(
+            a_worker("w1", "idle", lapsed_at=NOW - 9), AnExit("w1", code=1), False, id="held-one-that-expired"
+        ),
+        pytest.param(a_worker("w1", "starting"), AnExit("w1", code=80), False, id="hung-before-anybody-looked"),
     ],
 )
 def test_only_a_start_that_failed_counts_towards_a_crash_loop(worker: Worker, ended: AnExit, failed: bool) -> None:

@@ -21,8 +21,9 @@ from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
+from orchestrator.samples import UnservedTag
 from orchestrator.scaling.decision import GuardName
-from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase
+from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase, view_of
 from queue_core.errors import InvalidSettingError
 from queue_core.server.metrics import exposition
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -126,6 +127,28 @@ def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_promet
     for le, count in (("0.25", 8), ("1.5", 8), ("3", 9), ("+Inf", 9)):
         assert f'towline_wait_over_slo_bucket{{le="{le}",pool="resize"}} {count}.0' in metrics
     assert 'towline_wait_over_slo_count{pool="resize"} 9.0' in metrics
+
+
+@BOTH
+def test_tags_that_no_pool_works_on_and_states_are_told_in_words_and_counted_for_prometheus(serving: object) -> None:
+    pool = a_running_pool()
+    pool.sample = replace(pool.sample, paused=True)  # type: ignore[type-var]
+    unserved = [UnservedTag("thumbs", tag, tasks, 0, f"{tasks} of {tag}") for tag, tasks in (("rezise", 3), (None, 1))]
+    view = view_of([pool], phase="leading", started_at=Monotonic(NOW - 3600), unserved=unserved)
+    with serving(*a_heartbeat(view)) as port:  # type: ignore[operator]
+        told = json.loads(got(port, "/v1/pools")[1])
+        metrics = got(port, "/metrics")[1].decode()
+    assert told["unserved"] == [
+        {"queue": "thumbs", "tag": "rezise", "tasks": 3, "sentence": "3 of rezise"},
+        {"queue": "thumbs", "tag": None, "tasks": 1, "sentence": "1 of None"},
+    ]
+    assert told["pools"][0]["states"].startswith("the queue thumbs is paused")
+    for line in (
+        'queue_unserved_tasks{queue="thumbs"} 4.0',
+        'pool_paused{pool="resize"} 1.0',
+        'pool_late{pool="resize"} 0.0',
+    ):
+        assert f"towline_{line}" in metrics
 
 
 def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(

@@ -6,11 +6,12 @@ import pytest
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet.exits import Cause
+from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.fleet.workers import spawn_failed
 from orchestrator.samples import LeaseSample
 from orchestrator.scaling.decision import Decision, Limit
 from orchestrator.scaling.lease_waits import Recent, Waits
-from orchestrator.supervisor.pool import Concern, Outage, Pool, PoolCounters, WorkerFailure, concern_of
+from orchestrator.supervisor.pool import Concern, Outage, Pool, PoolCounters, WorkerFailure, concern_of, states_of
 from orchestrator.supervisor.view import DURATION_BUCKETS, Heartbeat, TurnDurations, view_of
 from tests.support.fleet.fleet_builders import (
     INPUTS,
@@ -201,3 +202,17 @@ def test_a_failure_of_long_ago_is_no_cause_of_lateness() -> None:
     concern = concern_of(a_troubled_pool(oldest=40.0, failed_ago=601.0))
     assert concern is not None
     assert "failure" not in concern.why
+
+
+def test_a_state_that_a_pool_was_put_into_is_a_sentence() -> None:
+    pool = a_troubled_pool(paused=True)
+    assert pool.decision is not None
+    assert states_of(a_running_pool()) == ()
+    pool.conditions = replace(pool.conditions, notes=("changes of size are paused",))
+    pool.decision = replace(pool.decision, notes=("changes of size are paused", "counts 6 places of pool b"))
+    pool.suspected = (IsolatedTask(SuspectedTask("thumbs", "p", None, 0.5, 2, 5), "7.99", NOW, Monotonic(NOW + 120)),)
+    assert states_of(pool) == (
+        "the queue thumbs is paused, so no task of it is leased: `towline resume thumbs`",
+        "changes of size are paused",
+        "1 task was present when several workers died, and now runs alone, in a worker of its own",
+    )

@@ -1,5 +1,7 @@
 """Turns over workers that hang: replaced at once, told once, fenced before they are ended, let be when they return."""
 
+import json
+
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from tests.support.fleet.reconciler_stage import ReconcilerStage
@@ -54,7 +56,30 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Reconci
     stage.turn(after=TURN)
     (death,) = stage.files.read_deaths(limit=1)
     assert death["cause"] == "unresponsive"
-    assert str(death["detail"]).endswith(" s; stopped (SIGSTOP); ended")
+    assert str(death["detail"]).startswith("it was stopped (SIGSTOP) for ")
+
+
+def test_its_certificate_and_its_event_name_the_call_and_the_task_whose_lease_lapsed(stage: ReconcilerStage) -> None:
+    names = two_of_three_hang(stage)
+    stage.source.ready = 0
+    for _ in range(36):
+        stage.turn(after=TURN)
+    for name in names:
+        stage.source.lapsed[name] = [f"task of {name}", "another"]
+    stuck = {"queue": "thumbs", "handler": "resize", "task": f"task of {names[0]}", "lease_number": 1, "seconds": 8.0}
+    line = json.dumps({"event": "handler.stuck", **stuck, "place": "tasks.py:14"})
+    stage.runtime.end(names[0], now=stage.clock.monotonic(), signal=9, last_lines=(line,))
+    stage.turn(after=TURN)
+    (death,) = stage.files.read_deaths(limit=1)
+    assert str(death["detail"]).startswith("resize hung at tasks.py:14, and ran on without its lease for ")
+    held = death["held"]
+    assert isinstance(held, list)
+    assert [(one["task"], one["fate"]) for one in held] == [(f"task of {names[0]}", "lease ended")]
+    assert (death["failed_start"], death["blamed"]) == (False, False)
+    (told,) = [one for one in stage.logged(events.WORKER_REAPED) if one["worker"] == names[0]]
+    assert told["sentence"] == (
+        f"{death['detail']}; its task thumbs/task of {names[0]}, lease 1, was ready again when its lease ended"
+    )
 
 
 def test_a_worker_that_holds_a_lease_after_all_is_not_signalled(stage: ReconcilerStage) -> None:

@@ -58,6 +58,9 @@ def test_a_second_request_to_stop_ends_workers_at_once(stage: SupervisorStage) -
         eventually(lambda: stage.acts == ["spawn", "drain"])
         supervisor.request_stop()
         eventually(lambda: stage.acts == ["spawn", "drain", "kill"])
+        stage.runtime.end(next(iter(stage.runtime.live)), now=CLOCK.monotonic(), signal=9)
+        (death,) = eventually(lambda: StateDir(stage.folder).read_deaths(limit=1))
+    assert (death["cause"], death["detail"]) == ("asked twice", "ended: you asked twice")
 
 
 def test_the_end_of_a_worker_is_acted_upon_between_turns(stage: SupervisorStage) -> None:

@@ -122,6 +122,7 @@ class FakeSource:
     worked_unseen: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
+    lapsed: dict[str, list[str]] = field(default_factory=dict)
     notices: dict[str, DeathNotice] = field(default_factory=dict)
     leader: str | None = None
     leads_given_up: int = 0
@@ -181,6 +182,14 @@ class FakeSource:
         self._answer()
         given = [(task, ago) for task, ago in self.given_back.pop(worker, []) if ago <= within_seconds]
         return [ReleasedTask(pool.queue, task, None, 0.5) for task, _ in given]
+
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        self._answer()
+        return [
+            ReleasedTask(pool.queue, task, None, 0.5)
+            for task in self.lapsed.pop(worker, [])
+            if not named or task in named
+        ]
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         self._answer()

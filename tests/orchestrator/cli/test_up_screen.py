@@ -1,0 +1,199 @@
+"""The screen of `towline up`: what is shown of events and of workers' output, in which order, and what is left out."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from orchestrator import events
+from orchestrator.cli.fleet_events import OrphanedTask, fate_of, fleet_lines, not_in_force
+from orchestrator.cli.up_output import BEGUN_SECONDS, MAX_LOOK_LINES, UpScreen
+from orchestrator.clock import ManualMonotonicClock
+from orchestrator.supervisor.output import OutputBatch, WorkerLine
+from queue_core.cli.event_lines import LineLayout
+from queue_core.cli.worker_events import EventReader
+from queue_core.task import QueueSpec
+
+QUEUES = {"thumbs": QueueSpec("thumbs", max_leases=5)}
+DECIDED = {
+    "event": events.POOL_DECIDED,
+    "level": "info",
+    "pool": "resize",
+    "current": 0,
+    "target": 1,
+    "why": "3 ready and nobody to lease them",
+    "limits": [],
+    "notes": [],
+    "busy": 0,
+}
+DIED = {
+    "event": events.WORKER_REAPED,
+    "level": "warning",
+    "pool": "resize",
+    "worker": "resize-d2v",
+    "cause": "signalled",
+    "detail": "ended by SIGKILL",
+    "signal": 9,
+    "held": 1,
+    "tasks": [{"queue": "thumbs", "task": "_5", "fate": "given back"}],
+    "seconds_ago": 0.5,
+}
+FAILED = {
+    "event": "handler.failed",
+    "level": "error",
+    "queue": "thumbs",
+    "handler": "resize",
+    "task": "_5",
+    "lease_number": 1,
+    "error": "ValueError",
+    "message": "no",
+    "place": "tasks.py:9",
+}
+
+
+class ScreenStage:
+    """A screen on a file, with a clock that stands still."""
+
+    def __init__(self, file: TextIO, **given: object) -> None:
+        self.file = file
+        self.clock = ManualMonotonicClock()
+        reader = EventReader(QUEUES, str(given.pop("level", "info")))
+        self.screen = UpScreen(file, reader, LineLayout(names=10), self.clock, **given)  # type: ignore[arg-type]
+
+    def shown(self, *lines: WorkerLine, skipped: dict[str, int] | None = None, is_last: bool = False) -> list[str]:
+        """Show what is new, and return its lines without their times."""
+        before = os.fstat(self.file.fileno()).st_size
+        self.screen.step(OutputBatch(lines, skipped or {}), is_last=is_last)
+        with Path(self.file.name).open(newline="") as written:
+            written.seek(before)
+            return [line.removeprefix("\r")[10:].rstrip() for line in written.read().split("\n")[:-1]]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[TextIO]:
+    with (tmp_path / "screen").open("a", encoding="utf-8") as file:
+        yield file
+
+
+def output(text: str, worker: str = "resize-d2v") -> WorkerLine:
+    return WorkerLine("resize", worker, text)
+
+
+def entry(**fields: object) -> WorkerLine:
+    return output(json.dumps(FAILED | fields))
+
+
+def test_output_comes_before_the_events_that_waited(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(DECIDED)
+    assert stage.shown(output("resizing cat.jpg")) == [
+        "resize-d2v | resizing cat.jpg",
+        "resize     0 -> 1: 3 ready and nobody to lease them",
+    ]
+    assert stage.shown() == []
+
+
+def test_any_event_with_a_sentence_is_shown_as_that_sentence(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(
+        {"event": "pool.unknown", "level": "warning", "pool": "resize", "sentence": "1 task waits.", "n": 1}
+    )
+    stage.screen.take({"event": "a.b", "level": "info", "sentence": "All is well."})
+    stage.screen.take({"event": "source.odd", "level": "warning", "pool": "resize", "why": "it rains"})
+    assert stage.shown() == ["resize     ! 1 task waits.", "All is well.", "resize     ! source odd: it rains"]
+
+
+def test_inputs_are_shown_at_debug_only(file: TextIO) -> None:
+    stage = ScreenStage(file, level="debug")
+    stage.screen.take(DECIDED)
+    (line,) = stage.shown()
+    assert "busy=0" in line
+
+
+def test_too_many_lines_are_left_out_and_counted_but_no_failure_is(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    flood = [output(f"line {number}") for number in range(MAX_LOOK_LINES + 10)]
+    shown = stage.shown(entry(), *flood, skipped={"resize-d2v": 1_200})
+    assert shown[0] == (
+        "resize-d2v | (1,211 lines were left out, as too many came at once; what is kept of them is in "
+        ".towline/workers/resize-d2v.log)"
+    )
+    assert "failed (lease 1 of 5): ValueError: no, tasks.py:9" in shown[1]
+    assert shown[-1] == f"resize-d2v | line {MAX_LOOK_LINES + 9}"
+
+
+def test_without_output_failures_are_shown_all_the_same(file: TextIO) -> None:
+    stage = ScreenStage(file, shows_output=False)
+    (line,) = stage.shown(output("a line"), entry(), skipped={"resize-d2v": 5})
+    assert "failed" in line
+
+
+def test_a_death_waits_a_moment_for_its_task_to_be_begun_again(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(DIED)
+    assert stage.shown() == []
+    stage.clock.advance(BEGUN_SECONDS)
+    assert stage.shown() == [
+        "resize-d2v x killed by SIGKILL; its task waits to be begun again   (towline why-died resize-d2v)"
+    ]
+
+
+def test_after_a_second_request_to_stop_a_death_is_said_to_be_asked_for(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(
+        {
+            "event": events.SUPERVISOR_STOPPING,
+            "level": "info",
+            "held": [{"worker": "resize-d2v", "task": "_9", "seconds": 8.0}],
+            "held_total": 3,
+            "grace_seconds": 30.0,
+        }
+    )
+    stage.screen.take(DIED | {"cause": "asked twice", "detail": "ended: you asked twice"})
+    stage.screen.take({"event": events.WORK_COUNTED, "done": 41, "dead": 1, "waiting": 4, "store": "sqlite:///a.db"})
+    assert stage.shown() == [
+        "Finishing 3 tasks (resize-d2v, task _9, 8 s so far; 2 more), for at most 30 s. Ctrl-C again ends it at once.",
+        "resize-d2v x ended: you asked twice; its task waits in the queue   (towline why-died resize-d2v)",
+    ]
+    assert stage.shown(is_last=True) == ["Stopped. 41 done, 1 dead, 4 still wait in sqlite:///a.db."]
+
+
+def test_failures_that_were_counted_are_told_before_the_end(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    assert len(stage.shown(entry(), entry(task="_6"), entry(task="_7"))) == 1
+    stage.screen.take({"event": events.WORK_COUNTED, "done": 1, "dead": 0, "waiting": 1, "store": "memory:"})
+    assert stage.shown(is_last=True) == [
+        "resize     x 2 more failures of this kind since then: ValueError, tasks.py:9",
+        "Stopped. 1 done, 0 dead, 1 still waits in memory:.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fates", "begun_after", "said"),
+    [
+        pytest.param(["given back"], 0.17, "its task was begun again after 0.17 s", id="one"),
+        pytest.param(["given back"] * 2, 1.0, "its 2 tasks were begun again after 1 s", id="two"),
+        pytest.param(["dead"], None, "its task is dead", id="dead"),
+        pytest.param(["held back"], None, "its task is held back, to run alone", id="suspected"),
+        pytest.param([], None, "", id="none"),
+    ],
+)
+def test_what_became_of_a_dead_workers_tasks(fates: list[str], begun_after: float | None, said: str) -> None:
+    tasks = [OrphanedTask("thumbs", "_5", fate) for fate in fates]
+    assert fate_of(tasks, held=len(tasks), begun_after=begun_after) == said
+
+
+def test_a_reload_names_each_change_and_what_waits_for_a_restart() -> None:
+    changes = [{"pool": "resize", "kind": "changed", "settings": ["slo"], "replaces": False}]
+    reloaded = {"event": events.SUPERVISOR_RELOADED, "changes": changes, "queues": [], "next_start": ["server.listen"]}
+    lines = fleet_lines(reloaded, EventReader())
+    assert [(line.name, line.mark, line.text) for line in lines] == [
+        ("resize", "", "slo changed; no worker is replaced"),
+        ("", "!", not_in_force("server.listen")),
+    ]
+    refused = {"event": events.SUPERVISOR_RELOAD_REFUSED, "level": "error", "mistakes": ["towline.yaml:3: no"]}
+    (line,) = fleet_lines(refused, EventReader())
+    assert line.more == ("towline.yaml:3: no",)
