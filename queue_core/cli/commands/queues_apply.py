@@ -15,8 +15,8 @@ from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.config.units import format_bytes
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
-from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.process.wording import counted
+from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.queue_files.plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 
 
