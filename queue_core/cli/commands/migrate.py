@@ -82,7 +82,7 @@ def _print_moved(moved: MigrationResult, to: str, *, as_json: bool) -> None:
         result = f"{moved.queue}: {counted(moved.tasks, 'task')} and {counted(moved.names, 'held name')} are at {to}"
         print_info(f"{result}, settings {moved.settings}")
         if moved.in_flight:
-            print_info(f"{moved.queue}: {moved.in_flight:,} of them in flight; they run again when their leases end")
+            print_info(f"{moved.queue}: {moved.in_flight:,} of them were in flight and run again when their leases end")
         if moved.refused:
             print_info(f"{moved.queue}: {counted(moved.refused, 'task')} left out: the name is taken there")
 
