@@ -72,6 +72,8 @@ _RIGHT: Final = 14
 _CHARACTER: Final = 6.3
 """About the width of a character of notes, in pixels."""
 _LINE: Final = 15
+_ABOVE: Final = 14
+"""Between a panel's text and its drawing: room for the values of outliers."""
 _MAX_LABELS: Final = 3
 
 STYLE: Final = """\
@@ -156,7 +158,7 @@ def _panel(panel: ChartPanel, chart: Chart, y: int, width: int) -> tuple[list[st
         for line in textwrap.wrap(note, max(20, int((width - 24) / _CHARACTER))):
             y += _LINE
             parts.append(_text(12, y, line, "faint"))
-    top, bottom = y + 10, y + 10 + panel.height
+    top, bottom = y + _ABOVE, y + _ABOVE + panel.height
     slots = max(1, (width - _LEFT - _RIGHT) // 2)
     curves = [(curve, slots_of(curve.steps, seconds=chart.seconds, slots=slots)) for curve in panel.curves]
     values = [max(at_once) for at_once in zip(*(found for _, found in curves), strict=True)]

@@ -37,7 +37,8 @@ class LeaseSample:
     """A lease that ended since the previous sample.
 
     `ended_seconds_ago` counts back from the sample's instant; `waited_seconds` is from the task's eta to the lease;
-    `at_a_time` counts the pool's leases when this one began, itself included (0: unknown).
+    `at_a_time` counts the pool's leases when this one began, itself included (0: unknown). `by_time`: it
+    expired, or its worker gave it back at its end while its handler ran on.
     """
 
     worker: str
@@ -48,6 +49,12 @@ class LeaseSample:
     ended_seconds_ago: float
     at_a_time: int = 0
     tag: str | None = None
+    by_time: bool = False
+
+    @property
+    def has_lapsed(self) -> bool:
+        """Whether nobody ended it: also of a lease with which its task died."""
+        return self.by_time or self.outcome == "expired"
 
 
 @value
@@ -62,6 +69,31 @@ class PresentWorker:
     silent_seconds: float
     waits: bool = False
     hung_up: bool = False
+
+
+@value
+class UnservedTag:
+    """A tag of waiting tasks that no pool works on; None: tasks without one.
+
+    `tasks` counts those that are ready or delayed; `leases` counts the leases of that tag so far, by whoever leases it;
+    `sentence` says so, with the tag that may be meant; `served` says that a pool works on it now, `gone` that none waits.
+    """
+
+    queue: str
+    tag: str | None
+    tasks: int
+    leases: int
+    sentence: str
+    served: str = ""
+    gone: str = ""
+
+    def relief(self, *, by_pool: bool) -> str:
+        """Return the sentence for the end of it: a pool works on the tag now, or no task waits."""
+        return self.served if by_pool else self.gone
+
+    def record(self) -> dict[str, object]:
+        """Return it as JSON values."""
+        return {"queue": self.queue, "tag": self.tag, "tasks": self.tasks, "sentence": self.sentence}
 
 
 @value

@@ -9,7 +9,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import PresentWorker, QueueSample
+from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,12 @@ class WorkSource(Protocol):
         A pool that is left out must be sampled with `sample`. Raises nothing.
         """
 
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        """Return the tags of waiting tasks that none of these pools, all those of one queue, works on.
+
+        Left out are tags of which a lease is held. The cost is bounded; of a thousand tags more may be left out.
+        """
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """Return the workers of the pool that called for leases recently, including those that others started."""
 
@@ -64,6 +70,12 @@ class WorkSource(Protocol):
 
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """Return the tasks that a worker itself released in the last seconds and that no sample has reported yet."""
+
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        """Return the tasks whose leases ended by themselves while a worker, now dead, held them: nobody ended them.
+
+        Those that are `named`; without names, those since it last ended a lease itself. As far as samples have shown.
+        """
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """Release every lease of a dead worker at once; return its tasks. They keep the notice with their attempts."""

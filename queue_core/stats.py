@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.fast_values import value
 
+OVERRAN: Final = "MaxLease"
+"""The error with which a worker gives a lease back at its end, the queue's `max_lease`, while its handler runs on."""
 LeaseOutcome = Literal["deleted", "released", "expired"]
 
 
@@ -78,6 +80,11 @@ class FinishedLease:
     died: bool = False
     reason: str = ""
     added_at: Instant = NEVER
+
+    @property
+    def overran(self) -> bool:
+        """Whether its worker gave it back at its end, the queue's `max_lease`, while its handler ran on."""
+        return self.outcome == "released" and self.reason.startswith(f"{OVERRAN}: ")
 
     @property
     def leased_at(self) -> Instant:

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 
+from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
-from orchestrator.fleet.figures import FleetFigures, figures_of
+from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.http_api.fleet import PATH
 from orchestrator.settings_file import DEFAULT_FILE, state_of
-from orchestrator.sources.live_fleet import observed_now, refreshed
+from orchestrator.sources.live_fleet import observed_now, refreshed, unserved_now
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queues
@@ -70,6 +71,11 @@ class ShownFleet:
         """The workers, oldest first."""
         return cast("list[Json]", self.snapshot.get("workers", []))
 
+    def sentences(self, pool: str | None = None) -> list[str]:
+        """Return what a person has to know beside the figures, of all pools or of one, the host's state first."""
+        drained = [DRAINED] if self.is_drained else []
+        return [*drained, *(self.figures.sentences(pool) if self.is_alive else ())]
+
     @property
     def figures(self) -> FleetFigures:
         """The same as typed figures."""
@@ -79,6 +85,12 @@ class ShownFleet:
     def figures_age_seconds(self) -> float:
         """The age of counts, waits and workers' states: 0 when they are of now."""
         return self.age_seconds if self.trouble else 0.0
+
+    @property
+    def not_in_force(self) -> list[str]:
+        """A sentence for each setting that is changed in the file and waits for the next start."""
+        found = self.snapshot.get("not_in_force")
+        return [not_in_force(str(setting)) for setting in found] if self.is_alive and isinstance(found, list) else []
 
     @property
     def age(self) -> str:
@@ -206,6 +218,7 @@ class FleetReader:
         try:
             queues = self._queues = self._queues or _opened(self.source.target())
             snapshot = refreshed(shown.snapshot, observed_now(queues, shown.snapshot), now_seconds=shown.shown_at)
+            snapshot["unserved"] = unserved_now(queues, shown.snapshot)
         except CommandError as error:
             self.close()
             return replace(shown, trouble=error.lines[0])

@@ -9,7 +9,7 @@ import click
 from orchestrator.cli.fleet_tables import POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import ShownFleet
 from orchestrator.cli.top_view import KEYS, WORDS, TopView, chosen, shown_pools, shown_workers
-from orchestrator.fleet.figures import FleetFigures, PoolFigures, WorkerFigures
+from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
 from queue_core.process.terminal import clean
@@ -63,7 +63,7 @@ def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[st
         *_head(shown, view, width, marks),
         "",
         *(pools.lines if figures.pools else ["no pools in the settings file"]),
-        *_concerns(figures.pools, width, marks),
+        *_concerns(figures, figures.pools, width, marks),
         "",
         *(workers.lines if figures.workers else ["no workers now"]),
         "",
@@ -93,7 +93,7 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     figures = shown.figures
     pools, workers = shown_pools(figures, view), shown_workers(figures, view)
     gap = [""] if size.lines >= ROOMY_LINES else []
-    concerns = _concerns(pools, size.columns, marks)
+    concerns = _concerns(figures, pools, size.columns, marks)
     decisions = _decisions(shown, size.columns, marks)[:MAX_DECISIONS]
     pool_lines, worker_lines = 1 + max(1, len(pools)), 1 + max(1, len(workers))
     rest = room - len(gap) * 2 - min(pool_lines, max(3, room // 2))
@@ -199,13 +199,13 @@ def _head(shown: ShownFleet, view: TopView, width: int | None, marks: Marks) -> 
             break
     line = line if width is None else padded(shortened(line, max(1, width - len(state) - 2)), width - len(state) - 2)
     first = f"{marks.style(line, bold=True)}  {marks.style(state, fg='yellow') if view.is_paused else state}"
-    texts = [text for text in (shown.age, _drained(shown)) if text]
+    texts = [text for text in (shown.age, _drained(shown), *shown.not_in_force) if text]
     warnings = [marks.style(line, fg="yellow") for text in texts for line in wrapped(text, width=width, hang=2)]
     return [first, _summary(figures, width), *warnings]
 
 
 def _drained(shown: ShownFleet) -> str:
-    return "this host is drained: no worker is started until `towline undrain`" if shown.is_drained else ""
+    return DRAINED if shown.is_drained else ""
 
 
 def _summary(figures: FleetFigures, width: int | None) -> str:
@@ -225,12 +225,10 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
     return line
 
 
-def _concerns(pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
     lines = []
-    for pool in pools:
-        if pool.concern:
-            text = f"{clean(pool.pool)}: {clean(pool.concern)}"
-            lines += [marks.style(line, fg="yellow") for line in wrapped(text, width=width, prefix="! ")]
+    for text in replace(figures, pools=tuple(pools)).sentences():
+        lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
 
 

@@ -6,6 +6,7 @@ supervisor, and its events come after what was written before them.
 
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -34,10 +35,12 @@ from queue_core.process.wording import counted
 
 LOOK_SECONDS: Final = 0.25
 """Pause between two looks at workers' output."""
-MAX_LOOK_BYTES: Final = 32 * 1024
-"""New output of one worker that one look reads, at most: 128 KiB a second. What it leaves out is counted."""
+MAX_LOOK_BYTES: Final = 16 * 1024
+"""New output of one worker that one look reads, at most: 64 KiB a second. What it leaves out is counted."""
 MAX_LOOK_LINES: Final = 250
 """Lines of output that one look shows, at most: 1,000 a second of all workers together. The others are counted."""
+LINES_AT_A_TIME: Final = 25
+"""Lines after which other threads get their turn."""
 MAX_EVENTS: Final = 10_000
 """Events that wait for a terminal that takes nothing; beyond these the oldest are dropped."""
 STOP_SECONDS: Final = 2.0
@@ -129,21 +132,19 @@ class UpScreen:
     def _of_batch(self, batch: OutputBatch) -> list[str]:
         at = self.clock.wall_seconds()
         skipped = dict(batch.skipped)
-        read = [(line, self._read(line)) for line in batch.lines]
-        plain = sum(1 for _, told in read if told is not None and not told.kind)
-        drop = plain - MAX_LOOK_LINES
+        drop = len(batch.lines) - MAX_LOOK_LINES
         shown: list[str] = []
-        for line, told in read:
-            if told is None:
-                continue
-            if told.kind:
-                if self._failures.is_new(told, now=self.clock.monotonic()):
-                    shown += self.layout.lines(told, at=at)
-            elif drop > 0:
+        for line in batch.lines:
+            is_entry = line.text.startswith("{")
+            if drop > 0 and not is_entry:
                 drop -= 1
                 skipped[line.worker] = skipped.get(line.worker, 0) + 1
-            else:
+                continue
+            told = self._read(line) if is_entry else self._plain(line)
+            if told is not None and (not told.kind or self._failures.is_new(told, now=self.clock.monotonic())):
                 shown += self.layout.lines(told, at=at)
+            if len(shown) % LINES_AT_A_TIME == 0:
+                time.sleep(0)  # the supervisor's turn may wait for the interpreter
         if not self.shows_output:
             return shown
         left_out = [
@@ -153,14 +154,17 @@ class UpScreen:
         return [text for line in left_out for text in self.layout.lines(line, at=at)] + shown
 
     def _read(self, line: WorkerLine) -> EventLine | None:
-        """Return a line of a worker's output as it is shown; None for one that is not."""
+        """Return an entry in a worker's output as it is shown; None for one that is not."""
         entry = entry_in(line.text)
         if entry is None or not isinstance(entry.get("event"), str):
-            return EventLine(line.text, name=short_name(line.worker), mark="|") if self.shows_output else None
+            return self._plain(line)
         told = worker_line(entry, self.reader, name=short_name(line.worker))
         if told is None or (told.mark == "|" and not self.shows_output):
             return None
         return replace(told, group=line.pool) if told.kind else told
+
+    def _plain(self, line: WorkerLine) -> EventLine | None:
+        return EventLine(line.text, name=short_name(line.worker), mark="|") if self.shows_output else None
 
     def _left_out(self, count: int, worker: str) -> str:
         amount = "some lines were" if count < 0 else counted(count, "line was", "lines were")

@@ -1,11 +1,14 @@
 """Find the cause of a worker's exit from its exit code, its signal and what was asked of it. Pure."""
 
+import re
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic
+from orchestrator.fleet.last_words import HangingCall, last_words_of, place_in_stack
 
 EXIT_FINISHED: Final = 0
 """The worker drained or recycled itself: nothing is wrong."""
@@ -14,23 +17,41 @@ EXIT_QUEUE_LOST: Final = 75
 EXIT_MISCONFIGURED: Final = 78
 """The worker can't run: there is no such app, or its settings are invalid (EX_CONFIG of sysexits.h)."""
 EXIT_BROKEN: Final = 70
-"""The worker can't go on: it failed itself, or a handler blocks it (EX_SOFTWARE of sysexits.h)."""
+"""The worker failed itself (EX_SOFTWARE of sysexits.h)."""
 EXIT_TIMED_OUT: Final = 79
 """A handler ran beyond its timeout and could not be ended (no code of sysexits.h)."""
+EXIT_HUNG: Final = 80
+"""A handler ran on without its lease, or blocked the event loop of the others (no code of sysexits.h)."""
+EXIT_LOOP_ENDED: Final = 81
+"""A handler ended the event loop of async handlers (no code of sysexits.h)."""
 EXIT_CHANGED: Final = 77
 """A handler changed the user or group of the worker's process (EX_NOPERM of sysexits.h)."""
 
 _SHELL_SIGNAL_BASE: Final = 128
 _IN_WORDS: Final = {
-    EXIT_BROKEN: ": a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
-    "its last lines say which",
-    EXIT_TIMED_OUT: ": a handler ran beyond its timeout and could not be ended; its last lines say where it stands",
-    EXIT_CHANGED: ": a handler changed the user or group that the process runs as",
+    EXIT_BROKEN: "the worker itself failed",
+    EXIT_QUEUE_LOST: "its queue or supervisor was away for too long",
+    EXIT_MISCONFIGURED: "its app or its settings cannot be used",
+    EXIT_TIMED_OUT: "a handler ran beyond its timeout and could not be ended",
+    EXIT_HUNG: "a handler ran on after its lease had ended, or blocked the event loop of the others",
+    EXIT_LOOP_ENDED: "a handler ended the event loop of the others",
+    EXIT_CHANGED: "a handler changed the user or group that the process runs as",
 }
-"""The meanings of our own workers' exit codes; other programs may use them differently."""
+"""The meanings of our own workers' exit codes, where a worker said no more; other programs may use them differently."""
+_EXITS: Final = {
+    EXIT_QUEUE_LOST: "queue lost",
+    EXIT_MISCONFIGURED: "misconfigured",
+    EXIT_TIMED_OUT: "timed out",
+    EXIT_HUNG: "hung",
+}
 MAX_NOTICE_CHARS: Final = 300
 """Length at which the sentence of a death notice is cut."""
 _MIB: Final = 2**20
+_STOP_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT"})
+"""The reasons that a worker logs when a signal asked it to finish."""
+_RETIRED: Final = "retired by its supervisor"
+"""The reason that a worker logs when the queue turned it away."""
+_BARE_CODE: Final = re.compile(r"exit code \d+")
 
 
 class Cause(StrEnum):
@@ -42,6 +63,7 @@ class Cause(StrEnum):
     QUEUE_LOST = "queue lost"
     CRASHED = "crashed"
     TIMED_OUT = "timed out"  # a plain handler ran beyond its timeout: its worker gave the task back and ended
+    HUNG = "hung"  # a handler ran on without its lease, or blocked the others: its worker ended itself
     SIGNALLED = "signalled"
     OUT_OF_MEMORY = "out of memory"
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
@@ -56,11 +78,24 @@ WRONG_BY_ITSELF: Final = frozenset({Cause.CRASHED, Cause.MISCONFIGURED})
 ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 """Causes that need no attention."""
 
-WITHOUT_FAULT: Final = frozenset(
-    {Cause.DRAINED, Cause.OVERDUE, Cause.ASKED_TWICE, Cause.QUEUE_LOST, Cause.UNRESPONSIVE, Cause.TIMED_OUT}
-)
-"""Causes for which the worker's tasks are not suspected: it was asked to end, or its queue was away, or it gave the one
-that timed out back by itself."""
+GAVE_ITS_TASK_BACK: Final = frozenset({Cause.TIMED_OUT, Cause.HUNG})
+"""Causes that lie in a handler, whose task the worker gave back by itself before it ended."""
+
+_GAVE_BACK: Final = frozenset({Cause.CRASHED, Cause.QUEUE_LOST})
+"""Causes for which our own workers give back what they can't finish."""
+
+HANGS: Final = frozenset({Cause.HUNG, Cause.UNRESPONSIVE})
+"""Causes for which the leases that the worker let expire belong to its end."""
+
+WITHOUT_FAULT: Final = GAVE_ITS_TASK_BACK | {
+    Cause.DRAINED,
+    Cause.OVERDUE,
+    Cause.ASKED_TWICE,
+    Cause.QUEUE_LOST,
+    Cause.UNRESPONSIVE,
+}
+"""Causes for which the tasks that the worker holds are not suspected: it was asked to end, or its queue was away, or it
+gave the one at fault back by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +138,10 @@ class EndedWorker(Protocol):
     def reason(self) -> str: ...
     @property
     def is_stopped(self) -> bool: ...
+    @property
+    def last_lines(self) -> Sequence[str]: ...
+    @property
+    def stack(self) -> Sequence[str]: ...
 
 
 def cause_of(
@@ -113,14 +152,31 @@ def cause_of(
     Args:
         drained: the worker had been asked to finish.
         overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
-        hung: how it was found to be unresponsive, if it was ended for that; else "".
+        hung: how it hung, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
     if cause is Cause.OVERDUE and overdue and is_cut_short:
         cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
-        cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'ended' if cause is Cause.OVERDUE else 'finished when asked to'}"
+        cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'it was killed' if cause is Cause.OVERDUE else 'it was ended'}"
+    elif cause in {Cause.DRAINED, Cause.OVERDUE} and (unfinished := last_words_of(ended.last_lines).unfinished):
+        detail = f"{detail}; {_unfinished(unfinished)}"
     return cause, f"{detail} ({ended.reason})" if ended.reason else detail
+
+
+def at_fault(ended: EndedWorker, cause: Cause) -> tuple[HangingCall, ...]:
+    """Return the calls that a worker of this cause ended for, or could not finish, as far as it said so."""
+    words = last_words_of(ended.last_lines)
+    if cause is Cause.TIMED_OUT:
+        return words.timed_out
+    return words.hanging if cause in HANGS else words.unfinished if cause in _GAVE_BACK else ()
+
+
+def _unfinished(calls: Sequence[HangingCall]) -> str:
+    """Return which calls were not done at the end of the grace, and where the first of them was."""
+    first = calls[0]
+    place = f", at {first.place}," if first.place else ""
+    return f"{first.handler}{place} {'and others were' if len(calls) > 1 else 'was'} not done by then"
 
 
 def unreachable_notice(worker: str) -> DeathNotice:
@@ -146,7 +202,9 @@ def death_notice(worker: str, cause: Cause, detail: str, *, ending: str, is_on_t
 
 
 def detail_at_work(cause: Cause, detail: str) -> str:
-    """Describe the exit of a worker that held tasks: `finished` is then no regular end."""
+    """Describe the exit of a worker that held tasks: `finished` is then no regular end, nor is a bare exit code."""
+    if cause is Cause.CRASHED and _BARE_CODE.fullmatch(detail):
+        return f"{detail}, in the middle of its work: its handler, or what that called, ended the process (os._exit)"
     if cause is not Cause.FINISHED:
         return detail
     return f"exit code {EXIT_FINISHED}, in the middle of its work: a handler ended the process, or made a daemon of it"
@@ -163,18 +221,36 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
         if number == signal.SIGTERM or (number is None and ended.code == EXIT_FINISHED):
             return Cause.DRAINED, "asked to finish by somebody else"
     if number is not None:
-        return _cause_of_signal(number, drained=drained, overdue=overdue)
+        cause, detail = _cause_of_signal(number, drained=drained, overdue=overdue)
+        place = place_in_stack(ended.stack) if cause is Cause.SIGNALLED else ""
+        return cause, f"{detail} at {place}" if place else detail
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, "asked to finish") if drained else (Cause.FINISHED, "finished by itself")
-    if ended.code == EXIT_MISCONFIGURED:
-        return Cause.MISCONFIGURED, f"exit code {ended.code}: its app or its settings cannot be used"
-    if ended.code == EXIT_TIMED_OUT:
-        return Cause.TIMED_OUT, f"exit code {EXIT_TIMED_OUT}{_IN_WORDS[EXIT_TIMED_OUT]}"
-    if ended.code == EXIT_QUEUE_LOST:
-        return Cause.QUEUE_LOST, f"exit code {ended.code}: its queue or supervisor was away for too long"
-    return Cause.CRASHED, f"exit code {ended.code}{_IN_WORDS.get(ended.code, '')}"
+        return (Cause.DRAINED, f"asked to finish{_why(ended)}") if drained else _by_itself(ended)
+    return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
+
+
+def _why(ended: EndedWorker) -> str:
+    """Return why a worker that was asked to finish had begun to by itself, as text to append."""
+    reason = last_words_of(ended.last_lines).reason
+    return f"; it had begun to by itself: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
+
+
+def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
+    """Return why a worker ended well that the supervisor had not asked to."""
+    reason = last_words_of(ended.last_lines).reason
+    if reason in _STOP_SIGNALS:
+        return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
+    return Cause.FINISHED, f"finished by itself: {reason}" if reason not in {"", _RETIRED} else "finished by itself"
+
+
+def _code_in_words(ended: EndedWorker, code: int) -> str:
+    """Return an exit code with what the worker said of it, or else with its meaning."""
+    meaning = _IN_WORDS.get(code)
+    if meaning is None:
+        return f"exit code {code}"
+    return f"exit code {code}: {last_words_of(ended.last_lines).reason or meaning}"
 
 
 def _of_memory(ended: EndedWorker) -> str:

@@ -8,6 +8,7 @@ from orchestrator.values import value
 
 Json: TypeAlias = dict[str, object]
 
+DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"
 _SHOWN_STATES: Final = {"draining": "finishing"}
 
 
@@ -25,7 +26,7 @@ class PoolFigures:
 
     `done` counts the tasks deleted since its queue was made; None where the queue was not asked. `p99_over_slo` is None
     without leases in the last hour. `limited_by` has the guards that hold its size back, `notes` the overrides
-    in force, `concern` a sentence on what is wrong with it, or "".
+    in force, `states` the same as sentences, with the way out of them; `concern` says what is wrong with it, or "".
     """
 
     pool: str
@@ -49,6 +50,20 @@ class PoolFigures:
     notes: tuple[str, ...] = ()
     concern_kinds: tuple[str, ...] = ()
     concern: str = ""
+    states: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences that every command which shows the pool has to print with it."""
+        return (*self.states, *([self.concern] if self.concern else []))
+
+
+@value
+class UnservedFigures:
+    """A tag of waiting tasks that no pool works on, by its sentence."""
+
+    queue: str
+    sentence: str
 
 
 @value
@@ -73,12 +88,30 @@ class WorkerFigures:
 
 @value
 class FleetFigures:
-    """A supervisor's phase and URL, its pools in the order of the settings, and its workers, oldest first."""
+    """A supervisor's phase and URL, its pools in the order of the settings, and its workers, oldest first.
+
+    `unserved` has the tags of waiting tasks that none of the pools works on.
+    """
 
     phase: str
     url: str
     pools: tuple[PoolFigures, ...] = ()
     workers: tuple[WorkerFigures, ...] = field(default=())
+    unserved: tuple[UnservedFigures, ...] = ()
+
+    def sentences(self, pool: str | None = None) -> list[str]:
+        """Return what a person has to know beside the figures, of all pools or of one: each with its queue or pool."""
+        shown = [one for one in self.pools if pool in (None, one.pool)]
+        queues = {one.queue for one in shown}
+        return [
+            *[f"{one.queue}: {one.sentence}" for one in self.unserved if one.queue in queues],
+            *[f"{one.pool}: {sentence}" for one in shown for sentence in one.sentences],
+        ]
+
+
+def describe_pause(queue: str) -> str:
+    """Describe a queue that is paused, with the way out of it."""
+    return f"the queue {queue} is paused, so no task of it is leased: `towline resume {queue}`"
 
 
 def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFigures:
@@ -93,6 +126,7 @@ def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFi
         _text(snapshot, "url"),
         tuple([_pool(name, _part({"": pool}, ""), workers) for name, pool in _part(snapshot, "pools").items()]),
         tuple([_worker(worker, now_seconds) for worker in workers]),
+        tuple([UnservedFigures(_text(one, "queue"), _text(one, "sentence")) for one in _listed(snapshot, "unserved")]),
     )
 
 
@@ -122,7 +156,19 @@ def _pool(name: str, pool: Json, workers: list[Json]) -> PoolFigures:
         notes=(*_texts(decision, "notes"), *_suspected(_count(pool, "suspects"))),
         concern_kinds=_texts(concern, "kinds"),
         concern=_text(concern, "why"),
+        states=_states(pool, _text(settings, "queue"), is_paused=sample.get("paused") is True),
     )
+
+
+def _states(pool: Json, queue: str, *, is_paused: bool) -> tuple[str, ...]:
+    """Return the published states, with the queue's pause as it is now."""
+    pause = describe_pause(queue)
+    return (*([pause] if is_paused else []), *[state for state in _texts(pool, "states") if state != pause])
+
+
+def _listed(values: Mapping[str, object], name: str) -> list[Json]:
+    found = values.get(name)
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
 def _worker(worker: Json, now_seconds: float) -> WorkerFigures:

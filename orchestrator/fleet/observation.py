@@ -28,7 +28,7 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
             done[name].append(finished.ended_seconds_ago)
         else:
             done[name] = [finished.ended_seconds_ago]
-        if finished.outcome != "expired":
+        if not finished.has_lapsed:
             acted[name] = min(finished.ended_seconds_ago, acted.get(name, finished.ended_seconds_ago))
     workers: dict[str, Worker] = {}
     started: list[Started] = []
@@ -89,6 +89,8 @@ def _observed(
         hung_at,
         worker.condition,
         worker.is_forked,
+        worker.changed_file,
+        worker.is_cut_short,
     )
 
 

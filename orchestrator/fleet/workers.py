@@ -6,7 +6,16 @@ from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.exits import EXIT_FINISHED, WRONG_BY_ITSELF, Cause, EndedWorker, cause_of, detail_at_work
+from orchestrator.fleet.exits import (
+    EXIT_FINISHED,
+    GAVE_ITS_TASK_BACK,
+    WRONG_BY_ITSELF,
+    Cause,
+    EndedWorker,
+    cause_of,
+    detail_at_work,
+)
+from orchestrator.fleet.last_words import last_words_of, place_in_stack
 from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
 
@@ -42,6 +51,7 @@ class Worker:
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
     ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
+    `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
     """
 
@@ -63,6 +73,7 @@ class Worker:
     hung_at: Monotonic | None = None
     condition: str = ""
     is_forked: bool = False
+    changed_file: str = ""
     is_cut_short: bool = False
 
     @property
@@ -305,11 +316,26 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
 
 
 def _hung(worker: Worker, ended: EndedWorker) -> str:
-    """Return how a worker hung, if it was ended for that; else ""."""
-    if worker.hung_at is None or not worker.is_leaving:
+    """Return how a worker hung, if it was ended for that, or while it did; else ""."""
+    if not worker.is_leaving:
         return ""
-    condition = f"; {worker.condition}" if worker.condition else ""
-    return f"neither held a lease nor asked for one for {max(0.0, ended.at - worker.hung_at):.0f} s{condition}"
+    words = last_words_of(ended.last_lines)
+    lapsed_at = worker.lapsed_at if worker.state == "killed" else None  # it was taken for idle when it was to finish
+    since = worker.hung_at if worker.hung_at is not None else lapsed_at
+    if since is None and not words.stuck:
+        return ""
+    longer = f", and ran on without its lease for {max(0.0, ended.at - since):.0f} s" if since is not None else ""
+    if words.hanging:
+        call = words.hanging[-1]
+        return f"{call.handler} hung{f' at {call.place}' if call.place else ''}{longer}"
+    place = place_in_stack(ended.stack)
+    if place:
+        return f"it hung at {place}, a call that kept the interpreter lock{longer}"
+    silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
+    if worker.condition:
+        was = "it was " if worker.condition.startswith("stopped") else ""
+        return f"{was}{worker.condition}{silent}"
+    return f"it neither held a lease nor asked for one{silent}, nobody knows why"
 
 
 def exited(
@@ -360,6 +386,8 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
         return None  # its owner replaces it
     if worker.spec_digest != digest:
         return "its settings changed"
+    if worker.changed_file:
+        return f"{worker.changed_file} changed after its start"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
@@ -369,12 +397,21 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     return None
 
 
+def with_changed_application(fleet: Fleet, file: str, *, at: Monotonic) -> Fleet:
+    """Mark the workers that were started before the file of their application changed."""
+    workers = {
+        name: replace(worker, changed_file=file) if worker.spawned_at < at and not worker.is_external else worker
+        for name, worker in fleet.workers.items()
+    }
+    return replace(fleet, workers=workers)
+
+
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
     """Return whether a start failed: no lease call, or a crash or an immediate end before the first lease."""
-    if cause is Cause.DRAINED or (worker.state == "alone" and cause is Cause.FINISHED):
+    if cause is Cause.DRAINED or cause in GAVE_ITS_TASK_BACK or (worker.state == "alone" and cause is Cause.FINISHED):
         return False
     if worker.started_at is None:
         return not worker.adopted
-    if worker.leases or worker.finished:
+    if worker.leases or worker.finished or worker.lapsed_at is not None:
         return False
     return cause in WRONG_BY_ITSELF or (cause is Cause.FINISHED and at - worker.started_at < PROVEN_SECONDS)

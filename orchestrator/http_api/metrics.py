@@ -12,6 +12,7 @@ from orchestrator.fleet.exits import Cause
 from orchestrator.samples import Outcome, QueueSample
 from orchestrator.scaling.decision import GuardName
 from orchestrator.scaling.lease_waits import BUCKETS as WAIT_BUCKETS
+from orchestrator.supervisor.pool import ConcernKind
 from orchestrator.supervisor.view import DURATION_BUCKETS, WORKER_STATES, FleetView, Heartbeat, PoolView, TurnDurations
 
 GUARDS: Final[Sequence[GuardName]] = get_args(GuardName)
@@ -19,12 +20,19 @@ OUTCOMES: Final[Sequence[Outcome]] = get_args(Outcome)
 
 Number = Callable[[PoolView], float]
 
+
+def _is_concern(pool: PoolView, *kinds: ConcernKind) -> float:
+    return float(pool.concern is not None and not set(kinds).isdisjoint(pool.concern.kinds))
+
+
 _ALWAYS: Final[Mapping[str, tuple[str, Number]]] = {
     "alive_workers": ("Workers that are not asked to leave.", lambda pool: pool.alive),
     "min_workers": ("The lower bound in force.", lambda pool: pool.spec.workers.min),
     "max_workers": ("The upper bound in force.", lambda pool: pool.spec.workers.max),
     "memory_bytes": ("Memory of all workers.", lambda pool: pool.memory_bytes),
     "slo_seconds": ("The longest a task may wait.", lambda pool: pool.spec.slo),
+    "late": ("1 while a task waits longer than the slo.", lambda pool: _is_concern(pool, "late")),
+    "bounded": ("1 while a bound denies it workers.", lambda pool: _is_concern(pool, "at_max", "held_back")),
     "suspects": ("Tasks that wait for workers of their own.", lambda pool: pool.suspected),
     "failed_starts_in_a_row": ("Starts that failed since the last successful one.", lambda pool: pool.failed_starts),
 }
@@ -38,6 +46,7 @@ _SAMPLED: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
     "delayed": ("Tasks whose eta is ahead.", lambda sample: sample.delayed),
     "in_flight": ("Tasks under a lease.", lambda sample: sample.in_flight),
     "dead": ("Tasks kept aside after their last lease.", lambda sample: sample.dead),
+    "paused": ("1 while the queue grants no lease.", lambda sample: sample.paused),
 }
 
 
@@ -64,6 +73,7 @@ class FleetMetrics(Collector):
         yield _waits(pools)
         yield from _sampled(pools, now=now)
         yield from _decided(pools, now=now)
+        yield _unserved(view)
 
 
 Pools = Sequence[tuple[str, PoolView]]
@@ -83,6 +93,18 @@ def _supervisor(heartbeat: Heartbeat, view: FleetView, *, now: Monotonic, starte
         "towline_supervisor_failed_turns", "Rounds of turns in which one failed.", value=rounds.failed
     )
     yield _durations(rounds)
+
+
+def _unserved(view: FleetView) -> Metric:
+    """Return the tasks that no pool works on, by queue: tags are no labels, as anybody may make new ones."""
+    help_text = "Tasks that wait with a tag, or without one, on which no pool works."
+    family = GaugeMetricFamily("towline_queue_unserved_tasks", help_text, labels=["queue"])
+    counts = dict.fromkeys(sorted(pool.spec.queue for pool in view.pools.values()), 0)
+    for one in view.unserved:
+        counts[one.queue] = counts.get(one.queue, 0) + one.tasks
+    for queue, count in counts.items():
+        family.add_metric([queue], count)
+    return family
 
 
 def _durations(rounds: TurnDurations) -> Metric:

@@ -51,8 +51,20 @@ class PoolStats(_Answer):
     rule: str = Field(description="The rule that set the number of workers.")
     why: str = Field(description="The reason in words.")
     guards: str = Field(description="The guards that hold the decision back, joined by commas.")
-    concerns: str = Field(description="What is wrong with it (late, at_max, no_starts), joined by commas.")
+    concerns: str = Field(
+        description="What is wrong with it (late, at_max, held_back, no_starts, misconfigured), joined by commas."
+    )
     concerns_why: str = Field(description="The causes of that in words.")
+    states: str = Field(description="Pauses and overrides in force, and tasks that run alone: sentences, one a line.")
+
+
+class UnservedStats(_Answer):
+    """A tag of waiting tasks that no pool works on; null: tasks without one."""
+
+    queue: str
+    tag: str | None
+    tasks: int = Field(description="Tasks that are ready or delayed.")
+    sentence: str = Field(description="The same in words, with the tag that may be meant.")
 
 
 class Pools(_Answer):
@@ -60,6 +72,7 @@ class Pools(_Answer):
 
     phase: str
     pools: tuple[PoolStats, ...]
+    unserved: tuple[UnservedStats, ...] = Field((), description="Tags of waiting tasks that no pool works on.")
 
 
 class SupervisorHealth(_Answer):
@@ -95,7 +108,10 @@ def all_pools(heartbeat: Heartbeat, *, now: Monotonic) -> Pools:
     """Return all pools that were decided on. Raises `Problem`: 503 while no number may be acted on."""
     view = _leading(heartbeat, now=now)
     found = [_stats(name, pool, view, now=now) for name, pool in view.pools.items()]
-    return Pools(phase=view.phase, pools=tuple(stats for stats in found if stats is not None))
+    unserved = tuple(
+        UnservedStats(queue=one.queue, tag=one.tag, tasks=one.tasks, sentence=one.sentence) for one in view.unserved
+    )
+    return Pools(phase=view.phase, pools=tuple(stats for stats in found if stats is not None), unserved=unserved)
 
 
 def live(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
@@ -176,6 +192,7 @@ def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> Poo
         guards=",".join(decision.limited_by),
         concerns=",".join(concern.kinds) if concern else "",
         concerns_why=concern.why if concern else "",
+        states="\n".join(pool.states_in_force),
     )
 
 

@@ -23,9 +23,11 @@ from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.fleet.last_words import last_words_of
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
+from orchestrator.runtimes.oom_kills import OomKills, Verdict, ended_by_kernel, killed_perhaps
 from orchestrator.runtimes.procfs import WorkerProcess
 from orchestrator.runtimes.template_process import ForkedWorker
 from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
@@ -42,6 +44,8 @@ UPKEEP_SECONDS: Final = 10.0
 """Interval at which logs are trimmed and the watchdog is checked."""
 STACK_SIGNAL: Final = signal.SIGRTMIN + 1
 """On this signal a worker writes its threads' stacks to its log (see `queue_core.worker.main`)."""
+_FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
+"""Signals that end a process for a fault of its own; a worker writes its stack before (see `faulthandler`)."""
 # The first five address the supervisor's parent, which would take a worker that answers for the supervisor. The others
 # are the supervisor's credentials: a worker gets its own with its request.
 _NOT_INHERITED: Final = frozenset(
@@ -149,7 +153,7 @@ class ProcessRuntime:
         withheld: environment variables that no worker inherits, such as secrets.
         logs: the workers' logs; a folder of `state_dir` by default.
         """
-        self._withheld = _NOT_INHERITED.union(withheld)
+        self._withheld = frozenset(withheld)
         self._state_dir = state_dir.resolve()
         self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
@@ -161,7 +165,7 @@ class ProcessRuntime:
         self._rotated: set[str] = set()
         self._peaks: dict[str, int] = {}
         self._forked_memory = ForkedMemoryMeter()
-        self._oom_kills = procfs.out_of_memory_kills()
+        self._oom_kills = OomKills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._templates = Templates(self._state_dir, open_log=self.logs.open)
         self._other_processes = OtherProcesses(self._state_dir, lock=lock)
@@ -211,8 +215,7 @@ class ProcessRuntime:
         return handle
 
     def _environment(self, request: SpawnRequest) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        return {**environment, **request.variables, **request.environment}
+        return variables_of(request, self._withheld)
 
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
@@ -232,6 +235,12 @@ class ProcessRuntime:
     def forks(self, pool: PoolSpec) -> bool:
         """See `Runtime.forks`."""
         return self._templates.can_fork(pool)
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        """See `Runtime.application`; of a pool with a command nothing is known."""
+        if request.command:
+            return NOTHING_KNOWN
+        return self._templates.application(request, self._environment(request), since=since, now=now)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
@@ -265,12 +274,14 @@ class ProcessRuntime:
             if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)
+            condition = condition or last_words_of(self.logs.last_lines(worker)).condition
         except OSError:  # no descriptor left, or not ours to read
             return ""
         return condition
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also rotates logs, and checks the watchdog now and then."""
+        self._oom_kills.watch(now=now)
         ended = [key.data for key, _ in self._selector.select(0) if key.data]
         exits = [self._collect(self._processes[worker], now=now) for worker in ended]
         self._rotate_logs()
@@ -385,7 +396,8 @@ class ProcessRuntime:
         del self._processes[worker]
         self._rotated.discard(worker)
         code, number = _code_and_signal(ended)
-        is_out_of_memory = self._was_out_of_memory(worker, number)
+        out_of_memory = self._out_of_memory(process, number)
+        is_out_of_memory = out_of_memory == "yes"
         own_peak = self._peaks.pop(worker, None)
         return Exit(
             worker,
@@ -399,8 +411,9 @@ class ProcessRuntime:
             memory_peak_bytes=max(filter(None, (peak, own_peak)), default=None),
             memory_own_bytes=own_peak if process.handle.is_forked else None,
             is_forked=process.handle.is_forked,
+            reason=killed_perhaps(self._oom_kills.recent) if out_of_memory == "unknown" else "",
             last_lines=self.logs.last_lines(worker),
-            stack=self._stack(worker),
+            stack=self.logs.fatal_stack(worker) if number in _FAULTS else self._stack(worker),
         )
 
     def _stack(self, worker: str) -> tuple[str, ...]:
@@ -423,20 +436,27 @@ class ProcessRuntime:
             )
         self._rotated.update(rotated)
 
-    def _was_out_of_memory(self, worker: str, number: int | None) -> bool:
+    def _out_of_memory(self, process: _Process, number: int | None) -> Verdict:
+        """Return whether the kernel ended a worker for want of memory; unknown for a SIGKILL that it may have sent."""
+        worker = process.handle.worker
         if worker in self._killed:
             self._killed.discard(worker)
-            return False
+            return "no"
         if number != signal.SIGKILL:
-            return False
-        before, self._oom_kills = self._oom_kills, max(self._oom_kills, procfs.out_of_memory_kills())
-        return self._oom_kills > before
+            return "no"
+        return ended_by_kernel(process.pid, since_boot_seconds=procfs.seconds_of(process.start_ticks))
 
     def _kill_strays(self, worker: str) -> None:
         """Kill the processes of an adopted worker one by one: its process group's number may be another's by now."""
         for process in procfs.worker_processes(str(self._state_dir)):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
+
+
+def variables_of(request: SpawnRequest, withheld: Collection[str]) -> dict[str, str]:
+    """Return the variables of a worker: ours without those that are `withheld`, the pool's, the request's."""
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED and name not in withheld}
+    return {**ours, **request.variables, **request.environment}
 
 
 def _process_of(handle: WorkerHandle) -> WorkerProcess | None:

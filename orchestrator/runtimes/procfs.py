@@ -307,7 +307,12 @@ def age_seconds(start_ticks: int) -> float:
     """Return how long ago a process with these start ticks was started, 0 or more."""
     with open("/proc/uptime") as file:  # noqa: PTH123
         uptime_seconds = float(file.read().split()[0])
-    return max(0.0, uptime_seconds - start_ticks / _TICKS_PER_SECOND)
+    return max(0.0, uptime_seconds - seconds_of(start_ticks))
+
+
+def seconds_of(start_ticks: int) -> float:
+    """Return how long after the boot a process with these start ticks was started."""
+    return start_ticks / _TICKS_PER_SECOND
 
 
 def out_of_memory_kills() -> int:

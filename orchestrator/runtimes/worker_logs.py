@@ -28,7 +28,8 @@ MAX_STACK_LINES: Final = 200
 
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
-_STACK_LINES: Final = ("Thread 0x", "Current thread 0x", '  File "', "  ...")
+_STACK_LINES: Final = ("Thread 0x", "Current thread 0x", "Stack (", '  File "', "  ...")
+_FATAL: Final = "Fatal Python error: "
 LOG_SUFFIX: Final = ".log"
 BEFORE_SUFFIX: Final = ".log.1"
 _PART: Final = ".log.part"
@@ -83,6 +84,12 @@ class WorkerLogs:
             elif stack:
                 break
         return tuple(reversed(stack[:MAX_STACK_LINES]))
+
+    def fatal_stack(self, worker: str) -> tuple[str, ...]:
+        """Return the stack that a worker wrote as a fault ended it; nothing without one."""
+        lines = self._tail(worker, _STACK_BYTES, at_least=MAX_STACK_LINES)
+        begins = [index for index, line in enumerate(lines) if line.startswith(_FATAL)]
+        return tuple([line for line in lines[begins[-1] :] if line.startswith(_STACK_LINES)]) if begins else ()
 
     def rotate(self, workers: Iterable[str]) -> list[str]:
         """Rotate those workers' logs that grew beyond 8 MiB, and return these workers. Costs one `stat` each.

@@ -13,6 +13,7 @@ from orchestrator.scaling.finish_by import FinishForecast, forecast_finish
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.reserve import NOBODY_WARM, WarmWorkers
 from orchestrator.values import value
+from queue_core.process.wording import counted, shown_seconds, shown_setting
 
 STALE_TURNS: Final = 3.0
 """Turns after which a sample is too old to decide by."""
@@ -74,6 +75,34 @@ class DecisionContext:
         """The longest wait of a ready task; 0 when there is none."""
         sample = self.facts.sample
         return sample.waiting[0].age_seconds + (self.facts.now - sample.at) if sample.waiting else 0.0
+
+    @property
+    def late(self) -> int:
+        """The number of ready tasks that are known to wait longer than the slo."""
+        grown, slo_seconds = self.facts.now - self.facts.sample.at, self.pace.slo_seconds
+        if self.oldest_seconds <= slo_seconds:
+            return 0
+        return max(w.position for w in self.facts.sample.waiting if w.age_seconds + grown > slo_seconds)
+
+    def describe_late(self) -> str:
+        """Describe the late tasks, of which there are some: "1 task waits 29 s longer than its slo of 5 s"."""
+        late, slo_seconds = self.late, self.pace.slo_seconds
+        beyond, slo = shown_seconds(self.oldest_seconds - slo_seconds), shown_setting(slo_seconds)
+        if late == 1:
+            return f"1 task waits {beyond} longer than its slo of {slo}"
+        return f"{counted(late, 'task')} wait up to {beyond} longer than their slo of {slo}"
+
+    def describe_workers(self) -> str:
+        """Describe what the pool's workers are doing: "all 2 workers are busy"."""
+        current, starting = self.facts.current, len(self.capacity.ready_in_seconds)
+        states = [(self.busy, "busy"), (len(self.idle), "idle"), (starting, "starting")]
+        known = [(count, state) for count, state in states if count > 0]
+        if not known:
+            return "there is no worker"
+        if len(known) == 1:
+            return f"the only worker is {known[0][1]}" if current == 1 else f"all {current:,} workers are {known[0][1]}"
+        parts = [f"{count:,} {'is' if count == 1 else 'are'} {state}" for count, state in known]
+        return f"of {current:,} workers {', '.join(parts[:-1])} and {parts[-1]}"
 
 
 @value

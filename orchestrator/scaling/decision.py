@@ -15,13 +15,41 @@ from orchestrator.values import value
 
 __all__ = ["DEFAULT_CONDITIONS", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 
-Rule = Literal["deadline", "late", "saturated", "finish_by", "wake", "warm", "min", "fallback", "hold", "idle", "paper"]
+Rule = Literal[
+    "deadline",
+    "late",
+    "saturated",
+    "finish_by",
+    "wake",
+    "warm",
+    "min",
+    "fallback",
+    "hold",
+    "idle",
+    "paper",
+    "at_max",
+    "misconfigured",
+    "crash_loop",
+    "runtime_unavailable",
+    "failing_work",
+    "contention",
+    "queue_paused",
+    "host_headroom",
+    "budget",
+    "max_step_up",
+    "spawn_parallelism",
+    "paused",
+    "stale_sample",
+]
 """The rule that set the target.
 
 `deadline`: a task's deadline; `late`: tasks that are late; `saturated`: work near what the largest fleet can do;
 `finish_by`: an instant by which all work must be done; `wake`: an empty pool with work; `warm`: an slo shorter than a
 start; `min`: the lower bound; `fallback`: no recent sample; `hold`: no change; `idle`: a worker idle for longer than it
 pays; `paper`: a smaller fleet that meets the slo by the Erlang C estimate.
+
+A task waits longer than the slo, and no worker is added: `at_max`, as the pool has as many as `max`, or the name of the
+guard that held it back (see `GuardName`).
 """
 
 SPAWNS_PER_CORE: Final = 2
@@ -36,6 +64,7 @@ _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6
 
 GuardName = Literal[
+    "misconfigured",
     "crash_loop",
     "runtime_unavailable",
     "failing_work",
@@ -77,7 +106,8 @@ class Conditions:
     `cores` are the host's; `start_seconds` is the CPU time of the next start, once known; `allocation` is the pool's
     part of the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its
     settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start
-    workers; `helpers` are the other pools that take tasks of this one.
+    workers; `application_failure` is why no worker can use the pool's application; `helpers` are the other pools that
+    take tasks of this one.
     """
 
     paused: Paused = "no"
@@ -89,6 +119,7 @@ class Conditions:
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
+    application_failure: str = ""
     helpers: tuple[HelperPool, ...] = ()
 
     def starts_at_a_time(self, spec: PoolSpec) -> int:
@@ -151,7 +182,8 @@ class Decision:
 
     `current` counts the workers that are neither leaving nor about to be replaced; `unguarded` is the target before any
     guard changed it; `held` has, by the number of an idle worker in the fleet, the seconds that it is worth keeping;
-    `notes` say what else applies.
+    `notes` say what else applies. `trouble` is a sentence on tasks that wait longer than the slo, or on workers that a
+    bound denies; "" when there are none. `is_late`: a task waits longer than the slo.
     """
 
     pool: str
@@ -165,6 +197,8 @@ class Decision:
     limits: tuple[Limit, ...] = ()
     held: Mapping[int, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    trouble: str = ""
+    is_late: bool = False
 
     @property
     def limited_by(self) -> tuple[GuardName, ...]:
@@ -179,6 +213,7 @@ class Decision:
             "target": self.target,
             "rule": self.rule,
             "why": self.why,
+            "trouble": self.trouble,
             "limited_by": list(self.limited_by),
             "limits": [limit.why for limit in self.limits],
             "would_be_without_guards": self.unguarded,

@@ -23,6 +23,14 @@ _TURNS_PER_START: Final = 8
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]
 
 
+def misconfigured(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Start no worker while the application can't be used, by a look at it and by a worker that failed to start."""
+    failure = facts.conditions.application_failure
+    if not failure or target <= facts.current or not facts.fleet.failed_starts(facts.spec):
+        return None
+    return facts.current, Limit("misconfigured", f"its application can't be used: {failure}")
+
+
 def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """After starts that failed, wait 2, 4, 8 ... 60 s; then probe with one worker until it proves itself."""
     failures = facts.fleet.failed_starts(facts.spec)
@@ -95,7 +103,7 @@ def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
     if allocation is None or not (allocation.scarce or allocation.is_to_yield):
         return None
     most = facts.current + allocation.workers
-    why = f"room for {allocation.workers} more: {allocation.why}"
+    why = f"the host has room for {allocation.workers:,} more ({allocation.why})"
     if allocation.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
         most, why = facts.current - 1, f"an idle worker goes: {allocation.why}"
     if target <= most:
@@ -108,12 +116,13 @@ def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:
     spec = facts.spec
     if spec.budget is None or facts.conditions.budget == "left":
         return None
-    most, why = max(spec.workers.min, facts.state.erlang.workers), "is the Erlang C estimate"
+    most, why = max(spec.workers.min, facts.state.erlang.workers), "the Erlang C estimate"
     if facts.conditions.budget == "overdrawn":
-        most, why = spec.workers.min, "is the min"
+        most, why = spec.workers.min, "min"
     if target <= most:
         return None
-    return most, Limit("budget", f"the budget of {spec.budget:g}h/day is {facts.conditions.budget}: {most} {why}")
+    spent = f"the budget of {spec.budget:g} worker-hours a day is {facts.conditions.budget}"
+    return most, Limit("budget", f"{spent}, so {most:,} at most ({why})")
 
 
 def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -121,7 +130,7 @@ def max_step_up(target: int, facts: Facts) -> tuple[int, Limit] | None:
     step = facts.spec.max_step_up
     if step is None or target <= facts.current + step:
         return None
-    return facts.current + step, Limit("max_step_up", f"max_step_up {step}")
+    return facts.current + step, Limit("max_step_up", f"max_step_up is {step:,} at a time")
 
 
 def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -134,7 +143,7 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
     most = facts.current + max(0, at_a_time - facts.starting)
     if target <= most:
         return None
-    return most, Limit("spawn_parallelism", f"{at_a_time} starting at a time")
+    return most, Limit("spawn_parallelism", f"{at_a_time:,} may start at a time")
 
 
 def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -146,17 +155,30 @@ def bounds(target: int, facts: Facts) -> tuple[int, Limit] | None:
     least = min(low, facts.current)
     if least <= target <= high:
         return None
-    by = f" ({facts.conditions.bounds_by})" if facts.conditions.bounds_by else ""
     if target > high:
-        return high, Limit("max", f"max {high}{by}")
-    return least, Limit("min", f"min {low}{by}")
+        return high, limit_of_max(facts)
+    return least, Limit("min", f"min is {low:,}{_set_by(facts)}")
+
+
+def limit_of_max(facts: Facts) -> Limit:
+    """Return the limit of the upper bound, with the reason why it is in force."""
+    return Limit("max", f"max is {facts.spec.workers.max:,}{_set_by(facts)}")
+
+
+def _set_by(facts: Facts) -> str:
+    return f" ({facts.conditions.bounds_by})" if facts.conditions.bounds_by else ""
 
 
 def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Do not grow beyond min while the queue is paused: it grants no lease."""
     if not facts.sample.paused or target <= max(facts.current, facts.spec.workers.min):
         return None
-    return max(facts.current, facts.spec.workers.min), Limit("queue_paused", "the queue is paused")
+    return max(facts.current, facts.spec.workers.min), limit_of_pause(facts)
+
+
+def limit_of_pause(facts: Facts) -> Limit:
+    """Return the limit of a queue that is paused, and how to resume it."""
+    return Limit("queue_paused", f"the queue {facts.spec.queue} is paused: `towline resume {facts.spec.queue}`")
 
 
 def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -168,7 +190,8 @@ def paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
     down = target < facts.current and stopped in {"both", "down"}
     if not (up or down):
         return None
-    return facts.current, Limit("paused", f"changes {'up' if up else 'down'} are paused")
+    way = "up" if up else "down"
+    return facts.current, Limit("paused", f"changes {way} are paused: `towline resume --pool {facts.spec.name}`")
 
 
 def stale_sample(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -203,6 +226,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
+    misconfigured,
     crash_loop,
     runtime_unavailable,
     failing_work,

@@ -4,15 +4,35 @@ Up: the fewest workers with which every waiting task is leased before its deadli
 a time learned at its level of the fleet, or once a smaller fleet meets the slo by the Erlang C estimate for a while.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from orchestrator.scaling.context import DecisionContext, Proposal
-from orchestrator.scaling.decision import Decision, Inputs
-from orchestrator.scaling.guards import guarded
+from orchestrator.scaling.decision import Decision, GuardName, Inputs, Limit, Rule
+from orchestrator.scaling.guards import guarded, limit_of_max, limit_of_pause
 from orchestrator.scaling.rules import describe_forecast, grow, shrink
+from queue_core.process.wording import counted
 
 _NAMED: Final = 3
+_BOUNDS: Final[Mapping[GuardName, Rule]] = {
+    "max": "at_max",
+    "misconfigured": "misconfigured",
+    "crash_loop": "crash_loop",
+    "runtime_unavailable": "runtime_unavailable",
+    "failing_work": "failing_work",
+    "contention": "contention",
+    "queue_paused": "queue_paused",
+    "host_headroom": "host_headroom",
+    "budget": "budget",
+    "max_step_up": "max_step_up",
+    "spawn_parallelism": "spawn_parallelism",
+    "paused": "paused",
+    "stale_sample": "stale_sample",
+}
+"""The guards that may keep a pool from growing, each with the rule that a decision has where one did and a task is late."""
+_PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample"})
+"""Guards of a single step, which the next turns take: no trouble as long as no task is late."""
 
 
 def decide(context: DecisionContext) -> Decision:
@@ -26,6 +46,14 @@ def decide(context: DecisionContext) -> Decision:
     if fallback != "hold" and max(current, proposal.target) < fallback and facts.is_stale:
         proposal = Proposal(fallback, "fallback", f"no sample of the queue for {facts.now - facts.sample.at:.0f} s")
     target, limits = guarded(proposal.target, facts)
+    trouble = ""
+    if context.late:
+        unguarded = proposal.target
+        trouble, limits = _lateness(context, unguarded, target=target, limits=limits)
+        if target <= current:
+            proposal = replace(_held_back(proposal, limits), target=unguarded, why=trouble)
+    elif limits and proposal.target > max(target, current):
+        trouble = _denied(proposal.target, limits)
     return Decision(
         facts.spec.name,
         facts.now,
@@ -38,7 +66,51 @@ def decide(context: DecisionContext) -> Decision:
         limits,
         held,
         _notes(context, proposal),
+        trouble,
+        context.late > 0,
     )
+
+
+def _lateness(
+    context: DecisionContext, wanted: int, *, target: int, limits: tuple[Limit, ...]
+) -> tuple[str, tuple[Limit, ...]]:
+    """Return a sentence on the late tasks and their causes; and the limits, with the one that applies to a pool that
+    asks for no worker, as it has all it may."""
+    facts = context.facts
+    if not limits and target >= wanted and target <= facts.current:
+        if facts.sample.paused:
+            limits = (limit_of_pause(facts),)
+        elif facts.current >= facts.spec.workers.max:
+            limits = (limit_of_max(facts),)
+    causes = [context.describe_workers()]
+    if target > facts.current:
+        more = target - facts.current
+        causes.append(f"{more:,} {'starts' if more == 1 else 'start'} now")
+    bounds = [limit.why for limit in limits if limit.guard in _BOUNDS]
+    if target < wanted and target > facts.current:
+        bounds = [f"{counted(wanted, 'worker')} {'is' if wanted == 1 else 'are'} wanted", *bounds]
+    if not bounds and target <= facts.current and context.idle:
+        causes.append("an idle one is to lease it at once")
+    return f"{context.describe_late()}: {_listed([*causes, *bounds])}", limits
+
+
+def _held_back(proposal: Proposal, limits: Sequence[Limit]) -> Proposal:
+    """Return the proposal by the rule that names the bound which keeps the pool from growing, if one does."""
+    bounds = [rule for limit in limits if (rule := _BOUNDS.get(limit.guard)) is not None]
+    return replace(proposal, rule=bounds[-1]) if bounds else proposal
+
+
+def _denied(wanted: int, limits: Sequence[Limit]) -> str:
+    """Return a sentence on the workers that a lasting bound denies; "" where the next turns start them."""
+    bounds = [limit.why for limit in limits if limit.guard in _BOUNDS and limit.guard not in _PASSING]
+    if not bounds:
+        return ""
+    return _listed([f"{counted(wanted, 'worker')} {'is' if wanted == 1 else 'are'} wanted", *bounds])
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Join parts of a sentence: "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
@@ -48,6 +120,8 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
+    if context.facts.sample.paused:
+        notes = (*notes, "the queue is paused")
     if context.warm.description:
         notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial

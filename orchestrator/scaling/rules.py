@@ -14,6 +14,7 @@ from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
 from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
+from queue_core.process.wording import counted, shown_seconds, shown_setting
 
 _DAY_SECONDS: Final = 86_400.0
 _COMING: Final = 0.5  # share of the tasks expected within the slo that count as work
@@ -35,7 +36,7 @@ def grow(context: DecisionContext) -> Proposal | None:
     if context.upcoming and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
     if current == 0 and sample.ready > context.capacity.taken_elsewhere:
-        proposals.append(Proposal(1, "wake", f"{sample.ready} ready and no worker to lease them"))
+        proposals.append(Proposal(1, "wake", _nobody(sample.ready)))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
         proposals.append(Proposal(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
@@ -52,13 +53,21 @@ def _deadline(context: DecisionContext) -> Need:
 
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
-    starting = len(context.capacity.ready_in_seconds)
-    return (
-        f"{context.facts.sample.ready} ready, #{need.position} is {need.age_seconds:.1f} s old: "
-        f"must be leased within {need.within_seconds:.1f} s; "
-        f"{context.busy} busy + {len(context.idle)} idle + {starting} starting can begin {need.can_start:.0f}; "
-        f"{need.workers} more needed"
-    )
+    ready, workers = context.facts.sample.ready, context.facts.current
+    when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
+    begin = f"{needed(need.workers, 'more' if workers else '')} to begin"
+    if not workers and not context.capacity.helpers:
+        what = f"the first {need.position:,}" if need.position < ready else "it" if ready == 1 else "all"
+        return f"{_nobody(ready)}: {begin} {what} {when}"
+    if need.position < ready:
+        what = f"the first {need.position:,} of {ready:,} that wait" if need.position > 1 else f"the first of {ready:,}"
+    else:
+        what = f"all {ready:,} that wait" if ready > 1 else "the task that waits"
+    return f"{begin} {what} {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
+
+
+def _nobody(ready: int) -> str:
+    return f"{ready:,} ready and nobody to lease {'it' if ready == 1 else 'them'}"
 
 
 def _finish_proposal(context: DecisionContext, forecast: FinishForecast) -> Proposal:
@@ -76,25 +85,24 @@ def describe_forecast(context: DecisionContext, forecast: FinishForecast) -> str
         return ""
     done_in, ready = forecast.done_in_seconds, context.facts.sample.ready
     by = finish_by.clock()
+    waits = f"{counted(ready, 'task')} {'waits' if ready == 1 else 'wait'}"
     if not forecast.is_in_time:
         # Beyond a day the time of day is misleading.
         days = done_in / _DAY_SECONDS
         later = done_in - finish_by.within_seconds
         when = f"{finish_by.clock(later)} at the earliest" if days < 1 else f"more than {min(days, 999):.0f} d"
-        return f"{ready} ready can't be done by {by} with max {context.facts.spec.workers.max}: {when}"
-    return f"{ready} ready are to be done by {by}: {forecast.workers} more needed for that"
+        return f"{waits}, and can't be done by {by} with max {context.facts.spec.workers.max}: {when}"
+    enough = needed(forecast.workers, "more") if forecast.workers else "no more workers are needed"
+    return f"{waits} to be done by {by}: {enough} for that"
 
 
 def _late(context: DecisionContext) -> Proposal | None:
     """Propose a slot for each task that waits or runs, while a task waits longer than the slo."""
-    facts, slo_seconds = context.facts, context.pace.slo_seconds
-    if context.oldest_seconds <= slo_seconds:
+    if context.oldest_seconds <= context.pace.slo_seconds:
         return None
-    grown = facts.now - facts.sample.at
-    late = max(w.position for w in facts.sample.waiting if w.age_seconds + grown > slo_seconds)
-    what = "1 task waits" if late == 1 else f"{late} tasks wait"
     target = _slot_each(context)
-    why = f"{what} longer than the slo: a slot for each task, so {target} workers, {facts.current} so far"
+    slots = f"{counted(target, 'worker')} {'has' if target == 1 else 'have'} a slot for each task"
+    why = f"{context.describe_late()}: {slots}, and {context.describe_workers()}"
     return Proposal(target, "late", why)
 
 
@@ -111,8 +119,8 @@ def _saturated(context: DecisionContext) -> Proposal | None:
     if tasks <= _SATURATED * most:
         return None
     why = (
-        f"{facts.sample.ready} wait and {rate:.2f} arrive per second, and max {spec.workers.max} does {most:.0f} "
-        f"within the slo: nothing is put off, a slot for each task"
+        f"every task gets a slot at once: {facts.sample.ready:,} wait and {rate:,.2f} arrive a second, and all "
+        f"{counted(spec.workers.max, 'worker')} of max can begin {most:,.0f} within the slo of {shown_setting(slo_seconds)}"
     )
     return Proposal(_slot_each(context), "saturated", why)
 
@@ -123,8 +131,15 @@ def _slot_each(context: DecisionContext) -> int:
 
 
 def _warm(context: DecisionContext) -> Proposal:
-    why = f"a start takes {context.pace.startup_seconds:.1f} s, too long for the slo: {context.warm.kept} are kept warm"
+    kept = f"{counted(context.warm.kept, 'worker')} {'is' if context.warm.kept == 1 else 'are'} kept warm"
+    why = f"{kept}: a start takes {context.pace.startup_seconds:,.1f} s, too long for the slo"
     return Proposal(context.warm.kept - context.capacity.workers_elsewhere, "warm", why)
+
+
+def needed(workers: int, more: str = "") -> str:
+    """Return "2 more workers are needed"."""
+    noun = f"{more} worker" if more else "worker"
+    return f"{counted(workers, noun)} {'is' if workers == 1 else 'are'} needed"
 
 
 def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
@@ -155,10 +170,13 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
         spare_seconds = now - spare_at
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
         if spare_seconds >= hold:
-            why = f"worker {level} was not needed for {spare_seconds:.0f} s; it pays to keep it for {hold:.0f} s"
+            unused, kept = shown_seconds(spare_seconds), shown_seconds(hold)
+            why = f"worker {level} was not needed for {unused}, and it pays to keep it for {kept}"
             proposal = Proposal(level - 1 + starting, "idle", why)
         elif level - 1 + below >= max(1, state.erlang.workers) and context.pace.is_start_in_time:
-            why = f"{max(1, state.erlang.workers)} meet the slo by the Erlang C estimate, for {restart:.0f} s now"
+            enough = max(1, state.erlang.workers)
+            meet = f"{counted(enough, 'worker')} {'meets' if enough == 1 else 'meet'} the slo"
+            why = f"{meet} by the Erlang C estimate, for {shown_seconds(restart)} now"
             proposal = Proposal(level - 1 + starting, "paper", why)
         else:
             break

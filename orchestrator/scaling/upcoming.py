@@ -13,6 +13,7 @@ from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, ServingCapacity
 from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.estimates import Estimates
+from queue_core.process.wording import counted
 
 UNKNOWN_START_SECONDS: Final = 15.0
 """The assumed start until one was measured. High, as starting too early costs idle seconds only once per pool."""
@@ -50,10 +51,12 @@ def prepare(context: DecisionContext) -> Proposal | None:
     if not need.workers:
         return None
     sample = context.facts.sample
+    tasks = f"{counted(need.position, 'task')} {'becomes' if need.position == 1 else 'become'} leasable within"
     why = (
-        f"{need.position} become leasable within {max(0.0, -need.age_seconds):.1f} s, and a start takes"
-        f" {start_seconds(context.facts.state.estimates):.1f} s, too long for the slo; "
-        f"of these and {sample.ready} ready {need.can_start:.0f} can begin in time; {need.workers} more needed"
+        f"{counted(need.workers, 'more worker')} {'is' if need.workers == 1 else 'are'} needed ahead: "
+        f"{tasks} {max(0.0, -need.age_seconds):,.1f} s, and a start takes "
+        f"{start_seconds(context.facts.state.estimates):,.1f} s, too long for the slo; "
+        f"of these and {sample.ready:,} ready {need.can_start:,.0f} can begin in time"
     )
     return Proposal(context.facts.current + need.workers, "deadline", why)
 

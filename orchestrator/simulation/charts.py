@@ -8,7 +8,7 @@ from orchestrator.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rou
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload
-from queue_core.process.wording import shown_seconds
+from queue_core.process.wording import shown_seconds, shown_setting
 
 
 def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: int) -> list[float]:
@@ -100,7 +100,7 @@ def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> st
                 "longest waits",
                 "seconds",
                 [Curve("longest wait", result.longest_waits, shade)],
-                limit=(result.slo_seconds, f"slo {result.slo_seconds:g} s"),
+                limit=(result.slo_seconds, f"slo {shown_setting(result.slo_seconds)}"),
                 top=waits,
                 height=_WAITS_HEIGHT,
             ),
@@ -125,7 +125,7 @@ def _in_words(result: RunResult) -> str:
 
 
 def _titled(row: StudyRow) -> str:
-    return f"{row.name} at {row.result.slo_seconds:g} s" if row.is_towline else row.name
+    return f"{row.name} at {shown_setting(row.result.slo_seconds)}" if row.is_towline else row.name
 
 
 def _lateness(row: StudyRow) -> str:

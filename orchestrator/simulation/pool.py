@@ -61,6 +61,8 @@ class SimulatedExit:
     is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
+    last_lines: tuple[str, ...] = ()
+    stack: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

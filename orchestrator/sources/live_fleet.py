@@ -5,12 +5,15 @@ queues, up to a hundred pools a call, each for counts and leases that a store ha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, TypeAlias
 
 from orchestrator.fleet.workers import NOT_COUNTED
-from orchestrator.sources.pull_queue import MAX_AT_ONCE
+from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import Instant, seconds_between
+from queue_core.config.pool_tags import PoolTags
+from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
@@ -18,6 +21,8 @@ Json: TypeAlias = dict[str, object]
 
 NO_FINISHED: Final = (1 << 53) - 1
 """A cursor beyond every finished lease: a snapshot without a cursor has nothing to count from."""
+MAX_UNSERVED_QUEUES: Final = 20
+"""Queues that are asked for tags which no pool works on; of more the supervisor's last answer is shown."""
 _LEAVING: Final = frozenset({"draining", "killed", "alone"})
 """States that no lease changes; the tasks of such a worker are shown all the same."""
 
@@ -31,6 +36,31 @@ def observed_now(queues: Queues, snapshot: Mapping[str, object]) -> dict[str, Ob
         part = names[begin : begin + MAX_AT_ONCE]
         observations = queues.observe_many([queries[name] for name in part])
         found.update((name, one) for name, one in zip(part, observations, strict=True) if one is not None)
+    return found
+
+
+def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
+    """Return the `unserved` tags of a snapshot as they are now; as published where there are many queues to ask.
+
+    A tag that was ever leased is one of them only if the supervisor says so, as it sees whether its leases go on.
+    Raises `QueueError`.
+    """
+    published = _listed(snapshot.get("unserved"))
+    known = {(one.get("queue"), one.get("tag")) for one in published}
+    by_queue: dict[str, list[PoolTags]] = {}
+    for name, pool in _mapping(snapshot.get("pools")).items():
+        settings = _mapping(_mapping(pool).get("settings"))
+        queue = settings.get("queue")
+        if isinstance(queue, str):
+            by_queue.setdefault(queue, []).append(PoolTags(name, queue, _tags(settings.get("tags"))))
+    narrowed = {queue: pools for queue, pools in by_queue.items() if all(pool.tags != ANY for pool in pools)}
+    if len(narrowed) > MAX_UNSERVED_QUEUES:
+        return published
+    found: list[Json] = []
+    for queue, pools in narrowed.items():
+        with suppress(UnknownQueueError):
+            seen = unserved_in(queues, pools)
+            found += [one.record() for one in seen if not one.leases or (queue, one.tag) in known]
     return found
 
 

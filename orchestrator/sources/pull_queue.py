@@ -12,11 +12,13 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.external import prefix_of
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
+from orchestrator.sources.lapses import Lapses, is_lapse, released_task
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
+from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats, WorkerActivity
@@ -33,6 +35,10 @@ MAX_NEW_AT_ONCE: Final = 25
 """The same for new pools: each answer may hold all the finished leases that its queue keeps."""
 MAX_HELD_AT_ONCE: Final = 50
 """A pool with more live leases than this is observed in a call of its own."""
+TAGS_AT_ONCE: Final = 100
+"""Tags of one page of a queue's counts."""
+MAX_TAG_PAGES: Final = 10
+"""Pages of one look at tags that no pool works on."""
 SIMULTANEOUS_MICROSECONDS: Final = 1_000
 """Leases that began within this many microseconds count as simultaneous: one call's leases differ by a few."""
 _LEAD: Final = "supervisor"
@@ -75,6 +81,7 @@ class QueueSource:
         self._all_presence = all_presence
         self._waiting = waiting or queues
         self._seen: dict[str, _LastObservation] = {}
+        self._lapses = Lapses()
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
@@ -125,6 +132,7 @@ class QueueSource:
         self, pool: PoolSpec, observed: Observation, finished: Sequence[QueueFinishedLease], *, now: Monotonic
     ) -> QueueSample:
         before = self._seen.get(pool.name)
+        self._lapses.add(finished)
         known = before.at_a_time if before else {}
         stats = observed.stats
         live_leases = _LiveLeases(finished, observed)
@@ -194,6 +202,11 @@ class QueueSource:
                 heard[worker] = there
         return heard
 
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        """See `WorkSource.unserved`."""
+        with _as_unavailable(f"count the tags of queue {pools[0].queue}"):
+            return unserved_in(self._queues, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools])
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
         with _as_unavailable(f"list the workers of queue {pool.queue}"):
@@ -210,21 +223,26 @@ class QueueSource:
         with _as_unavailable(f"list the tasks that worker {worker} released"):
             observation, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
         return [
-            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
+            released_task(lease)
             for lease in finished
             if lease.worker == worker
             and lease.outcome == "released"
+            and not lease.overran
             and _ago(lease.ended_at, observation.now) <= within_seconds
         ]
+
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        """See `WorkSource.lapsed_by`."""
+        seen = self._seen.get(pool.name)
+        with _as_unavailable(f"list the tasks that worker {worker} let expire"):
+            _, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
+        return self._lapses.take(worker, [lease for lease in finished if lease.worker == worker], named=named)
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""
         with _as_unavailable(f"release the leases of worker {worker}"):
             released = self._queues.release_worker(worker, failure=held_tasks.failure_of_death(notice))
-        return [
-            ReleasedTask(lease.queue, lease.name, lease.tag, lease.held_seconds, lease.lease_number, lease.died)
-            for lease in released
-        ]
+        return [released_task(lease) for lease in released]
 
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
@@ -288,6 +306,38 @@ class QueueSource:
         return observation, finished
 
 
+def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
+    """Return the tags of waiting tasks that none of these pools, all those of one queue, works on.
+
+    The store counts per tag, so this never reads a task. Raises `QueueError`.
+    """
+    if any(pool.tags == ANY for pool in pools):
+        return []
+    queue = pools[0].queue
+    found: list[UnservedTag] = []
+    after: str | None = None
+    for _ in range(MAX_TAG_PAGES):
+        page = queues.queue(queue).tag_stats(after=after, limit=TAGS_AT_ONCE)
+        for tag, stats in ((one.tag, one.stats) for one in page):
+            waiting = stats.ready + stats.delayed
+            if waiting and not stats.in_flight and not is_served(tag, pools):
+                found.append(
+                    UnservedTag(
+                        queue,
+                        tag,
+                        waiting,
+                        stats.leased_total,
+                        describe_unserved(tag, waiting, pools),
+                        describe_served(tag, by_pool=True),
+                        describe_served(tag, by_pool=False),
+                    )
+                )
+        if len(page) < TAGS_AT_ONCE:
+            break
+        after = page[-1].tag
+    return found
+
+
 def tags_of(pool: PoolSpec) -> TagFilter:
     """Return the tags a pool works on."""
     if pool.untagged:
@@ -345,11 +395,12 @@ def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> Lea
         lease.worker,
         held_seconds=lease.held_seconds,
         waited_seconds=lease.waited_seconds,
-        outcome="died" if lease.died else lease.outcome,
+        outcome="died" if lease.died else "expired" if lease.overran else lease.outcome,
         lease_number=lease.lease_number,
         ended_seconds_ago=_ago(lease.ended_at, now),
         at_a_time=at_a_time,
         tag=lease.tag,
+        by_time=is_lapse(lease),
     )
 
 

@@ -4,6 +4,7 @@ It only reads the state directory, in any process and thread.
 """
 
 import heapq
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -107,6 +108,7 @@ class FleetOutput:
             positions[worker] = piece.position
             if piece.lines:
                 streams.append(self._timed(worker, pool, piece.lines))
+                time.sleep(0)  # other threads get their turn: one of them may be a supervisor's
             if piece.skipped:
                 skipped[worker] = piece.skipped
         return OutputBatch(list(merged_by_time(streams)), skipped)

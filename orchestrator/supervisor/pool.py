@@ -7,6 +7,7 @@ from typing import Final, Literal, get_args
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
+from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.workers import Fleet
@@ -16,7 +17,9 @@ from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decisi
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
+from orchestrator.supervisor.episodes import Severity, TroubleEpisode
 from orchestrator.values import value
+from queue_core.process.wording import counted, shown_seconds, shown_setting
 
 LEAVING_GRACE_SECONDS: Final = 30.0
 """Grace of the workers of a pool that is in no settings, as of an adopted worker's."""
@@ -28,11 +31,14 @@ AT_ONCE: Final = Monotonic(float("-inf"))
 
 Direction = Literal["up", "down", "hold"]
 
-ConcernKind = Literal["late", "at_max", "no_starts"]
-"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
-`no_starts`: its last start failed, or its runtime is unavailable."""
+ConcernKind = Literal["late", "at_max", "held_back", "no_starts", "misconfigured"]
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`. `held_back`:
+it wants more than another bound allows (budget, the host's capacity, an operator's pause, ...). `no_starts`: its last
+start failed, or its runtime is unavailable. `misconfigured`: its application can't be imported, or lacks a handler."""
 
 KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
+HOLDING_BACK: Final = frozenset({"budget", "host_headroom", "failing_work", "contention", "paused", "queue_paused"})
+"""The guards of `held_back`; those of a single step pass by themselves."""
 RECENT_FAILURE_SECONDS: Final = 600.0
 """A worker's failure is named as a cause of lateness for this long after it happened."""
 
@@ -103,6 +109,7 @@ class Pool:
 
     `effective` is the spec with the bounds of the last decision, `conditions` that decision's other conditions.
     `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
+    `episode` is that of its tasks' lateness or of a bound that denies it workers.
     `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
@@ -121,6 +128,8 @@ class Pool:
     last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
+    application_failure: str = ""
+    episode: TroubleEpisode | None = None
     suspected: tuple[IsolatedTask, ...] = ()
     solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
     counters: PoolCounters = field(default_factory=PoolCounters)
@@ -146,7 +155,7 @@ class Pool:
 
 @value
 class Concern:
-    """A pool's problem: its kinds, and the causes as one sentence."""
+    """A pool's problem: its kinds, and what a person has to know of it as sentences: which task, how long, and why."""
 
     kinds: tuple[ConcernKind, ...]
     why: str
@@ -159,42 +168,75 @@ class Concern:
 def concern_of(pool: Pool) -> Concern | None:
     """Return the pool's problem as of its last sample and decision; None without one."""
     spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
+    unusable = f"its application can't be used: {pool.application_failure}" if pool.application_failure else ""
     if spec is None or sample is None or decision is None:
-        return None
+        return Concern(("misconfigured",), unusable) if unusable else None
     failures = pool.fleet.failed_starts(spec)
     outage = pool.outage.why if pool.outage is not None and decision.unguarded > decision.current else ""
     wrong: dict[ConcernKind, bool] = {
         "late": sample.oldest_seconds > spec.slo,
         "at_max": "max" in decision.limited_by,
+        "held_back": bool(decision.trouble) and not HOLDING_BACK.isdisjoint(decision.limited_by),
         "no_starts": bool(failures or outage),
+        "misconfigured": bool(unusable),
     }
     kinds = tuple([kind for kind in KINDS if wrong[kind]])
     if not kinds:
         return None
-    causes = [*_causes(sample, decision, spec=spec), *_start_problems(decision, failures=failures, outage=outage)]
+    named = [unusable] if unusable and "misconfigured" not in decision.limited_by else []
+    causes = [
+        *named,
+        *_causes(sample, decision, spec=spec),
+        *_start_problems(decision, failures=failures, outage=outage),
+    ]
     failure = pool.last_failure
     if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
         causes.append(f"last failure: {failure.why}")
     return Concern(kinds, "; ".join(causes))
 
 
+def states_of(pool: Pool) -> tuple[str, ...]:
+    """Return the states that somebody or something has put the pool into, one sentence each, with the way out of it."""
+    spec = pool.effective or pool.spec
+    if spec is None:
+        return ()
+    states = [describe_pause(spec.queue)] if pool.sample is not None and pool.sample.paused else []
+    if pool.decision is not None:
+        states += [note for note in pool.decision.notes if note in pool.conditions.notes]
+    held = len(pool.suspected) + len(pool.solo_workers)
+    if held:
+        were = "was" if held == 1 else "were"
+        states.append(
+            f"{counted(held, 'task')} {were} present when several workers died, and now "
+            f"{'runs' if held == 1 else 'run'} alone, in a worker of {'its' if held == 1 else 'their'} own"
+        )
+    return tuple(states)
+
+
+def severity_of(pool: Pool) -> Severity:
+    """Return how severe the pool's trouble is, as of its last sample and decision."""
+    decision = pool.decision
+    if decision is None or not decision.trouble:
+        return "none"
+    return "late" if decision.is_late else "bounded"
+
+
 def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Iterator[str]:
-    is_late = sample.oldest_seconds > spec.slo
-    if is_late:
-        yield f"a task has waited for {sample.oldest_seconds:.0f} s, the slo is {spec.slo:g} s"
-    if sample.paused and "queue_paused" not in decision.limited_by:
-        yield "the queue is paused"
+    if decision.trouble:
+        yield decision.trouble
+        return
+    if sample.oldest_seconds > spec.slo:  # an older sample than the decision's, or one of a pool that is draining
+        yield (
+            f"a task has waited for {shown_seconds(sample.oldest_seconds)}, longer than its slo of "
+            f"{shown_setting(spec.slo)}, with {counted(decision.current, 'worker')}"
+        )
     for limit in decision.limits:
-        yield f"held back by {limit.guard}: {limit.why}"
-    if decision.unguarded > decision.current:
-        yield f"workers: {decision.current} of {decision.unguarded} wanted"
-    elif is_late:
-        yield f"workers: {decision.current}, by rule {decision.rule}: {decision.why}"
+        yield limit.why
 
 
 def _start_problems(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
     """Yield the problems with starts that no guard has named."""
-    if failures and "crash_loop" not in decision.limited_by:
+    if failures and {"crash_loop", "misconfigured"}.isdisjoint(decision.limited_by):
         yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"
     if outage and "runtime_unavailable" not in decision.limited_by:
         yield outage

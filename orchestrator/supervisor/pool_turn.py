@@ -29,9 +29,11 @@ from orchestrator.scaling.sharing import SharingPool, helper, sharers
 from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
+from orchestrator.supervisor.episodes import TroubleEpisode, after_look
 from orchestrator.supervisor.executor import PlanExecutor
-from orchestrator.supervisor.pool import Pool
+from orchestrator.supervisor.pool import Pool, severity_of
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
+from queue_core.process.wording import shown_seconds, shown_setting
 
 log = structlog.get_logger()
 
@@ -100,6 +102,8 @@ class PoolTurn:
         spec, conditions = self._conditions.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
+        if pool.application_failure:
+            conditions = replace(conditions, application_failure=pool.application_failure)
         if pool.name in self._sharers:
             conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
         learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)
@@ -139,6 +143,7 @@ class PoolTurn:
             reserved=reserved(pool.suspected, running=len(pool.solo_workers)),
         )
         pool.counters.count_decision(decision)
+        _log_trouble(pool, decision, spec)
         if self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
@@ -210,6 +215,34 @@ class PoolTurn:
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
         return True
+
+
+def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:
+    """Log the beginning and the end of tasks' lateness, or of a bound that denies workers; each once."""
+    change = after_look(pool.episode, severity_of(pool), now=decision.at)
+    pool.episode = change.episode
+    if change.begins != "none":
+        log.warning(
+            events.POOL_TROUBLED,
+            pool=pool.name,
+            sentence=decision.trouble,
+            is_late=decision.is_late,
+            limited_by=list(decision.limited_by),
+        )
+    if change.ended is not None:
+        log.info(
+            events.POOL_RELIEVED,
+            pool=pool.name,
+            sentence=_relief(change.ended, spec),
+            seconds=round(change.ended.seconds, 3),
+        )
+
+
+def _relief(ended: TroubleEpisode, spec: PoolSpec) -> str:
+    lasted = f"that lasted {shown_seconds(ended.seconds)}" if ended.seconds > 0 else "that was for a moment"
+    if ended.logged == "late":
+        return f"no task waits longer than its slo of {shown_setting(spec.slo)} any more: {lasted}"
+    return f"no bound denies it workers any more: {lasted}"
 
 
 def _count_and_log(pool: Pool, external: ExternalWorkers) -> None:

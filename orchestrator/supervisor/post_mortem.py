@@ -10,7 +10,9 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
+from orchestrator.fleet.death_sentences import death_sentence
+from orchestrator.fleet.exits import ENDS_WELL, HANGS, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
+from orchestrator.fleet.last_words import HangingCall
 from orchestrator.fleet.quarantine import IsolatedTask, Key, TaskVerdict, judge_tasks, ledger_of
 from orchestrator.fleet.workers import Death
 from orchestrator.runtime import Exit
@@ -39,7 +41,7 @@ class WorkerEnd:
 
     `waiting`: suspected tasks of the pool that wait already. `is_stopped`: something other than the supervisor ended
     it. `draining_seconds`: how long before its end it was asked to finish; None when it was not. `ending`: its end in a
-    word or two (see `ending_of`).
+    word or two (see `ending_of`). `calls`: those that it ended for, or could not finish (see `at_fault`).
     """
 
     worker: str
@@ -51,6 +53,7 @@ class WorkerEnd:
     is_stopped: bool = False
     draining_seconds: float | None = None
     ending: str = Cause.UNKNOWN.value
+    calls: tuple[HangingCall, ...] = ()
 
     @property
     def isolates(self) -> Literal["yes", "no"]:
@@ -70,7 +73,8 @@ class _PostMortem:
     """The post-mortem of one worker, which may take several tries.
 
     `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
-    end of its grace, `spared` those released uncounted, `released` those released for it.
+    end of its grace, `spared` those released uncounted, `released` those released for it; `before` are those
+    that it held until shortly before: their leases ended while it hung, or it gave them back by itself.
     """
 
     end: WorkerEnd
@@ -78,6 +82,7 @@ class _PostMortem:
     marks: Sequence[str] = ()
     spared: Sequence[ReleasedTask] = ()
     returned: Sequence[ReleasedTask] | None = None
+    before: Sequence[ReleasedTask] | None = None
     released: Sequence[ReleasedTask] = ()
     is_certified: bool = False
 
@@ -138,6 +143,7 @@ class PostMortems:
     def certify(self, death: Death, ended: Exit) -> None:
         """Log the death and write its certificate: cause, lifetime, held tasks and last output lines."""
         case = self._post_mortem_of(death.worker)
+        held = _held(case)
         write = log.info if death.cause in ENDS_WELL else log.warning
         write(
             events.WORKER_REAPED,
@@ -149,8 +155,9 @@ class PostMortems:
             signal=ended.signal,
             lived_seconds=round(death.lived_seconds, 3),
             held=case.held,
-            tasks=_named(_held(case)),
+            tasks=_named(held),
             seconds_ago=round(max(0.0, self._clock.monotonic() - ended.at), 3),
+            sentence=death_sentence(death.cause, death.detail, held),
         )
         self._record(_certificate(death, ended), case)
 
@@ -174,6 +181,12 @@ class PostMortems:
         end = case.end
         if case.returned is None and end.draining_seconds is not None and end.spec is not None:
             case.returned = self._source.given_back_by(end.worker, end.spec, within_seconds=end.draining_seconds)
+        if case.before is None:
+            named = {call.task for call in end.calls}
+            lapsed: Sequence[ReleasedTask] = ()
+            if end.cause in HANGS and end.spec is not None:
+                lapsed = self._source.lapsed_by(end.worker, end.spec, named=named)
+            case.before = lapsed or _as_released(end.calls)
         if case.fates is None:
             case.fates = self._judged(end)
         special = [fate for fate in case.fates if fate.verdict != "given back"]
@@ -252,7 +265,12 @@ def runs_on_this_host(pool: PoolSpec) -> bool:
 def _held(case: _PostMortem) -> list[Record]:
     special = [fate for fate in case.fates or () if fate.verdict != "given back"]
     known = {fate.task.key: fate for fate in case.fates or ()}
-    return _held_back_records(special) + _released_records([*(case.returned or ()), *case.released], known)
+    released = _released_records([*(case.returned or ()), *case.released], known)
+    how = "lease ended" if case.end.cause in HANGS else "given back"
+    records = _held_back_records(special) + released
+    listed = {(one["queue"], one["task"]) for one in records}
+    before = [task for task in case.before or () if (task.queue, task.task) not in listed]
+    return records + _released_records(before, {}, fate=how)
 
 
 def _named(held: Sequence[Record]) -> list[Record]:
@@ -300,7 +318,14 @@ def _held_back_records(fates: Iterable[TaskVerdict]) -> list[Record]:
     ]
 
 
-def _released_records(released: Iterable[ReleasedTask], known: Mapping[Key, TaskVerdict]) -> list[Record]:
+def _as_released(calls: Iterable[HangingCall]) -> list[ReleasedTask]:
+    """Return the tasks of calls that hung as the worker named them, where the queue no longer knows their leases."""
+    return [ReleasedTask(call.queue, call.task, call.tag, call.seconds, call.lease_number) for call in calls]
+
+
+def _released_records(
+    released: Iterable[ReleasedTask], known: Mapping[Key, TaskVerdict], *, fate: str = "given back"
+) -> list[Record]:
     """Return records of the tasks that were released; `known` has the verdicts of suspected ones."""
     records: list[Record] = []
     for task in released:
@@ -310,11 +335,11 @@ def _released_records(released: Iterable[ReleasedTask], known: Mapping[Key, Task
             "tag": task.tag,
             "held_seconds": round(task.held_seconds, 3),
             "lease_number": task.lease_number,
-            "fate": "dead" if task.died else "given back",
+            "fate": "dead" if task.died else fate,
         }
-        fate = known.get((task.queue, task.task))
-        if fate is not None:
-            one |= {"deaths": fate.record.deaths, "alone": fate.record.solo}
+        verdict = known.get((task.queue, task.task))
+        if verdict is not None:
+            one |= {"deaths": verdict.record.deaths, "alone": verdict.record.solo}
         records.append(one)
     return records
 

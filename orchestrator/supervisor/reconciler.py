@@ -10,7 +10,7 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
-from orchestrator.fleet.exits import ENDS_WELL, ending_of
+from orchestrator.fleet.exits import ENDS_WELL, at_fault, ending_of
 from orchestrator.fleet.external import without_external
 from orchestrator.fleet.quarantine import SuspectedTask
 from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
@@ -22,6 +22,7 @@ from orchestrator.scaling.plan import WorkerRemoval
 from orchestrator.scaling.sharing import order_of
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.application_checks import ApplicationChecks
 from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure
@@ -81,6 +82,7 @@ class Reconciler:
             forks=runtime.forks,
             pools=self.pools,
         )
+        self._applications = ApplicationChecks(runtime, launch=launch, clock=clock)
         self._measured_at = AT_ONCE
 
     @property
@@ -92,6 +94,11 @@ class Reconciler:
             for name, worker in pool.fleet.workers.items()
             if not worker.is_external
         }
+
+    @property
+    def specs(self) -> dict[str, PoolSpec]:
+        """The pools of the settings, by name."""
+        return {name: pool.spec for name, pool in self.pools.items() if pool.spec is not None}
 
     # -- the set of pools -----------------------------------------------------------------------------------------
 
@@ -122,6 +129,7 @@ class Reconciler:
                 self._finish_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
         self._conditions.forget(specs)
+        self._applications.begin(self.pools)
         return changes
 
     def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES) -> None:
@@ -181,6 +189,7 @@ class Reconciler:
             ended.is_stopped,
             draining_seconds,
             ending_of(ended, cause),
+            at_fault(ended, cause),
         )
 
     def _queue_suspected(self) -> None:
@@ -244,6 +253,7 @@ class Reconciler:
         """
         self._post_mortems.handle(())
         self._queue_suspected()
+        self._applications.run(self.pools)
         for name, overrides in self._conditions.overrides.changed().items():
             log.info(events.POOL_OVERRIDDEN, pool=name, overrides=overrides.to_json())
             self.arrived(name)

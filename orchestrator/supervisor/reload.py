@@ -151,6 +151,8 @@ class ReloadHandler:
         self._notifier = notifier
         self._apply = apply
         self._status = status
+        self.not_in_force: tuple[str, ...] = ()
+        """Settings that the last reload found changed, and that wait for the next start."""
         self._request_id = files.reload_request()  # a request from before our start is fulfilled by it
 
     def reload_if_due(self) -> None:
@@ -172,6 +174,7 @@ class ReloadHandler:
             self._notifier.ready(f"settings refused, the old ones stay; {self._status()}")
             return
         changes = [change.to_json() for change in self._apply(found.pools)]
+        self.not_in_force = tuple(found.waiting)
         answer = {"changes": changes, "queues": list(found.queues), "next_start": list(found.waiting)}
         log.info(events.SUPERVISOR_RELOADED, pools=sorted(found.pools), **answer)
         self._answer(answer)

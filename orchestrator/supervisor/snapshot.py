@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -15,10 +15,10 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import RememberedWorker, Worker
 from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
-from orchestrator.samples import QueueSample
+from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
-from orchestrator.supervisor.pool import Pool, concern_of
+from orchestrator.supervisor.pool import Pool, concern_of, states_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
 
 log = structlog.get_logger()
@@ -52,14 +52,15 @@ class WallTime:
         return Monotonic(at - self._offset_seconds)
 
 
-def snapshot_of(pools: Iterable[Pool], *, wall: WallTime) -> dict[str, object]:
-    """Return `pools` by name and `workers` as a list, oldest first; times are seconds since the epoch."""
+def snapshot_of(pools: Iterable[Pool], *, wall: WallTime, unserved: Sequence[UnservedTag] = ()) -> dict[str, object]:
+    """Return `pools` by name, `workers` as a list, oldest first, and the `unserved` tags; times are since the epoch."""
     known = list(pools)
     workers = [(w, pool) for pool in known for w in pool.fleet.workers.values()]
     workers.sort(key=lambda pair: (pair[0].spawned_at, pair[0].worker))
     return {
         "pools": {pool.name: _pool(pool, wall) for pool in known},
         "workers": [_worker(w, pool, wall) for w, pool in workers],
+        "unserved": [one.record() for one in unserved],
     }
 
 
@@ -126,9 +127,11 @@ class SnapshotWriter:
         self._keep_at = Monotonic(clock.monotonic() + LEARNED_SECONDS)
         self._write_errors = WriteErrors(files.path)
         self._shown: tuple[str, Collection[object], Collection[object]] = ("", (), ())
+        self.not_in_force: tuple[str, ...] = ()
+        """Settings that are changed in the file and wait for the next start."""
         self.snapshot: Mapping[str, object] = {}
 
-    def update(self, pools: Collection[Pool], *, phase: Phase) -> None:
+    def update(self, pools: Collection[Pool], *, phase: Phase, unserved: Sequence[UnservedTag] = ()) -> None:
         """Write what is due: changes of phase, workers or overrides at once, all else at an interval.
 
         An error of writing is only logged; the fleet does not depend on it.
@@ -137,20 +140,30 @@ class SnapshotWriter:
         workers = {
             (w.worker, w.is_leaving, w.replaced_by, w.hung_at) for pool in pools for w in pool.fleet.workers.values()
         }
-        overridden = [
-            (pool.conditions.bounds_by, pool.conditions.paused, not pool.conditions.finish_by) for pool in pools
+        overridden: list[object] = [
+            (
+                pool.conditions.bounds_by,
+                pool.conditions.paused,
+                not pool.conditions.finish_by,
+                pool.sample is not None and pool.sample.paused,
+            )
+            for pool in pools
         ]
-        if now >= self._show_at or self._shown != (phase, workers, overridden):
+        overridden += [(one.queue, one.tag) for one in unserved]
+        shown = (phase, workers, [*overridden, self.not_in_force])
+        if now >= self._show_at or self._shown != shown:
             is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
             self._show_at = Monotonic(now + (IDLE_SNAPSHOT_SECONDS if is_idle else SNAPSHOT_SECONDS))
-            self._shown = (phase, workers, overridden)
-            self._show(pools, phase)
-        self._update_view(pools, phase=phase, now=now)
+            self._shown = shown
+            self._show(pools, phase, unserved)
+        self._update_view(pools, phase=phase, unserved=unserved, now=now)
         if now >= self._keep_at:
             self._keep_at = Monotonic(now + LEARNED_SECONDS)
             self.keep_learned(pools)
 
-    def _update_view(self, pools: Collection[Pool], *, phase: Phase, now: Monotonic) -> None:
+    def _update_view(
+        self, pools: Collection[Pool], *, phase: Phase, unserved: Sequence[UnservedTag], now: Monotonic
+    ) -> None:
         """Give other threads a new view: soon after the phase or a target changed, else at an interval."""
         viewed = (phase, *[pool.decision and pool.decision.target for pool in pools])
         if now >= self._view_at or (
@@ -158,7 +171,8 @@ class SnapshotWriter:
         ):
             self._view_at = Monotonic(now + VIEW_SECONDS)
             self._viewed = viewed
-            self._heartbeat.show(view_of(pools, phase=phase, started_at=self._heartbeat.started_at))
+            started_at = self._heartbeat.started_at
+            self._heartbeat.show(view_of(pools, phase=phase, started_at=started_at, unserved=unserved))
 
     def keep_learned(self, pools: Collection[Pool]) -> None:
         """Write the learned state of each pool now."""
@@ -190,7 +204,7 @@ class SnapshotWriter:
         found = wall_time_in(shown, boot=self._boot)
         return found or WallTime(wall_seconds=self._clock.wall_seconds(), monotonic=self._clock.monotonic())
 
-    def _show(self, pools: Collection[Pool], phase: str) -> None:
+    def _show(self, pools: Collection[Pool], phase: str, unserved: Sequence[UnservedTag]) -> None:
         now, wall_seconds = self._clock.monotonic(), round(self._clock.wall_seconds(), 3)
         wall = WallTime(wall_seconds=wall_seconds, monotonic=now)
         snapshot: Mapping[str, object] = {
@@ -202,7 +216,8 @@ class SnapshotWriter:
             "shown_at": wall_seconds,
             "shown_at_monotonic": now,
             "boot": self._boot,
-            **snapshot_of(pools, wall=wall),
+            "not_in_force": list(self.not_in_force),
+            **snapshot_of(pools, wall=wall, unserved=unserved),
         }
         with self._write_errors.logged():
             self._files.write_snapshot(snapshot)
@@ -223,6 +238,7 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
         "decision": {"at": wall.of(decision.at), **decision.record()} if decision else None,
         "waited": pool.counters.waits.recent(pool.sample.at).record() if pool.sample else None,
         "concern": concern.record() if concern else None,
+        "states": list(states_of(pool)),
         "failed_starts": crash.failures,
         "next_start_at": wall.of(crash.retry_at) if crash.failures else None,
     }

@@ -29,6 +29,7 @@ from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
+from orchestrator.supervisor.unserved import UnservedWatch
 from orchestrator.supervisor.view import Heartbeat, Phase
 from orchestrator.unix_signals import OwnTerminal, handling_signals
 
@@ -105,6 +106,7 @@ class Supervisor:
         )
         self._heartbeat = heartbeat or Heartbeat(now=self._clock.monotonic())
         self._snapshots = SnapshotWriter(files, clock=self._clock, url=shown_url or url, heartbeat=self._heartbeat)
+        self._unserved = UnservedWatch(source, clock=self._clock)
         self._arrivals = ArrivalWatch(source, on_arrival=self._on_arrival)
         self._arrived: deque[str] = deque()
         self._stop_requests = 0
@@ -226,6 +228,7 @@ class Supervisor:
             self._reconciler.arrived(self._arrived.popleft())
         if self._phase == "leading":
             is_well = self._turns()
+            self._unserved.look(self._reconciler.specs)
             self._arrivals.wait_for(self._reconciler.waiting_pools())
         else:
             self._arrivals.wait_for(())
@@ -234,7 +237,8 @@ class Supervisor:
         return is_well
 
     def _show(self) -> None:
-        self._snapshots.update(self._reconciler.pools.values(), phase=self._phase)
+        self._snapshots.not_in_force = self._reload_handler.not_in_force
+        self._snapshots.update(self._reconciler.pools.values(), phase=self._phase, unserved=self._unserved.found)
         self._notifier.status(self._status())
 
     def _turns(self) -> bool:

@@ -5,17 +5,17 @@ whole, so no lock is needed.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import State
-from orchestrator.samples import QueueSample
+from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.lease_waits import Recent
-from orchestrator.supervisor.pool import Concern, Pool, PoolCounters, concern_of
+from orchestrator.supervisor.pool import Concern, Pool, PoolCounters, concern_of, states_of
 
 Phase = Literal["starting", "leading", "standby", "draining", "stopping", "stopped"]
 
@@ -31,7 +31,8 @@ DURATION_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 class PoolView:
     """A pool of the settings. `spec` has the bounds of the moment, `states` counts workers, `counters` is a copy.
 
-    `alive` counts the workers that count towards its size; `suspected` counts the tasks that wait for solo workers.
+    `alive` counts the workers that count towards its size; `suspected` counts the tasks that wait for solo workers;
+    `states_in_force` are sentences (see `states_of`).
     """
 
     spec: PoolSpec
@@ -44,6 +45,7 @@ class PoolView:
     decision: Decision | None
     counters: PoolCounters
     concern: Concern | None
+    states_in_force: tuple[str, ...] = ()
 
     @property
     def desired(self) -> int | None:
@@ -65,16 +67,20 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """All pools of the settings, by name."""
+    """All pools of the settings, by name, and the tags of waiting tasks that none of them works on."""
 
     phase: Phase
     started_at: Monotonic
     pools: Mapping[str, PoolView]
+    unserved: Sequence[UnservedTag] = ()
 
 
-def view_of(pools: Iterable[Pool], *, phase: Phase, started_at: Monotonic) -> FleetView:
+def view_of(
+    pools: Iterable[Pool], *, phase: Phase, started_at: Monotonic, unserved: Sequence[UnservedTag] = ()
+) -> FleetView:
     """Return a view of these pools, without those that have left the settings."""
-    return FleetView(phase, started_at, {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None})
+    shown = {pool.name: _pool(pool, pool.spec) for pool in pools if pool.spec is not None}
+    return FleetView(phase, started_at, shown, unserved)
 
 
 def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
@@ -94,6 +100,7 @@ def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
         decision=pool.decision,
         counters=pool.counters.copy(),
         concern=concern_of(pool),
+        states_in_force=states_of(pool),
     )
 
 

@@ -57,6 +57,12 @@ def echo(
         click.echo(shown, err=err, color=color)
 
 
+def print_wrapped(text: str, prefix: str = "", *, hang: int | None = None) -> None:
+    """Print a text for people on stdout behind `prefix`; a terminal gets it broken at words (see `wrapped`)."""
+    for line in wrapped(clean_lines(text), width=terminal_width(), prefix=prefix, hang=hang):
+        click.echo(line)
+
+
 def print_table(
     heads: Sequence[Column], rows: Sequence[Sequence[object]], *, empty: str, paint: Paint | None = None
 ) -> None:

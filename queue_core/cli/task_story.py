@@ -24,6 +24,7 @@ SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
     TaskState.LEASED: "in-flight",
     TaskState.DEAD: "dead",
 }
+NOTHING_MORE: Final[Mapping[str, str]] = {}
 _STEPS: Final = {"task.added": 0, "task.leased": 1}
 
 
@@ -126,8 +127,8 @@ def _ending(lease: FinishedLease) -> str:
     return "died" if lease.died and not lease.reason else _ENDINGS[lease.outcome]
 
 
-def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
-    """Yield a task's story for people, line by line."""
+def story_lines(story: TaskStory, *, now: Instant, ends: Mapping[str, str] = NOTHING_MORE) -> Iterator[str]:
+    """Yield a task's story for people, line by line; `ends` says of workers why the leases that they held expired."""
     tag = f", tag {story.tag}" if story.tag is not None else ""
     yield f"{story.queue}/{story.name}{tag}: {_state_sentence(story, now)}"
     if story.task is not None and story.task.state is TaskState.DEAD:
@@ -148,10 +149,13 @@ def story_lines(story: TaskStory, *, now: Instant) -> Iterator[str]:
         worker = f"{lease.worker or '-'}{f' on {lease.host}' if lease.host else ''}"
         line = f"    {lease.lease_number}. {shown_instant(lease.began_at, now=now)}  {worker}"
         yield f"{line}  {lease.outcome} after {shown_seconds(lease.held_seconds)}"
-        if lease.error:
-            yield f"       {' '.join(lease.error.split())}"
+        said = lease.error or (ends.get(lease.worker, "") if lease.outcome == "expired" else "")
+        if said:
+            yield f"       {' '.join(said.split())}"
     if story.task is not None and story.task.state is TaskState.DEAD:
-        yield f"  what to do: mend what the reason names, then `towline redrive {story.queue} --named {story.name}`"
+        last = story.leases[-1].worker if story.leases else ""
+        named = "its last lease" if last in ends else "the reason"
+        yield f"  what to do: mend what {named} names, then `towline redrive {story.queue} --named {story.name}`"
 
 
 def _state_sentence(story: TaskStory, now: Instant) -> str:

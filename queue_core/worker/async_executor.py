@@ -113,8 +113,7 @@ class AsyncExecutor:
 
     def _has_ended(self) -> bool:
         lifecycle = self._context.lifecycle
-        left = self._context.timeouts.left()
-        all_done = self._free + left == self._count and self._live_threads == 1
+        all_done = self._free + self._context.unawaited() == self._count and self._live_threads == 1
         return lifecycle.over.is_set() or (lifecycle.ending.is_set() and all_done)
 
     def _wait_for_free(self) -> int:

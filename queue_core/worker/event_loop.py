@@ -30,9 +30,10 @@ from queue_core.worker.invocation import (
     line_of,
     lines_from,
     place_of_lines,
+    shown_lines,
     traceback_without,
 )
-from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.lifecycle import EXIT_HUNG, EXIT_LOOP_ENDED, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.log_context import LogContext
 
 OnDone = Callable[[Invocation, Outcome], None]
@@ -150,8 +151,10 @@ class HandlerEventLoop:
             self._lose(
                 self._current_invocation(),
                 f"the event loop of async handlers was blocked for {self._blocked_for_seconds:.0f} s, longer than each "
-                f"lease and {self._blocked_seconds:g} s; a handler that blocks must be plain, or use asyncio.to_thread",
+                f"lease and {self._blocked_seconds:g} s{_standing_at(self._lines())}; a handler that blocks must be "
+                "plain, or use asyncio.to_thread",
                 event=events.LOOP_BLOCKED,
+                code=EXIT_HUNG,
                 traceback_text=self._stack(),
                 failure=Failure(place=place_of_lines(self._lines()), host=host_name()),
             )
@@ -208,12 +211,20 @@ class HandlerEventLoop:
             f"{type(error).__name__} ended the event loop of async handlers: raised by a task that "
             f"{invocation.handler.display_name if invocation else 'a handler'} started",
             event=events.LOOP_FAILED,
+            code=EXIT_LOOP_ENDED,
             traceback_text=traceback_without(error, tasks),
             failure=failure_of(error),
         )
 
     def _lose(
-        self, invocation: Invocation | None, reason: str, *, event: str, traceback_text: str, failure: Failure
+        self,
+        invocation: Invocation | None,
+        reason: str,
+        *,
+        event: str,
+        code: int,
+        traceback_text: str,
+        failure: Failure,
     ) -> None:
         """End the worker at once, because the loop no longer runs its handlers.
 
@@ -232,7 +243,7 @@ class HandlerEventLoop:
             tasks=[task.name for one in blamed for task in one.tasks][:MAX_LINES_SHOWN],
             traceback=traceback_text,
         )
-        self._lifecycle.end(LifecycleEnd(event, reason, EXIT_INTERNAL, urgency="release"))
+        self._lifecycle.end(LifecycleEnd(event, reason, code, urgency="release"))
 
     def _current_invocation(self) -> Invocation | None:
         """Return the invocation whose task runs in the loop now, if known."""
@@ -350,6 +361,11 @@ def _invocation_of(error: BaseException) -> Invocation | None:
             context = getattr(handle, "_context", None)
             return context.get(_INVOCATION) if context is not None else None
     return None
+
+
+def _standing_at(lines: tuple[CodeLine, ...]) -> str:
+    shown = shown_lines(lines)
+    return f", at {shown}" if shown else ""
 
 
 def _longest_lease_seconds(invocation: Invocation) -> float:

@@ -26,6 +26,10 @@ EXIT_USER_CHANGED: Final = 77
 EXIT_MISCONFIGURED: Final = 78
 EXIT_TIMED_OUT: Final = 79
 """Exit code after a handler ran beyond its timeout and could not be ended: another worker takes its place."""
+EXIT_HUNG: Final = 80
+"""Exit code after a handler ran on without its lease, or blocked the event loop of the others."""
+EXIT_LOOP_ENDED: Final = 81
+"""Exit code after a handler ended the event loop of async handlers."""
 
 FIRST_RETRY_SECONDS: Final = 0.1
 LONGEST_RETRY_SECONDS: Final = 2.0

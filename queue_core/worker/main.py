@@ -57,10 +57,10 @@ _STDERR: Final = 2
 def run_worker(settings: WorkerSettings) -> int:
     """Import the app, run the worker until it ends, and return its exit code; every error is logged.
 
-    Exit codes: 0 finished, drained, retired or recycled; 70 an internal error, or a handler that never returned or
-    that ended or blocked the event loop; 75 the queue was unreachable for too long; 77 a handler changed the user or
-    group of the process; 78 the app or the settings can't be used; 79 a handler ran beyond its timeout and could not be
-    ended.
+    Exit codes: 0 finished, drained, retired or recycled; 70 an internal error; 75 the queue was unreachable for too
+    long; 77 a handler changed the user or group of the process; 78 the app or the settings can't be used; 79 a handler
+    ran beyond its timeout and could not be ended; 80 a handler hung: it ran on without its lease, or blocked the event
+    loop; 81 a handler ended the event loop.
 
     Ends the process itself, with that code, when a handler still runs after the grace, or when a thread, pool or child
     process that a handler left behind delays the exit beyond the grace. Must be called from the main thread because it
@@ -69,6 +69,7 @@ def run_worker(settings: WorkerSettings) -> int:
     With a bound of tasks and a supervisor on this host, the worker continues in a fresh child process after each
     batch of that size (see `respawn`). Otherwise it exits at the bound.
     """
+    faulthandler.enable(file=_STDERR, all_threads=False)  # a fault in native code is told with the line that called it
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     _flush_lines()
     if settings.recycle.tasks is None or settings.supervisor_lock is None:

@@ -7,14 +7,17 @@ from threading import Condition, Thread
 from typing import Final
 
 from queue_core.api import Queue
+from queue_core.attempts.attempt import Failure
+from queue_core.attempts.failures import failure_message, host_name
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.stats import OVERRAN
 from queue_core.task import Lease
 from queue_core.verbs import Renewal
 from queue_core.worker import events
 from queue_core.worker.context import Task
-from queue_core.worker.invocation import Invocation, full_lines
-from queue_core.worker.lifecycle import EXIT_INTERNAL, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.invocation import Invocation, full_lines, place_of_lines, shown_lines
+from queue_core.worker.lifecycle import EXIT_HUNG, LifecycleEnd, WorkerLifecycle
 
 RENEWED_AFTER: Final = 1 / 3
 """Fraction of a lease after which it is renewed: two more tries fit into the rest."""
@@ -26,6 +29,9 @@ SHORTEST_LEASE_SECONDS: Final = 0.001
 """Shortest length for which a lease is renewed."""
 NEWS_SECONDS: Final = 1.0
 """Least time in seconds between two renewals of a lease that only carry its task's progress or checkpoint."""
+GIVEN_BACK_BEFORE: Final = 1 / 20
+"""Fraction of a lease before the end of its last renewal at which the worker gives it back, to say what hangs."""
+LONGEST_GIVEN_BACK_BEFORE_SECONDS: Final = 0.5
 UNKNOWN_LEASE_SECONDS: Final = 10.0
 """Seconds for which a lease of unknown length is renewed at once: this host's clock may differ from the store's."""
 
@@ -48,6 +54,7 @@ class RenewedLease:
     news_at: float = float("inf")
     """When its task's progress or checkpoint is to be sent, if that is before `due_at`."""
     is_final: bool = False
+    """Return whether `max_lease` allows no renewal any more: it is given back at `due_at`, just before its end."""
 
 
 class Renewals:
@@ -62,6 +69,7 @@ class Renewals:
         self._changed = Condition()
         self._leases: dict[str, RenewedLease] = {}
         self._lost_at: dict[Invocation, float] = {}
+        self._stuck: set[Invocation] = set()
         self._next_check_at = float("inf")
         self._closed = False
         self._thread = Thread(target=self._run, name="towline-renewals", daemon=True)
@@ -97,6 +105,11 @@ class Renewals:
             for task in invocation.tasks:
                 self._leases.pop(task.lease.token, None)
             self._lost_at.pop(invocation, None)
+            self._stuck.discard(invocation)
+
+    def stuck(self) -> int:
+        """Return the number of calls that ran on for the grace after their leases: nobody waits for them any more."""
+        return len(self._stuck)
 
     def held(self) -> list[tuple[Task, float]]:
         """Return the tasks that handlers work on, each with when its handler began."""
@@ -166,7 +179,7 @@ class Renewals:
     def _renew_all(self, due: Sequence[RenewedLease]) -> None:
         now = self._lifecycle.clock.monotonic()
         self._lose([entry for entry in due if entry.ends_at <= now and not entry.is_final], EXPIRED)
-        self._lose([entry for entry in due if entry.ends_at <= now and entry.is_final], MAX_LEASE_REACHED)
+        self._give_back([entry for entry in due if entry.due_at <= now and entry.is_final])
         by_length: dict[float, list[RenewedLease]] = {}
         for entry in due:
             if not entry.invocation.is_alive():
@@ -216,29 +229,73 @@ class Renewals:
             for entry in group:
                 self._renew([entry], seconds)
             return
-        group[0].is_final = True
-        group[0].due_at, group[0].news_at = group[0].ends_at, float("inf")
+        final = group[0]
+        early_seconds = min(LONGEST_GIVEN_BACK_BEFORE_SECONDS, final.lease_seconds * GIVEN_BACK_BEFORE)
+        final.is_final = True
+        final.due_at, final.news_at = final.ends_at - early_seconds, float("inf")
+
+    def _give_back(self, final: Sequence[RenewedLease]) -> None:
+        """Give leases back that end now, at the queue's `max_lease`, with the line at which their handler stands.
+
+        One try, so that no renewal waits for it: a lease that is not given back expires, and nobody knows why.
+        """
+        now = self._lifecycle.clock.monotonic()
+        failures = [self._overrun(entry.invocation, now=now) for entry in final]
+        lost = self._lose(final, MAX_LEASE_REACHED)
+        for entry, failure in zip(final, failures, strict=True):
+            if entry.task not in lost:
+                continue
+            try:
+                self._queue.release([entry.task.lease.token], delay_seconds=0.0, error=failure)
+            except LeaseLostError:
+                pass  # it ended by time
+            except StoreUnavailableError as error:
+                self._lifecycle.queue_unreached(error)
+            except QueueError as error:
+                self._lifecycle.log.warning(events.QUEUE_UNREACHED, error=str(error), verb="release")
+
+    @staticmethod
+    def _overrun(invocation: Invocation, *, now: float) -> Failure:
+        lines = invocation.lines()
+        shown = shown_lines(lines)
+        message = f"its handler ran on for {now - invocation.started_at:.3g} s, as long as the queue's max_lease allows"
+        return Failure(
+            "timed_out",
+            OVERRAN,
+            failure_message(f"{message}, it was at {shown}" if shown else message),
+            place_of_lines(lines) or invocation.handler.place,
+            host_name(),
+        )
 
     def _try_later(self, group: Iterable[RenewedLease], *, now: float) -> None:
         for entry in group:
             pause = min(LONGEST_RETRY_SECONDS, entry.lease_seconds * RETRIED_AFTER) * (1.0 - 0.5 * self._jitter())
             entry.due_at = min(entry.ends_at, now + pause)
 
-    def _lose(self, lost: Iterable[RenewedLease], reason: str) -> None:
+    def _lose(self, lost: Iterable[RenewedLease], reason: str) -> list[Task]:
+        """Mark these leases as lost, and return the tasks of those that were held until now."""
         now = self._lifecycle.clock.monotonic()
         invocations: dict[Invocation, None] = {}
+        tasks: list[Task] = []
         with self._changed:
             for entry in lost:
                 # A lease untracked meanwhile was deleted or released: nothing was lost.
                 if self._leases.pop(entry.task.lease.token, None) is not None:
                     entry.task.mark_lost(reason)
+                    tasks.append(entry.task)
                     invocations[entry.invocation] = None
             ended = [invocation for invocation in invocations if not invocation.remaining()]
             self._lost_at.update(dict.fromkeys(ended, now))
         for invocation in invocations:
-            self._lifecycle.log.warning(events.LEASE_LOST, reason=reason, **invocation.log_fields(now=now))
+            self._lifecycle.log.warning(
+                events.LEASE_LOST,
+                **invocation.log_fields(now=now),
+                place=place_of_lines(invocation.lines()),
+                reason=reason,
+            )
         for invocation in ended:
             invocation.cancel()
+        return tasks
 
     def _end_if_stuck(self) -> None:
         now = self._lifecycle.clock.monotonic()
@@ -247,18 +304,32 @@ class Renewals:
             stuck = [invocation for invocation, lost_at in self._lost_at.items() if now >= lost_at + grace_seconds]
             for invocation in stuck:
                 del self._lost_at[invocation]
+            self._stuck.update(stuck)
             self._next_check_at = self._soonest()
         for invocation in stuck:
-            self._lifecycle.log.warning(
-                events.HANDLER_STUCK, where=full_lines(invocation.lines()), **invocation.log_fields(now=now)
+            self._end_for(invocation, now=now)
+
+    def _end_for(self, invocation: Invocation, *, now: float) -> None:
+        """End the worker because of a call that hangs."""
+        lines = invocation.lines()
+        shown = shown_lines(lines)
+        self._lifecycle.log.warning(
+            events.HANDLER_STUCK,
+            **invocation.log_fields(now=now),
+            place=place_of_lines(lines),
+            reason=invocation.tasks[0].lost_reason,
+            where=full_lines(lines),
+        )
+        ran_seconds, grace_seconds = now - invocation.started_at, self._lifecycle.settings.grace_seconds
+        self._lifecycle.end(
+            LifecycleEnd(
+                events.HANDLER_STUCK,
+                f"{invocation.handler.display_name} hung{f' at {shown}' if shown else ''}: it ran for "
+                f"{ran_seconds:.3g} s, {grace_seconds:g} s longer than the lease of its task "
+                f"{invocation.tasks[0].name}",
+                EXIT_HUNG,
             )
-            self._lifecycle.end(
-                LifecycleEnd(
-                    events.HANDLER_STUCK,
-                    f"{invocation.handler.display_name} did not return within {grace_seconds:g} s of losing its lease",
-                    EXIT_INTERNAL,
-                )
-            )
+        )
 
 
 def _length_seconds(lease: Lease) -> float | None:

@@ -311,7 +311,7 @@ class Runner:
             )
         if has_unwound and self._loop is not None:
             self._wait_for_executor(until=lifecycle.clock.monotonic() + UNWIND_SECONDS)
-        self._is_abandoned = not has_unwound or self._executor.running() > 0 or self._timeouts.left() > 0
+        self._is_abandoned = not has_unwound or self._executor.running() > 0 or self._context.unawaited() > 0
 
     def _is_busy(self) -> bool:
         return self._executor.running() > 0 or self._timeouts.unreleased() > 0
@@ -324,7 +324,7 @@ class Runner:
         """Run the `on_stop` hooks, or wait until the thread of the handlers has; not while it is stuck in one."""
         if not self._stops_in_caller:
             self._hooks.stop(grace_left_seconds=self._hook_seconds)
-        elif not (self._executor.running() or self._timeouts.left()):
+        elif not (self._executor.running() or self._context.unawaited()):
             self._hooks.wait_until_stopped(timeout_seconds=max(SHORTEST_STOP_SECONDS, self._hook_seconds()))
 
     def _hook_seconds(self) -> float:

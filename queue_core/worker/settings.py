@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeVar
 
 from queue_core.errors import InvalidSettingError
+from queue_core.process.wording import counted, shown_bytes
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
 
@@ -23,11 +24,11 @@ class RecycleLimits:
 def recycle_reason(bounds: RecycleLimits, *, tasks: int, memory_bytes: int, age_seconds: float) -> str | None:
     """Return a sentence that names the limit reached, or None."""
     if bounds.tasks is not None and tasks >= bounds.tasks:
-        return f"{tasks} tasks done, at most {bounds.tasks}"
+        return f"{counted(tasks, 'task')} done, at most {bounds.tasks:,}"
     if bounds.age_seconds is not None and age_seconds >= bounds.age_seconds:
         return f"{age_seconds:.1f} s old, at most {bounds.age_seconds:g} s"
     if bounds.memory_bytes is not None and memory_bytes >= bounds.memory_bytes:
-        return f"{memory_bytes} bytes of memory, at most {bounds.memory_bytes}"
+        return f"{shown_bytes(memory_bytes)} of memory, at most {shown_bytes(bounds.memory_bytes)}"
     return None
 
 

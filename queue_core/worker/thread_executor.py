@@ -30,7 +30,7 @@ class TaskExecutor(Protocol):
         """Interrupt waits for tasks, when the worker is ending."""
 
     def running(self) -> int:
-        """Return the number of threads that have not finished, without those of calls that were left."""
+        """Return the number of threads that have not finished, without those of calls that were left or are stuck."""
 
 
 class ExecutorContext:
@@ -95,6 +95,10 @@ class ExecutorContext:
             )
         return outcome
 
+    def unawaited(self) -> int:
+        """Return the number of calls that still run, and that the worker's end does not wait for."""
+        return self.timeouts.left() + self.renewals.stuck()
+
     def _handler(self, lease: Lease) -> Handler:
         handler = self._app.handler(lease.queue, lease.tag)
         if handler is None:
@@ -146,7 +150,7 @@ class ThreadExecutor:
 
     def running(self) -> int:
         """See `TaskExecutor.running`."""
-        return self._count - len(self._ended) - self._context.timeouts.left()
+        return self._count - len(self._ended) - self._context.unawaited()
 
     def _run(self) -> None:
         lifecycle = self._context.lifecycle

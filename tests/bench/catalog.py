@@ -119,6 +119,7 @@ ALONE: Final = (
     SoloSection("scale", ("sqlite", "postgresql", "redis")),
     SoloSection("waiting"),
     SoloSection("idle"),
+    SoloSection("relaying"),
     SoloSection("starts", is_long=True),
     SoloSection("pools", is_long=True),
     SoloSection("latency", ("postgresql", "redis")),

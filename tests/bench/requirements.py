@@ -72,6 +72,7 @@ def _starts(application: str, what: str) -> Sequence[Requirement]:
     return (
         Requirement(f"forked, {what}: decision to the task begun", f"{name}_one", "under", 25, "ms"),
         Requirement(f"forked, {what}: add at a pool at zero to the task begun", f"{name}_way", "under", 60, "ms"),
+        Requirement(f"forked, {what}: kill -9 of a worker to its task begun again", f"{name}_again", "under", 0.2, "s"),
         Requirement(f"forked, {what}: last of 40 tasks begun", f"{name}_last", "under", 0.8, "s"),
     )
 
@@ -105,6 +106,8 @@ _SQLITE = (
     Requirement("1,000 waiting lease calls, of a core", "waiting.cpu_share", "under", 2, "%"),
     Requirement("add to a waiting worker's lease, median", "waiting.wake_up", "under", 5, "ms"),
     Requirement("idle `up`, 3 empty pools, of a core", "idle.cpu_share", "under", 1, "%"),
+    Requirement("`up` on a terminal, idle, of a core", "relaying.idle_cpu_share", "under", 1, "%"),
+    Requirement("`up`, 10,000 lines a second of output, of a core", "relaying.relaying_cpu_share", "under", 10, "%"),
     Requirement("idle `up`, whole tree, memory (PSS)", "idle.pss", "under", 120, "MiB"),
     Requirement("start of a worker to its first lease", "idle.worker_start", "under", 0.5, "s"),
     *_starts("nothing", "imports nothing"),

@@ -107,7 +107,7 @@ class DemoOnATerminal:
             found = re.search(r'listen: "unix:(.+?)"', settings.read_text()) if settings.exists() else None
             if found is None:
                 return None
-            self._queues = HttpQueues(f"unix:{found[1]}", retries=Retries(seconds=0.0))
+            self._queues = HttpQueues(f"unix:{found[1]}", retries=Retries(tries=1, timeouts=1))
         try:
             return {str(one.tag): one.stats for one in self._queues.queue("library").tag_stats()}
         except QueueError:  # not up yet, or no more
@@ -178,13 +178,12 @@ def test_every_frame_has_the_figures_of_the_store_and_the_last_one_none(tmp_path
     assert clocks
     assert max(clocks) <= 20
     last = shown(raw[raw.rindex(LEFT_SCREEN) + len(LEFT_SCREEN) :], Size(80, 40))
-    assert [
-        line for line in Frame(last, WIDE, None, None).pools.values() if line.workers or line.ready or line.in_flight
-    ] == []
+    pools = Frame(last, WIDE, None, None).pools
+    assert {(line.workers, line.ready, line.in_flight) for line in pools.values()} == {(0, 0, 0)}
     summary = re.search(r"^([0-9,]+) of ([0-9,]+) tasks done in [0-9]+ s; 0 left$", last, re.MULTILINE)
     assert summary, last
     assert f"{summary[1]} of {summary[2]} done, 0 left" in last
-    assert sum(line.done for line in Frame(last, WIDE, None, None).pools.values()) == int(summary[1].replace(",", ""))
+    assert sum(line.done for line in pools.values()) == int(summary[1].replace(",", ""))
 
 
 @pytest.mark.parametrize(("term", "number"), [("xterm-256color", signal.SIGINT), ("dumb", signal.SIGTERM)])
@@ -207,9 +206,8 @@ def test_a_demo_that_is_stopped_tells_what_was_done_and_leaves_a_report(
         assert "\x1b" not in raw
         assert max(len(line) for line in raw.splitlines() if "/" not in line) <= WIDE.columns
     text = shown(raw.rpartition(LEFT_SCREEN)[2], Size(200, 200))
-    summary = re.search(
-        r"^([0-9,]+) of ([0-9,]+) tasks done in [0-9]+ s, then stopped; ([0-9,]+) left$", text, re.MULTILINE
-    )
+    wanted = r"^([0-9,]+) of ([0-9,]+) tasks done in [0-9]+ s, then stopped; ([0-9,]+) left$"
+    summary = re.search(wanted, text, re.MULTILINE)
     assert summary, text
     done, added, left = (int(figure.replace(",", "")) for figure in summary.groups())
     assert "0 lost, 0 dead, 0 run twice" in text

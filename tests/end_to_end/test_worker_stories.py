@@ -11,6 +11,7 @@ import pytest
 from orchestrator.runtimes import procfs
 from queue_core.task import QueueSpec
 from queue_core.worker import events
+from queue_core.worker.lifecycle import EXIT_HUNG
 from tests.support.eventually import eventually
 from tests.support.fleet.worker_story import WorkerStory, worker_story
 
@@ -153,7 +154,7 @@ def test_a_handler_that_never_returns_does_not_outlive_its_lease_and_grace(story
     story.queues.put_queue(QueueSpec("thumbs", lease_seconds=0.5, max_lease_seconds=1.0))
     story.add("hold")
     with story.worker(grace_seconds=0.3) as worker:
-        assert worker.wait(timeout=20) == 70
+        assert worker.wait(timeout=20) == EXIT_HUNG
     (stuck,) = story.logged(events.HANDLER_STUCK)[:1]
     assert "in work" in stuck["where"]
     assert story.queue.lease()[0].lease_number == 2

@@ -12,7 +12,7 @@ from _pytest.mark.structures import ParameterSet
 from queue_core.cli import exits
 from queue_core.cli.wrapping import CUT, columns_of
 from tests.screens.cases import BROKEN, CASES, SIZES, WIDE, Look, ScreenCase
-from tests.screens.fork_server import EVERY_HELP
+from tests.screens.fork_server import DEMO_VIEW, EVERY_HELP
 from tests.screens.terminal import ForkedCommands, PseudoTerminal, Seen, Size
 
 EXPECTED: Final = Path(__file__).with_name("expected")
@@ -24,6 +24,7 @@ LEFT_OUT: Final = re.compile(r"no\s+room\s+for\s.*?terminal\s+of\s+[0-9]+\s+colu
 """The sentence that names the columns for which a table has no room."""
 BAR: Final = re.compile(r"\s*[0-9.]*\s*[┤│]")
 """The beginning of a line of a chart, whose scale depends on the width."""
+COLOUR_CODE: Final = re.compile(r"\x1b\[[0-9;]*\b(?:[349][0-7]|[34]8;[0-9;]*)m")
 FRAME: Final = frozenset("─━\\")
 
 
@@ -140,11 +141,13 @@ def test_every_help_page_fits(commands: ForkedCommands, project: Path, size: Siz
 
 
 @contextmanager
-def top(commands: ForkedCommands, folder: Path, size: Size, **environment: str) -> Iterator[PseudoTerminal]:
-    """`towline top` on a terminal, which goes on until it is told to end."""
+def live(
+    commands: ForkedCommands, argument: str, folder: Path, size: Size, **environment: str
+) -> Iterator[PseudoTerminal]:
+    """A command on a terminal, which goes on until it is told to end."""
     with PseudoTerminal(size) as terminal:
         streams = (terminal.path,) * 3
-        commands.begin("top", folder=folder, environment=COLOURS | environment, streams=streams)
+        commands.begin(argument, folder=folder, environment=COLOURS | environment, streams=streams)
         yield terminal
         terminal.read_until(commands.has_ended)
         assert commands.end() in (exits.OK, exits.INTERRUPTED), terminal.raw
@@ -155,33 +158,50 @@ def wait_for_screen(terminal: PseudoTerminal, text: str, folder: Path) -> None:
     terminal.read_until(lambda: settled(terminal.screen, folder) == text, seconds=10.0)
 
 
-def test_top_is_drawn_whole_after_each_change_of_size(
-    commands: ForkedCommands, project: Path, is_rewriting: bool
+@pytest.mark.parametrize(
+    ("argument", "last", "keys", "most_important"),
+    [
+        pytest.param("top", "\nq ", "q", ("POOL", "WORKERS", "READY", "resize", " more"), id="top"),
+        pytest.param(DEMO_VIEW, " killed ", "\x03", ("pool", "workers", "ready", "parse", " left"), id="demo"),
+    ],
+)
+def test_a_live_screen_is_drawn_whole_after_each_change_of_size(
+    commands: ForkedCommands,
+    project: Path,
+    is_rewriting: bool,
+    argument: str,
+    last: str,
+    keys: str,
+    most_important: tuple[str, ...],
 ) -> None:
     fresh = {}
     for size in SIZES:
-        with top(commands, project, size) as terminal:
-            terminal.read_until(lambda: "\nq " in terminal.screen)
+        with live(commands, argument, project, size) as terminal:
+            terminal.read_until(lambda: last in terminal.screen)
             fresh[size] = settled(terminal.screen, project)
-            terminal.type("q")
+            terminal.type(keys)
+    assert [word for word in most_important if word not in fresh[SIZES[2]]] == []
     for size, text in fresh.items():
         assert max(map(columns_of, text.splitlines())) <= size.columns
-        assert [word for word in ("POOL", "WORKERS", "READY") if word not in text] == []
-    assert " more" in fresh[SIZES[2]]
-    with top(commands, project, SIZES[0]) as terminal:
+        assert len(text.splitlines()) <= size.lines
+    with live(commands, argument, project, SIZES[0]) as terminal:
         for size in (SIZES[0], SIZES[2], SIZES[1], SIZES[0]):
             terminal.resize(size)
             wait_for_screen(terminal, fresh[size], project)
-        terminal.type("q")
+        terminal.type(keys)
+    with live(commands, argument, project, SIZES[0], NO_COLOR="1") as terminal:
+        wait_for_screen(terminal, fresh[SIZES[0]], project)
+        terminal.type(keys)
+    assert COLOUR_CODE.findall(terminal.raw) == []
     kept = "\n\n".join(f"== {size} ==\n{text}" for size, text in fresh.items()) + "\n"
-    page = EXPECTED / "top-live.txt"
+    page = EXPECTED / f"{argument.replace(' ', '-')}-live.txt"
     if is_rewriting:
         page.write_text(kept, encoding="utf-8")
     assert kept == page.read_text(encoding="utf-8"), "changed on purpose? CONTRIBUTING.md has the command"
 
 
 def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: Path) -> None:
-    with top(commands, project, SIZES[0], TERM="dumb") as terminal:
+    with live(commands, "top", project, SIZES[0], TERM="dumb") as terminal:
         terminal.read_until(lambda: terminal.raw.count("POOL ") >= 2)
         terminal.type("\x03")
     seen = Seen(terminal.raw.replace("^C", ""), SIZES[0])

@@ -51,6 +51,9 @@ class EmptySource:
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         return ()
 
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        return ()
+
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         return ()
 

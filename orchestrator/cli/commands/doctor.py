@@ -110,7 +110,7 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """
     project, first = _project(file)
     found = []
-    for finding in chain(first, findings(project), engine_findings(project), _of_last_day(project)):
+    for finding in chain(first, findings(project, file=file), engine_findings(project), _of_last_day(project)):
         found.append(finding)
         if not as_json:
             _print(finding)

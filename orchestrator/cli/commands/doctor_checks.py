@@ -14,16 +14,21 @@ from typing import Final, Literal
 
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.settings_file import Project, state_of
+from orchestrator.sources.pull_queue import tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
+from queue_core.cli.target import TargetOptions, opened
+from queue_core.config.pool_tags import PoolTags
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.probe import is_listening
+from queue_core.process.wording import counted
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
@@ -62,8 +67,8 @@ class Finding:
         return "" if self.level == "ok" else f"{RUNBOOK}#doctor-{self.check.replace(' ', '-')}"
 
 
-def findings(project: Project | None) -> Iterator[Finding]:
-    """Yield the results of all checks, in order; checks of settings run only when there are some."""
+def findings(project: Project | None, *, file: Path | None = None) -> Iterator[Finding]:
+    """Yield the results of all checks, in order; checks of settings, those of `file`, run only when there are some."""
     yield _python()
     yield _driver()
     folder = Path.cwd()
@@ -81,6 +86,8 @@ def findings(project: Project | None) -> Iterator[Finding]:
     yield _clock(folder)
     yield _server(project)
     if project is not None:
+        yield from _queues(project, file)
+        yield from _drained(project)
         yield from _supervisor(project)
 
 
@@ -282,9 +289,44 @@ def _supervisor(project: Project) -> Iterator[Finding]:
         return
     workers = (snapshot or {}).get("workers")
     count = len(workers) if isinstance(workers, list) else 0
-    yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {count} worker(s)")
+    yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {counted(count, 'worker')}")
     yield from _pools(snapshot or {})
     yield from _starts(project, files)
+
+
+def _drained(project: Project) -> Iterator[Finding]:
+    if state_of(project).is_drained():
+        yield Finding("supervisor", "warn", DRAINED, "`towline undrain` ends it, when the maintenance is over")
+
+
+def _queues(project: Project, file: Path | None) -> Iterator[Finding]:
+    """Yield the queues that are paused, and tags of waiting tasks that no pool works on; none where nothing answers."""
+    where: TargetOptions = {"url": None, "store": None, "token_file": None, "file": file}
+    by_queue: dict[str, list[PoolTags]] = {}
+    for pool in project.pools.values():
+        by_queue.setdefault(pool.queue, []).append(PoolTags(pool.name, pool.queue, tags_of(pool)))
+    looked = wrong = 0
+    try:
+        with opened(makes_queues=False, **where) as (queues, _):
+            there = {spec.name: spec for spec in queues.queues()}
+            for queue, pools in by_queue.items():
+                if queue not in there:
+                    continue
+                looked += 1
+                if there[queue].paused:
+                    names = ", ".join(pool.pool for pool in pools)
+                    fix = f"`towline resume {queue}`; it is the queue of {names}"
+                    wrong += 1
+                    yield Finding("queues", "warn", describe_pause(queue), fix)
+                for one in unserved_in(queues, pools):
+                    fix = "add such tasks with a tag of pools.*.tags, or add the tag there"
+                    wrong += 1
+                    yield Finding("queues", "warn", f"{queue}: {one.sentence}", fix)
+    except CommandError:
+        return  # the checks of the store and of the server say why
+    if looked and not wrong:
+        found = f"{counted(looked, 'queue')}: none is paused, and a pool works on the tag of every task that waits"
+        yield Finding("queues", "ok", found)
 
 
 def _pools(snapshot: Json) -> Iterator[Finding]:
@@ -292,11 +334,16 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
     concerns = concerns_in(snapshot)
     for concern in concerns:
         fix = f"`towline why {concern['pool']}` explains its size"
-        is_bad = "no_starts" in str(concern["kinds"])
+        is_bad = any(kind in str(concern["kinds"]) for kind in ("no_starts", "misconfigured"))
         if is_bad:
             fix += "; `towline why-died` explains how its workers ended"
         yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
-    if not concerns and snapshot.get("pools"):
+    pools = figures_of(snapshot, now_seconds=0.0).pools
+    for pool in pools:
+        for state in pool.states:
+            if state != describe_pause(pool.queue):  # said with its queue
+                yield Finding("pools", "warn", f"{pool.pool}: {state}", f"`towline why {pool.pool}` explains its size")
+    if not concerns and pools:
         yield Finding("pools", "ok", "none is late, at its max, or without starts")
 
 
@@ -310,7 +357,7 @@ def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
                 "start",
                 "bad",
                 found,
-                f"mend it: `towline check --import` says whether it is; `towline logs {name}` has what it wrote",
+                f"mend it: `towline check` says whether it is; `towline logs {name}` has what it wrote",
             )
         elif template.state == "unsafe" and template.is_forced:
             yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")

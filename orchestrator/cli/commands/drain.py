@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
+from orchestrator.fleet.figures import DRAINED
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -19,7 +20,6 @@ from queue_core.cli.output import print_info, print_json
 from queue_core.process.wording import counted
 
 POLL_SECONDS: Final = 0.2
-DRAINED_NOTE: Final = "this host is drained: no worker is started until `towline undrain`"
 
 
 @command(
@@ -55,7 +55,7 @@ def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
 def drained_note(files: StateDir) -> str | None:
     """Return a line that says this host is drained, or None."""
-    return DRAINED_NOTE if is_drained(files) else None
+    return DRAINED if is_drained(files) else None
 
 
 def is_drained(files: StateDir) -> bool:

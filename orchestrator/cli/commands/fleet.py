@@ -4,7 +4,6 @@ from typing import Final, TypeAlias, Unpack
 
 import click
 
-from orchestrator.cli.commands.drain import DRAINED_NOTE
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source
@@ -21,7 +20,13 @@ from queue_core.process.wording import shown_seconds
 
 Json: TypeAlias = dict[str, object]
 
-_CONCERNS: Final = {"late": "late", "at_max": "at its max", "no_starts": "starts no worker"}
+_CONCERNS: Final = {
+    "late": "late",
+    "at_max": "at its max",
+    "held_back": "held back",
+    "no_starts": "starts no worker",
+    "misconfigured": "misconfigured",
+}
 
 
 def titled(concern: Json) -> str:
@@ -71,13 +76,12 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
     if as_json:
         found = {name: one for name, one in shown.pools.items() if pool in (None, name)}
         state = {"alive": shown.is_alive, "phase": shown.snapshot.get("phase"), "drained": shown.is_drained}
+        state["unserved"] = shown.snapshot.get("unserved", [])
         print_json({**state, "age_seconds": round(shown.figures_age_seconds, 3), "pools": found})
         return exits.OK
     rows = [pool_row(one) for one in shown.figures.pools if pool in (None, one.pool)]
     print_table(POOL_HEADS, rows, empty="no pools in the settings file")
-    if shown.is_drained:
-        print_info(DRAINED_NOTE)
-    _print_age(shown)
+    _print_sentences(shown, pool)
     return exits.OK
 
 
@@ -108,7 +112,7 @@ def workers(deaths: int, as_json: bool, **where: Unpack[TargetOptions]) -> int: 
     for pool, record in sorted(shown.templates.items()):
         if record.reason:
             print_info(f"{pool}: {record.sentence}")
-    _print_age(shown)
+    _print_sentences(shown)
     return exits.OK
 
 
@@ -125,7 +129,11 @@ def _instant(text: str) -> TypedInstant | None:
     return instant
 
 
-def _print_age(shown: ShownFleet) -> None:
+def _print_sentences(shown: ShownFleet, pool: str | None = None) -> None:
+    for sentence in shown.sentences(pool):
+        print_info(f"! {sentence}")
+    for sentence in shown.not_in_force:
+        print_info(f"! {sentence}")
     if shown.age:
         print_info(shown.age)
 

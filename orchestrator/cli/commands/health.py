@@ -10,6 +10,7 @@ import click
 from orchestrator.cli.commands.fleet import concerns_in, titled
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.figures import DRAINED, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.view import LIVE_SECONDS
 from queue_core.cli import exits
@@ -17,7 +18,7 @@ from queue_core.cli.commands.health import probe, server_health
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import echo, print_json
+from queue_core.cli.output import print_json, print_wrapped
 from queue_core.cli.target import Target, TargetOptions, find_target
 from queue_core.config.settings import ServerSettings
 from queue_core.http_api.probe import is_listening
@@ -44,8 +45,9 @@ def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     """Check that the queue server's store accepts changes and that the supervisor's turns finish.
 
     The supervisor is looked for at the server's URL, then at supervisor.listen of the settings file, then in its state
-    directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, at their max, or start no
-    worker are listed with the cause, as far as this token may see them; they don't change the exit code.
+    directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, held back by a bound, or
+    start no worker are listed with the cause, as are pauses, overrides, and tags of waiting tasks that no pool works
+    on, as far as this token may see them; they don't change the exit code.
     """
     report: dict[str, object] = {"status": "ok"}
     target = find_target(**where) if part != "supervisor" or where["url"] else None
@@ -62,7 +64,7 @@ def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
         print_json(report)
     else:
         for line in _shown(report):
-            echo(line)
+            print_wrapped(line, hang=2)
     return exits.OK
 
 
@@ -71,7 +73,7 @@ def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] |
     if target is not None and target.is_server:
         found = probe(target, READY, what="the supervisor", missing="fine")
         if found is not None:
-            return found | {"concerns": _concerns_at(target)}
+            return found | _pools_at(target)
     path = file or Path(DEFAULT_FILE)
     project = load_project(file) if path.is_file() else None
     if project is None:
@@ -88,20 +90,27 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
         return None
     there = Target(url, "supervisor.listen", target.token if target else None)
     found = probe(there, READY, what="the supervisor", missing="fine")
-    return found and found | {"concerns": _concerns_at(there)}
+    return found and found | _pools_at(there)
 
 
-def _concerns_at(target: Target) -> list[dict[str, object]]:
-    """Return the problems a supervisor reports for its pools; none when the token may not read them."""
+def _pools_at(target: Target) -> dict[str, object]:
+    """Return the problems, states and unserved tags that a supervisor reports; none if the token may not read them."""
     found: dict[str, object] = {}
     with suppress(CommandError):
         found = probe(target, POOLS, what="the supervisor", missing="fine") or {}
     pools = found.get("pools")
-    return [
+    listed = [pool for pool in (pools if isinstance(pools, list) else ()) if isinstance(pool, dict)]
+    concerns = [
         {"pool": pool.get("pool"), "kinds": str(pool["concerns"]).split(","), "why": pool.get("concerns_why")}
-        for pool in (pools if isinstance(pools, list) else ())
+        for pool in listed
         if pool.get("concerns")
     ]
+    states = [
+        {"pool": pool.get("pool"), "state": state}
+        for pool in listed
+        for state in str(pool.get("states") or "").splitlines()
+    ]
+    return {"concerns": concerns, "states": states, "unserved": found.get("unserved", [])}
 
 
 def _local(project: Project) -> dict[str, object] | None:
@@ -121,6 +130,12 @@ def _local(project: Project) -> dict[str, object] | None:
         "phase": phase,
         "turn_age_seconds": turn_age_seconds,
         "concerns": concerns_in(snapshot),
+        "states": [
+            {"pool": pool.pool, "state": state}
+            for pool in figures_of(snapshot, now_seconds=0.0).pools
+            for state in pool.states
+        ],
+        "unserved": snapshot.get("unserved", []),
     }
 
 
@@ -135,5 +150,13 @@ def _shown(report: dict[str, object]) -> Iterator[str]:
         case _:
             pass
     yield "; ".join(parts)
+    supervisor = report.get("supervisor")
+    told = supervisor if isinstance(supervisor, dict) else {}
+    if told.get("phase") == "draining":
+        yield DRAINED
+    for one in told.get("unserved", ()):
+        yield f"queue {one['queue']}: {one['sentence']}"
+    for one in told.get("states", ()):
+        yield f"pool {one['pool']}: {one['state']}"
     for one in concerns:
         yield f"pool {one['pool']}: {titled(one)}"

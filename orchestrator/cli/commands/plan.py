@@ -5,13 +5,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from orchestrator.cli.commands.fleet import Json
+from orchestrator.cli.live_fleet import Json
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
+from orchestrator.fleet.figures import DRAINED, describe_pause
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, adopted, joined, unresponsive
-from orchestrator.samples import QueueSample
+from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Decision
 from orchestrator.scaling.learning import PolicyState, learn
@@ -21,15 +23,18 @@ from orchestrator.scaling.sharing import SharingPool, helper, order_of, sharers
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.settings_file import state_of
 from orchestrator.source import SampleQuery
-from orchestrator.sources.pull_queue import QueueSource
+from orchestrator.sources.pull_queue import QueueSource, tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
+from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
-from queue_core.cli.output import echo, print_info, print_json
+from queue_core.cli.output import echo, print_info, print_json, print_wrapped
 from queue_core.cli.target import opened
+from queue_core.config.pool_tags import PoolTags
+from queue_core.process.wording import counted
 
 
 @command("plan", examples=("towline plan", "towline plan -f deploy/towline.yaml --json"))
@@ -44,6 +49,7 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     files, clock = state_of(project), SystemMonotonicClock()
     learned, tracker = _learned(files), ConditionsTracker(files, clock=clock)
     tracker.overrides.changed()
+    is_drained = tracker.overrides.drained_at() is not None
     for trouble in tracker.take_errors():
         print_info(trouble)
     sampled: dict[str, SharingPool] = {}
@@ -74,18 +80,32 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
             sampled[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
+        unserved = _unserved(queues, [pool for pool in project.pools.values() if pool.queue in there])
     decided = _decide_in_order(sampled, clock, tracker)
-    found = [decided[name] for name in project.pools]
     if as_json:
-        made = {pool.name: pool.queue for pool in project.pools.values() if pool.queue in missing}
-        records = [decision.record() | _actions(todo) for decision, todo in found]
-        print_json([one | {"make_queue": made.get(str(one["pool"]))} for one in records])
+        records = []
+        for pool in project.pools.values():
+            found = [one.record() for one in unserved if one.queue == pool.queue]
+            made = {"make_queue": pool.queue if pool.queue in missing else None}
+            decision, todo = decided[pool.name]
+            records.append(decision.record() | _actions(todo) | made | {"drained": is_drained, "unserved": found})
+        print_json(records)
         return exits.OK
+    for sentence in ([DRAINED] if is_drained else []) + [f"{one.queue}: {one.sentence}" for one in unserved]:
+        print_wrapped(sentence, "! ")
     for name in missing:
         echo(f"queue {name}: would be made")
-    for decision, todo in found:
-        _print(decision, todo)
+    for name in project.pools:
+        _print(*decided[name], sampled[name], is_drained=is_drained)
     return exits.OK
+
+
+def _unserved(queues: Queues, pools: Iterable[PoolSpec]) -> list[UnservedTag]:
+    """Return the tags of waiting tasks that no pool works on. Raises `QueueError`."""
+    by_queue: dict[str, list[PoolTags]] = {}
+    for pool in pools:
+        by_queue.setdefault(pool.queue, []).append(PoolTags(pool.name, pool.queue, tags_of(pool)))
+    return [one for served in by_queue.values() for one in unserved_in(queues, served)]
 
 
 def _decide_in_order(
@@ -159,17 +179,23 @@ def _actions(todo: Plan) -> dict[str, object]:
     }
 
 
-def _print(decision: Decision, todo: Plan) -> None:
-    echo(f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`")
-    echo(f"  {decision.why}")
+def _print(decision: Decision, todo: Plan, pool: SharingPool, *, is_drained: bool) -> None:
+    head = f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`"
+    print_wrapped(head, hang=2)
+    print_wrapped(decision.why, "  ")
+    if pool.sample.paused:
+        print_wrapped(describe_pause(pool.spec.queue), "  ! ")
+    if decision.trouble and decision.trouble != decision.why:
+        print_wrapped(decision.trouble, "  ! ")
     for limit in decision.limits:
-        echo(f"  limited by {limit.guard}: {limit.why}")
+        print_wrapped(f"limited by {limit.guard}: {limit.why}", "  ", hang=4)
     for note in decision.notes:
-        echo(f"  in force: {note}")
+        print_wrapped(note, "  in force: ", hang=4)
+    would = "without the drain it would" if is_drained else "would"
     if todo.spawn:
-        echo(f"  would start {len(todo.spawn)}")
+        print_wrapped(f"{would} start {counted(len(todo.spawn), 'worker')}", "  ", hang=4)
     for verb, leaves in (("retire", todo.retire), ("let finish", todo.finish), ("end", (*todo.kill, *todo.end))):
         for leave in leaves:
-            echo(f"  would {verb} {leave.worker}: {leave.why}")
-    if todo.is_empty:
-        echo("  would do nothing")
+            print_wrapped(f"{would} {verb} {leave.worker}: {leave.why}", "  ", hang=4)
+    if todo.is_empty or is_drained:
+        echo("  would do nothing" + (" while this host is drained" if is_drained else ""))

@@ -11,6 +11,7 @@ from typing import Final
 
 import click
 
+from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import state_of
@@ -70,7 +71,8 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     for change in changes:
         click.echo(_change_line(change))
     if waiting:
-        print_info(f"for the next start only: {', '.join(waiting)}")
+        for setting in waiting:
+            print_info(not_in_force(setting))
     if not changes:
         click.echo("no pool changed")
     return exits.OK

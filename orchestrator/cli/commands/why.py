@@ -1,4 +1,4 @@
-"""`towline why POOL | TASK`: explain a decision, or what happened to a task."""
+"""`towline why POOL | QUEUE | TASK`: explain a decision, a queue, or what happened to a task."""
 
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -7,27 +7,34 @@ from typing import Final, Unpack
 
 import click
 
-from orchestrator.cli.commands.drain import drained_note, is_drained
 from orchestrator.cli.commands.fleet import Json
-from orchestrator.cli.live_fleet import shown_fleet
+from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.silent_ends import silent_ends
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.figures import describe_pause
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
+from orchestrator.sources.pull_queue import tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
-from queue_core.cli.output import echo, print_info, print_json, shown_seconds
-from queue_core.cli.target import TargetOptions, opened
+from queue_core.cli.output import echo, print_info, print_json, print_wrapped
+from queue_core.cli.target import Target, TargetOptions, opened
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
-from queue_core.config.units import format_bytes
+from queue_core.config.pool_tags import PoolTags, shown_tag
+from queue_core.errors import InvalidQueueNameError, UnknownQueueError
+from queue_core.limits import check_queue_name
+from queue_core.process.terminal import clean
+from queue_core.process.wording import counted, shown_ago, shown_bytes, shown_clock, shown_seconds, shown_setting
+from queue_core.task import UNTAGGED
 
 MAX_READ: Final = 50_000
 MAX_REPLAYS: Final = 10_000
@@ -44,12 +51,13 @@ _SEEN: Final = (
         "towline why resize --at 14:05",
         "towline why resize --last 20",
         "towline why resize --at 2h --full --json",
+        "towline why thumbs",
         "towline why _17",
         "towline why thumbs/cat-1 --task",
     ),
 )
-@click.argument("subject", metavar="POOL|TASK")
-@click.option("--task", "is_task", is_flag=True, help="It is a task's name, even if a pool has the same name.")
+@click.argument("subject", metavar="POOL|QUEUE|TASK")
+@click.option("--task", "is_task", is_flag=True, help="It is a task's name, even if a pool or a queue has it too.")
 @click.option(
     "--at", "then", metavar="TIME", help="Show the decision in force at 14:05, 2026-03-29T14:05, or 2h (ago)."
 )
@@ -65,16 +73,20 @@ def why(
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
 ) -> int:
-    """Explain the size of a POOL, or what happened to a TASK.
+    """Explain the size of a POOL, the state of a QUEUE, or what happened to a TASK.
 
     Of a pool: what was sampled, which rule decided, which task forced it, and which guards held it back; and whether
     its workers are forked, or why not. A decision is recorded when it changed the pool, or was held back in a new way;
     it holds until the next one.
 
+    Of a queue: its tasks, its pools, and tags on which no pool works.
+
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
     its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
     """
     is_known = not is_task and _explain_pool(subject, then=then, last=last, full=full, as_json=as_json, where=where)
+    if not is_known and not is_task:
+        is_known = _explain_queue(subject, as_json=as_json, where=where)
     if not is_known:
         _explain_task(subject, as_json=as_json, where=where)
     return exits.OK
@@ -85,14 +97,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     with opened(**where) as (queues, target):
         stories = find_stories(queues, name)
     if not stories:
-        pools = _known_pools(where)
-        raise CommandError(
-            f"there is no pool and no task '{name}'{did_you_mean(name, pools)}",
-            code=exits.NO_INPUT,
-            where=target.shown,
-            fix="`towline pools` lists the pools, `towline peek QUEUE` tasks; finished tasks are known for as long as "
-            "the queue's `history` says",
-        )
+        raise _unknown(name, target, where)
     if as_json:
         for story in stories:
             print_json(story_record(story))
@@ -100,8 +105,61 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, story in enumerate(stories):
         if number:
             echo()
-        for line in story_lines(story, now=now):
-            echo(line)
+        for line in story_lines(story, now=now, ends=silent_ends(story, where["file"])):
+            print_wrapped(line.lstrip(), line[: len(line) - len(line.lstrip())], hang=4)
+
+
+def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
+    return CommandError(
+        f"there is no pool, no queue and no task '{name}'{did_you_mean(name, _known_pools(where))}",
+        code=exits.NO_INPUT,
+        where=target.shown,
+        fix="`towline pools` lists the pools, `towline peek QUEUE` tasks; finished tasks are known for as long as "
+        "the queue's `history` says",
+    )
+
+
+def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
+    """Explain a queue: its tasks, its pause, its pools, and tags on which none works. False: there is no such queue."""
+    try:
+        check_queue_name(name)
+    except InvalidQueueNameError:
+        return False
+    pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
+    with opened(**where) as (queues, _):
+        try:
+            stats = queues.queue(name).stats()
+            unserved = unserved_in(queues, pools) if pools else []
+        except UnknownQueueError:
+            return False
+    counts = {count: getattr(stats, count) for count in ("ready", "delayed", "in_flight", "dead")}
+    if as_json:
+        told = {"queue": name, **counts, "paused": stats.paused, "pools": [pool.pool for pool in pools]}
+        print_json(told | {"unserved": [one.record() for one in unserved]})
+        return True
+    seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _SEEN[0][1])
+    print_wrapped(f"{name}: a queue, {seen} tasks", hang=2)
+    for sentence in [*([describe_pause(name)] if stats.paused else []), *(one.sentence for one in unserved)]:
+        print_wrapped(sentence, "  ! ")
+    for pool in pools:
+        print_wrapped(f"{pool.pool} works on {_described(pool)}: `towline why {pool.pool}`", "  pool ", hang=4)
+    if not pools:
+        print_wrapped("no pool of the settings works on this queue: other programs lease from it", "  ")
+    return True
+
+
+def _described(pool: PoolTags) -> str:
+    if pool.tags == UNTAGGED:
+        return "its tasks without a tag"
+    if not pool.tags.tags:
+        return "all its tasks"
+    return f"its tasks with the tag{'s' if len(pool.tags.tags) > 1 else ''} {', '.join(map(shown_tag, pool.tags.tags))}"
+
+
+def _pools_of(where: TargetOptions) -> list[PoolSpec]:
+    """Return the pools of the settings file; none without one."""
+    path = where["file"] or Path(DEFAULT_FILE)
+    return list(load_project(path).pools.values()) if path.is_file() else []
 
 
 def _known_pools(where: TargetOptions) -> list[str]:
@@ -122,60 +180,79 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
         return False
     project = load_project(where["file"])
     files = state_of(project)
-    shown = shown_fleet(files)
     now = SystemMonotonicClock().wall_seconds()
     at = now if then is None else _instant(then, now=now)
+    with FleetReader(fleet_source(**where)) as reader:
+        shown = reader.read() if then is None else reader.source.published(deaths=0)
     kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
     current = shown.pools.get(pool, {}).get("decision") if then is None else next(iter(kept), None)
     found = kept[:last]
     chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
     inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
     template = files.read_templates().get(pool) if then is None else None
+    sentences = shown.sentences(pool) if then is None else []
     if as_json:
-        told = {"pool": pool, "drained": is_drained(files), "now": current, "decisions": found}
+        told = {"pool": pool, "drained": shown.is_drained, "now": current, "decisions": found, "sentences": sentences}
         told["template"] = template.to_json() if template is not None else None
         print_json(told | ({"inputs": inputs} if full else {}))
         return True
-    if then is None and (note := drained_note(files)):
-        echo(note)
     if isinstance(current, dict):
         if then is not None:
-            echo(f"{_clock(_at(current))}, {shown_seconds(now - _at(current))} ago")
-        _print(pool, current)
+            print_wrapped(f"{_clock(_at(current))}, {shown_ago(now - _at(current))}", hang=2)
+        _print(pool, current, sentences)
+    else:
+        for sentence in sentences:
+            print_wrapped(sentence, "! ")
     if then is None and (start := _how_workers_start(project.pools.get(pool), template, now=now)):
-        echo(f"  start: {start}")
+        print_wrapped(start, "  start: ", hang=4)
     if full:
         _print_again(inputs, chosen)
     if found:
         echo()
-        echo(f"last {len(found)} decisions, newest first")
+        echo(f"the last {counted(len(found), 'decision')}, newest first" if len(found) > 1 else "the last decision")
     for one in found:
-        ago = shown_seconds(now - _at(one)) + " ago"
         limits = one.get("limited_by")
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
-        echo(f"  {ago:<12} {one.get('current')} -> {one.get('target')}  {one.get('rule')}: {one.get('why')}{held}")
+        size = f"{one.get('current')} -> {one.get('target')}"
+        print_wrapped(
+            f"{one.get('rule')}: {one.get('why')}{held}",
+            f"  {shown_clock(_at(one), now_seconds=now)}  {clean(size):<9} ",
+        )
     if not found and current is None:
         print_info("no decision yet" if then is None else f"no decision is on record before {_clock(at)}")
+    if then is None and shown.age:
+        print_info(shown.age)
     return True
 
 
-def _print(pool: str, decision: Json) -> None:
-    echo(f"{pool}: {decision.get('current')} -> {decision.get('target')} workers, by rule `{decision.get('rule')}`")
-    echo(f"  {decision.get('why')}")
+def _print(pool: str, decision: Json, sentences: list[str]) -> None:
+    """Print a decision: its reason first, then what a person has to know beside it, then what it was made from."""
+    why = str(decision.get("why"))
+    size = f"{decision.get('current')} -> {decision.get('target')}"
+    print_wrapped(f"{pool}: {size} workers, by rule `{decision.get('rule')}`", hang=2)
+    print_wrapped(why, "  ")
+    for sentence in sentences:
+        if sentence != f"{pool}: {why}":  # the reason itself
+            print_wrapped(sentence, "  ! ")
     guards, limits = _list(decision, "limited_by"), _list(decision, "limits")
     for guard, limit in zip(guards, limits, strict=False):
-        echo(f"  held back by {guard}: {limit}")
-    if limits:
-        echo(f"  without guards it would be {decision.get('would_be_without_guards')}")
+        print_wrapped(f"held back by {guard}: {limit}", "  ", hang=4)
+    wanted = decision.get("would_be_without_guards")
+    if limits and isinstance(wanted, int) and wanted != decision.get("target"):
+        print_wrapped(f"without that it would have {counted(wanted, 'worker')}", "  ", hang=4)
     for note in _list(decision, "notes"):
-        echo(f"  in force: {note}")
+        print_wrapped(str(note), "  in force: ", hang=4)
     for title, names in _SEEN:
-        seen = ", ".join(f"{decision[name]} {word}" for name, word in names if name in decision)
+        seen = ", ".join(f"{_figure(decision[name])} {word}" for name, word in names if name in decision)
         if seen:
-            echo(f"  seen: {seen} {title}")
+            print_wrapped(f"{seen} {title}", "  seen: ", hang=4)
     learned = _learned(decision)
     if learned:
-        echo(f"  learned: {learned}")
+        print_wrapped(learned, "  learned: ", hang=4)
+
+
+def _figure(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _how_workers_start(spec: PoolSpec | None, template: TemplateRecord | None, *, now: float) -> str:
@@ -184,26 +261,34 @@ def _how_workers_start(spec: PoolSpec | None, template: TemplateRecord | None, *
         return "workers are not forked: start is exec"
     if template is None:
         return ""
-    forks = f"; {template.forks} forked in {shown_seconds(max(0.0, now - template.since))}" if template.forks else ""
-    memory = f", {format_bytes(template.memory_bytes)} that they share" if forks and template.memory_bytes else ""
+    lived = shown_seconds(max(0.0, now - template.since))
+    forks = f"; {template.forks:,} forked in {lived}" if template.forks else ""
+    memory = f", {shown_bytes(template.memory_bytes)} that they share" if forks and template.memory_bytes else ""
     return f"{template.sentence}{forks}{memory}"
 
 
 def _learned(decision: Json) -> str:
     """Return the learned figures behind a decision, as a sentence."""
-    sentences = (
-        ("service_seconds", "a task takes {:.3g} s"),
-        ("startup_seconds", "a start {:.3g} s"),
-        ("arrival_rate", "{:.3g} arrive a second"),
-        ("usable_slo_seconds", "{:.3g} s"),
-        ("slo_seconds", "of the slo of {:g} s can be planned with"),
-        ("slack", "(slack {:.2f})"),
-    )
-    parts = [text.format(value) for name, text in sentences if isinstance(value := decision.get(name), int | float)]
+    number = {name: float(value) for name, value in decision.items() if isinstance(value, int | float)}
+    parts = []
+    if "service_seconds" in number:
+        parts.append(f"a task takes {shown_seconds(number['service_seconds'])}")
+    if "startup_seconds" in number:
+        parts.append(f"a start takes {shown_seconds(number['startup_seconds'])}")
+    if "arrival_rate" in number:
+        parts.append(f"{number['arrival_rate']:,.3g} tasks arrive a second")
+    if "usable_slo_seconds" in number and "slo_seconds" in number:
+        usable, slo = shown_seconds(number["usable_slo_seconds"]), shown_setting(number["slo_seconds"])
+        slack = f" (slack {number['slack']:.2f})" if "slack" in number else ""
+        parts.append(f"{usable} of the slo of {slo} can be planned with{slack}")
     held = decision.get("held")
     if isinstance(held, dict):
-        parts += [f"{level} is kept for {seconds:g} s when spare" for level, seconds in held.items()]
-    return ", ".join(parts).replace(" s, of the slo", " s of the slo").replace(", (slack", " (slack")
+        for level, seconds in held.items():
+            if isinstance(seconds, int | float):
+                parts.append(
+                    f"worker {str(level).removeprefix('level ')} is kept for {shown_seconds(seconds)} when idle"
+                )
+    return ", ".join(parts)
 
 
 def _inputs(files: StateDir, pool: str, decision: Json) -> object:
@@ -224,9 +309,9 @@ def _print_again(inputs: object, decision: Json | None) -> None:
         print_info(f"its inputs can't be read; another version may have written them: {error}")
         return
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
-    ago = shown_seconds(SystemMonotonicClock().wall_seconds() - _at(decision))
-    outcome = f"{again.target} workers, {same} (--json shows them)"
-    echo(f"  the decision of {ago} ago, repeated from its {_count(inputs)} inputs: {outcome}")
+    ago = shown_ago(SystemMonotonicClock().wall_seconds() - _at(decision))
+    outcome = f"{counted(again.target, 'worker')}, {same} (--json shows them)"
+    print_wrapped(f"the decision of {ago}, repeated from its {_count(inputs):,} inputs: {outcome}", "  ", hang=4)
 
 
 def _count(value: object) -> int:

@@ -1,5 +1,6 @@
 """`towline why-died WORKER`: how a worker died, which tasks it held, what became of them and what to do."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -9,9 +10,13 @@ from urllib.parse import urlencode
 
 import click
 
+from orchestrator.cli.death_advice import advise
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.worker_lines import shown_lines
 from orchestrator.clock import SystemMonotonicClock
-from orchestrator.fleet.exits import Cause
+from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import ENDS_WELL
+from orchestrator.fleet.last_words import folded_stack, whole_line
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -27,27 +32,13 @@ from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.limits import MAX_PEEK_TASKS
+from queue_core.process.wording import counted
 from queue_core.server.schemas import task_out
 from queue_core.task import StoredTask, TaskState
 
 Json: TypeAlias = Mapping[str, object]
 
 _MIB: Final = 1 << 20
-_ADVICE: Final[Mapping[str, str]] = {
-    Cause.OUT_OF_MEMORY: "give the pool's workers more memory, or fewer tasks at a time (concurrency); recycle.memory"
-    " replaces a worker that grows slowly before the kernel does",
-    Cause.CRASHED: "its last lines should say why; a handler that only raises never ends its worker",
-    Cause.TIMED_OUT: "`towline why` of the task that timed out shows where its handler stood; give what it waits for a"
-    " timeout of its own, shorter than the handler's, and no worker needs to end",
-    Cause.MISCONFIGURED: "`towline check` names what is wrong; its last lines say what it could not use",
-    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
-    Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
-    Cause.ASKED_TWICE: "nothing to do: its supervisor was asked twice to stop, which ends workers at once",
-    Cause.UNRESPONSIVE: "its handler kept the interpreter lock, or the worker was stopped from outside: where there is"
-    " a stack, it shows which call; what may keep the lock for long is best a program of its own",
-    Cause.UNKNOWN: "its end was not observed; its log in the state folder, under workers/, may explain it",
-}
-_NOTHING_TO_DO: Final = "nothing to do"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +57,30 @@ class TasksNow:
 
 def headline(death: Json, *, now: float) -> str:
     """Return one line: worker, time, cause and how many tasks it held."""
-    held = number(death, "held_total") or len(_held(death))
-    holding = f", holding {held:,.0f} task{'' if held == 1 else 's'}" if held else ""
+    held = int(number(death, "held_total") or len(_held(death)))
+    holding = f", holding {counted(held, 'task')}" if held else ""
     return f"{_ago(death, now):<12} {death.get('worker')}  {death.get('cause')}: {death.get('detail')}{holding}"
 
 
-def report_lines(death: Json, now: TasksNow, *, wall_seconds: float) -> Iterator[str]:
-    """Yield the whole death report, line by line."""
+def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: str = "") -> Iterator[str]:
+    """Yield the whole death report, line by line; `by_hand` is the command that starts a worker of its pool."""
     lived = number(death, "lived_seconds")
     after = f" after {shown_seconds(lived)}" if lived is not None else ""
-    yield f"{death.get('worker')} of pool {death.get('pool')} died {_ago(death, wall_seconds)}{after}"
+    ended = "ended" if death.get("cause") in ENDS_WELL and not _held(death) else "died"
+    yield f"{death.get('worker')} of pool {death.get('pool')} {ended} {_ago(death, wall_seconds)}{after}"
     start = " (its start failed: it never held a task)" if death.get("failed_start") else ""
     yield f"  cause: {death.get('cause')}: {death.get('detail')}{start}"
     memory = _memory(death)
     if memory:
         yield f"  memory: {memory}"
     yield from _held_lines(death, now)
-    yield from _section(death, "stack", "where its threads were before it was ended")
-    yield from _section(death, "last_lines", "its last lines")
-    yield f"  what to do: {advice(death, now)}"
+    stack = _lines(death, "stack")
+    if stack:
+        yield "  where it was before its end, innermost call first:"
+        yield from (f"    {line}" for line in folded_stack(stack))
+    yield from _last_lines(death)
+    dead = [one for one in _held(death) if _is_dead(one, now)]
+    yield f"  what to do: {advise(death, dead=dead, by_hand=by_hand)}"
 
 
 def fate(one: Json, now: TasksNow) -> str:
@@ -97,35 +93,8 @@ def fate(one: Json, now: TasksNow) -> str:
     if task is None:
         by = now.ended_by.get(key)
         return f"{then}; gone since" + (f": done by {by}" if by else ": done, or deleted")
-    return f"{then}; {_state(task, now.at)}"
-
-
-def advice(death: Json, now: TasksNow) -> str:
-    """Return what the operator can do about this death."""
-    cause, name = str(death.get("cause")), _signal_name(death)
-    steps = []
-    if cause == Cause.OUT_OF_MEMORY and death.get("forked"):
-        steps.append("it was forked: only its own part is free again, and its template and the other workers go on")
-    if cause == Cause.SIGNALLED and name == "SIGKILL":
-        steps.append("if nobody sent SIGKILL, `journalctl -k | grep -i -e oom -e killed` shows whether the kernel did")
-    elif cause == Cause.SIGNALLED:
-        steps.append(
-            f"{name or 'a signal'} comes from native code or from outside: env: {{PYTHONFAULTHANDLER: '1'}} shows where"
-        )
-    elif cause == Cause.DRAINED and _held(death):
-        steps.append(_ADVICE[Cause.OVERDUE])
-    elif cause in _ADVICE:
-        steps.append(_ADVICE[cause])
-    if death.get("failed_start"):
-        steps.append("growth of the pool waits and tries again; the same start by hand: `towline work MODULE:APP`")
-    dead = [one for one in _held(death) if _is_dead(one, now)]
-    if dead:
-        first = dead[0]
-        steps.append(
-            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: mend the handler, then"
-            f" `towline redrive {first.get('queue')} {first.get('task')}`"
-        )
-    return "; ".join(steps) or _NOTHING_TO_DO
+    since = _state(task, now.at)
+    return since if since == f"dead now: {one.get('why')}" else f"{then}; {since}"
 
 
 def number(record: Json, name: str) -> float | None:
@@ -142,9 +111,7 @@ def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
         )
         return
     total = int(number(death, "held_total") or len(held))
-    yield f"  held: {total:,} task{'' if total == 1 else 's'}" + (
-        f", of which {len(held)} are on record" if total > len(held) else ""
-    )
+    yield f"  held: {counted(total, 'task')}" + (f", of which {len(held)} are on record" if total > len(held) else "")
     for one in held:
         tag = f" [{one['tag']}]" if one.get("tag") else ""
         seconds = number(one, "held_seconds")
@@ -155,12 +122,19 @@ def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
         yield f"    what has become of them since is not known: {now.trouble}"
 
 
-def _section(death: Json, name: str, title: str) -> Iterator[str]:
+def _lines(death: Json, name: str) -> list[str]:
     lines = death.get(name)
-    if isinstance(lines, list) and lines:
-        yield f"  {title}:"
+    return [str(line) for line in lines] if isinstance(lines, list) else []
+
+
+def _last_lines(death: Json) -> Iterator[str]:
+    """Yield the end of its output: log entries as people read them."""
+    stack = set(_lines(death, "stack"))
+    lines = [line for line in _lines(death, "last_lines") if line not in stack]
+    if lines:
+        yield "  its last lines:"
         for line in lines:
-            yield f"    {line}"
+            yield from (f"    {shown}" for shown in shown_lines(whole_line(line))[1])
 
 
 def _then(one: Json) -> str:
@@ -171,6 +145,8 @@ def _then(one: Json) -> str:
             return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
         case "held back":
             return f"suspect{times}, held back to run alone"
+        case "lease ended":
+            return "its lease ended before its worker did"
         case _:
             return f"given back{times}"
 
@@ -199,11 +175,6 @@ def _memory(death: Json) -> str:
     if limit is not None:
         parts.append(f"limit {format_bytes(round(limit / _MIB) * _MIB)}")
     return ", ".join(parts)
-
-
-def _signal_name(death: Json) -> str:
-    detail = str(death.get("detail"))
-    return next((word for word in detail.replace(":", " ").split() if word.startswith("SIG")), "")
 
 
 def _held(death: Json) -> Sequence[Json]:
@@ -245,7 +216,8 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
 
     The beginning of a worker's name is enough. Exits with 66 when no such death is on record.
     """
-    files = state_of(load_project(file))
+    project = load_project(file)
+    files = state_of(project)
     deaths = files.read_deaths(limit=MAX_READ)
     wall_seconds = SystemMonotonicClock().wall_seconds()
     if worker is None:
@@ -265,9 +237,17 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
         done = [{"queue": queue, "task": task, "worker": by} for (queue, task), by in now.ended_by.items()]
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK
-    for line in report_lines(death, now, wall_seconds=wall_seconds):
+    by_hand = _by_hand(project.pools.get(str(death.get("pool"))))
+    for line in report_lines(death, now, wall_seconds=wall_seconds, by_hand=by_hand):
         echo(line)
     return exits.OK
+
+
+def _by_hand(pool: PoolSpec | None) -> str:
+    """Return the command that starts a worker of a pool; "" for a pool that is no longer in the settings."""
+    if pool is None:
+        return ""
+    return f"towline work {pool.app}" if pool.app is not None else shlex.join(pool.command or ())
 
 
 def _chosen(worker: str, deaths: Sequence[Json], files: StateDir) -> Json:

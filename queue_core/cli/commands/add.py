@@ -17,6 +17,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_queue
+from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
 from queue_core.process.wording import counted
@@ -101,7 +102,8 @@ def add(
     """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
 
     The tasks are durable when the command returns. Prints the name of each, with --lines only their count, on stderr.
-    Exit code 1 if all names were taken.
+    Exit code 1 if all names were taken. Says on stderr if no pool of the settings file works on their tag, or on
+    tasks without one.
     """
     if payloads and (source or lines):
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
@@ -118,6 +120,7 @@ def add(
     shows_names = names or not lines
     with opened_queue(queue, **where) as opened, progress("tasks", quiet=as_json or names or not lines) as bar:
         report = _add_all(opened, tasks, bar=bar, as_json=as_json, shows_names=shows_names)
+    warn_of_unserved(queue, tag, tasks=report.counts["added"], where=where)
     if report.handled and not report.counts["added"]:
         print_info("nothing added: every name was taken already")
         return exits.NEGATIVE

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import resource
+import signal
 import statistics
 import sys
 import tempfile
@@ -34,7 +35,7 @@ from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.process import UPKEEP_SECONDS, ProcessRuntime
-from orchestrator.runtimes.procfs import worker_processes
+from orchestrator.runtimes.procfs import signal_exactly, worker_processes
 from orchestrator.settings_file import state_of
 from queue_core.api import Queues
 from queue_core.connect import open_queues
@@ -132,7 +133,7 @@ class Stage:
 
     def one(self, kind: Kind) -> float:
         """Start one worker for a task that waits; return the seconds until it has begun it."""
-        with self._held() as recording:
+        with _gate(self._home, "first") as recording:
             self._add(kind, 1)
             began = time.monotonic_ns()
             self._spawn(kind)
@@ -143,7 +144,7 @@ class Stage:
 
     def all_at_once(self, kind: Kind, *, many: int) -> dict[str, float]:
         """Start 40 workers for as many tasks; with `many`, let each of them do so many."""
-        with self._held() as recording:
+        with _gate(self._home, "first") as recording:
             self._add(kind, WORKERS)
             template = _template_of(os.getpid())
             cpu, own = _cpu_seconds(template), _own_cpu_seconds()
@@ -160,21 +161,12 @@ class Stage:
                 "pss": _proportional_bytes(kind, workers, template),
             }
         if many:
-            with self._held("last") as recording:
+            with _gate(self._home, "last") as recording:
                 self._add(kind, WORKERS * many - WORKERS)
                 self._await(recording, WORKERS)
                 figures["pss_after"] = _proportional_bytes(kind, workers, template)
         self._end_all()
         return figures
-
-    @contextmanager
-    def _held(self, gate: str = "first") -> Iterator[Path]:
-        """Hold workers at a gate; yield the emptied file that they record in."""
-        recording = self._home / "recording"
-        os.truncate(recording, 0)
-        with (self._home / gate).open("wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield recording
 
     def _add(self, kind: Kind, tasks: int) -> None:
         payload = stamped_payload()
@@ -215,6 +207,16 @@ class Stage:
 
 
 @contextmanager
+def _gate(home: Path, name: str) -> Iterator[Path]:
+    """Hold workers at a gate; yield the emptied file that they record in."""
+    recording = home / "recording"
+    os.truncate(recording, 0)
+    with (home / name).open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield recording
+
+
+@contextmanager
 def _stage(home: Path, url: str, queues: Queues) -> Iterator[Stage]:
     structlog.configure(processors=[], logger_factory=structlog.ReturnLoggerFactory())
     queues.put_queue(QueueSpec(QUEUE, lease_seconds=LEASE_SECONDS, max_lease_seconds=2 * LEASE_SECONDS))
@@ -224,12 +226,14 @@ def _stage(home: Path, url: str, queues: Queues) -> Iterator[Stage]:
 
 
 def _through_up(site: BenchSite, application: str) -> dict[str, float]:
-    """Measure from just before an add to a pool at zero, through `towline up`, to the task begun."""
+    """Measure from just before an add to a pool at zero, through `towline up`, to the task begun, and from a kill -9 of
+    the worker that holds it to the same task begun again."""
     home = _home(site, application)
     recording = home / "recording"
     state_dir = state_of(load_project(home / "towline.yaml")).path
     fleet = FleetProcess(home, workers=ProcessWorkers())
-    taken: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
+    way: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
+    again: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     try:
         with closing(connected(fleet, home)) as queues:
             queue = queues.queue(QUEUE)
@@ -243,15 +247,29 @@ def _through_up(site: BenchSite, application: str) -> dict[str, float]:
                 (at,) = _begun(recording)
                 return (at - began) / 1e9
 
+            def killed(kind: Kind) -> float:
+                with _gate(home, "first") as recording:
+                    queue.add([NewTask(stamped_payload(), tag=kind)])
+                    _wait(lambda: recorded(recording) == 1, fleet, "a task was not begun")
+                    (worker,) = [process for process in worker_processes(str(state_dir)) if process.leads]
+                    began = time.monotonic_ns()
+                    signal_exactly(worker, signal.SIGKILL)
+                    _wait(lambda: recorded(recording) == 2, fleet, "the task of a killed worker was not begun again")
+                    _, at = _begun(recording)
+                _wait(lambda: not worker_processes(str(state_dir)), fleet, "the pool did not go to zero", every=0.1)
+                return (at - began) / 1e9
+
             one("fork")
             one("exec")
             _wait_for_template(state_dir, lambda _: fleet.check())
             for _ in range(max(WAY_SAMPLES // site.divide_loads_by, 1)):
                 for kind in KINDS:
-                    taken[kind].append(one(kind))
+                    way[kind].append(one(kind))
+                    again[kind].append(killed(kind))
     finally:
         fleet.stop()
-    return {f"{kind}_way": statistics.median(taken[kind]) for kind in KINDS}
+    figures = {f"{kind}_way": statistics.median(way[kind]) for kind in KINDS}
+    return figures | {f"{kind}_again": statistics.median(again[kind]) for kind in KINDS}
 
 
 def _wait(check: Callable[[], bool], fleet: FleetProcess, problem: str, *, every: float = POLL_SECONDS) -> None:

@@ -229,10 +229,10 @@ def test_a_file_that_says_so_sets_nothing(towline: Commands) -> None:
     assert towline("check").code == 0
 
 
-def test_check_imports_an_app_only_when_asked_to(towline: Commands) -> None:
+def test_check_imports_an_app_unless_asked_not_to(towline: Commands) -> None:
     (towline.folder / "towline.yaml").write_text(SETTINGS.replace("tasks:app", "absent:app"))
-    assert towline("check").code == 0
-    told = towline("check", "--import")
+    assert towline("check", "--no-import").code == 0
+    told = towline("check")
     assert told.code == 78
     assert "pools.resize.app: can't import absent" in told.err
 

@@ -100,7 +100,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     assert "given back; ready now" in lines["thumbs/waits"]
     assert "[big] for 0.50 s, attempt 1: given back; gone since: done, or deleted" in lines["thumbs/gone"]
     assert "    Reading 9 GB\n    Killed" in told.out
-    assert "towline redrive thumbs poison" in told.out
+    assert "towline redrive thumbs --named poison" in told.out
     shown = cast("dict[str, object]", towline("why-died", "resize-7f3k2q", "--json").json)
     tasks = cast("list[dict[str, object]]", shown["tasks_now"])
     assert {task["name"]: task["state"] for task in tasks} == {"poison": "dead", "again": "in_flight", "waits": "ready"}

@@ -15,6 +15,7 @@ from queue_core.clock import Instant
 from queue_core.stats import QueueStats, TagStats
 
 NOW = Instant(1_000_000_000)
+LATER = Instant(NOW + 1_200_000)
 DECISION = {
     "pool": "parse",
     "current": 1,
@@ -24,7 +25,7 @@ DECISION = {
 }
 OUTCOME = Outcome(
     added=101, done=101, left=0, lost=0, dead=0, duplicated=0, peak_workers=12, final_workers=0, wait_p50=1.2,
-    wait_p95=3.15, slo=5.0, decisions=45, killed=1, restarted_seconds=0.032, pages=51, seconds=51.4, report="/tmp/r.html",
+    wait_p95=3.15, slo=5.0, decisions=45, killed=1, restarted_seconds=0.032, pages=51, seconds=51.4, report="r.html",
 )  # fmt: skip
 
 
@@ -32,10 +33,9 @@ def a_run(folder: Path, *, seconds: float = 12.4) -> DemoRun:
     """A run of 1,277 tasks, `seconds` after its beginning."""
     modules = tuple((f"m{number}", Path("m.py")) for number in range(638))
     run = DemoRun(Script(60.0, modules, (0.0,) * 638, 0.1, 30.0), folder, began_at=NOW, elapsed_seconds=seconds)
-    counts = [
-        TagStats("parse", QueueStats("library", ready=1_039, in_flight=3, deleted_total=300, oldest_ready_at=NOW, as_of=Instant(NOW + 1_200_000))),
-        TagStats("render", QueueStats("library", ready=7, in_flight=2, deleted_total=233)),
-    ]  # fmt: skip
+    parse = QueueStats("library", ready=1_039, in_flight=3, deleted_total=300, oldest_ready_at=NOW, as_of=LATER)
+    render = QueueStats("library", ready=7, in_flight=2, deleted_total=233)
+    counts = [TagStats("parse", parse), TagStats("render", render)]
     workers = ["parse-a", "parse-b", "parse-c", "render-a"]
     run.history = [figures_of(counts, workers[:at], now=NOW, at_seconds=at * seconds / 4) for at in range(1, 5)]
     for _ in range(20):

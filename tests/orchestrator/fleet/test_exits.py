@@ -46,14 +46,25 @@ MIB = 2**20
         pytest.param(
             AnExit("w1", code=70),
             Cause.CRASHED,
-            "exit code 70: a handler never returned, or it ended or blocked the loop, or the worker itself failed; "
-            "its last lines say which",
+            "exit code 70: the worker itself failed",
             id="a worker that can't go on",
+        ),
+        pytest.param(
+            AnExit("w1", code=80),
+            Cause.HUNG,
+            "exit code 80: a handler ran on after its lease had ended, or blocked the event loop of the others",
+            id="a worker that a handler kept from going on",
+        ),
+        pytest.param(
+            AnExit("w1", code=81),
+            Cause.CRASHED,
+            "exit code 81: a handler ended the event loop of the others",
+            id="a worker whose loop a handler ended",
         ),
         pytest.param(
             AnExit("w1", code=79),
             Cause.TIMED_OUT,
-            "exit code 79: a handler ran beyond its timeout and could not be ended; its last lines say where it stands",
+            "exit code 79: a handler ran beyond its timeout and could not be ended",
             id="a worker that left a call behind its timeout",
         ),
         pytest.param(
@@ -73,14 +84,19 @@ def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() ->
     assert detail_at_work(Cause.FINISHED, "finished by itself") == (
         "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
     )
-    assert detail_at_work(Cause.CRASHED, "exit code 1") == "exit code 1"
+    assert detail_at_work(Cause.CRASHED, "exit code 3") == (
+        "exit code 3, in the middle of its work: its handler, or what that called, ended the process (os._exit)"
+    )
+    assert detail_at_work(Cause.CRASHED, "exit code 70: the worker itself failed") == (
+        "exit code 70: the worker itself failed"
+    )
 
 
 @pytest.mark.parametrize(
     ("ended", "overdue", "told"),
     [
-        pytest.param(AnExit("w1", signal=signal.SIGKILL), True, "silent for 9 s; ended", id="ended"),
-        pytest.param(AnExit("w1", code=0), False, "silent for 9 s; finished when asked to", id="it could still hear"),
+        pytest.param(AnExit("w1", signal=signal.SIGKILL), True, "silent for 9 s; it was killed", id="ended"),
+        pytest.param(AnExit("w1", code=0), False, "silent for 9 s; it was ended", id="it could still hear"),
     ],
 )
 def test_a_worker_that_was_ended_because_it_hung_is_told_as_unresponsive(

@@ -55,7 +55,7 @@ def test_the_fleet_is_the_smallest_that_is_done_in_time(ready: int, within: floa
     assert (decision.target, decision.limited_by) == (target, ())
     if target > 1:
         assert decision.rule == "finish_by"
-        assert decision.why == f"{ready} ready are to be done by 09:00: {target} more needed for that"
+        assert decision.why == f"{ready:,} tasks wait to be done by 09:00: {target} more workers are needed for that"
 
 
 def test_who_is_there_already_counts() -> None:
@@ -66,7 +66,7 @@ def test_who_is_there_already_counts() -> None:
 def test_nobody_goes_while_it_waits_and_how_it_stands_is_told() -> None:
     decision = decided(17_000, within=3600, fleet=a_fleet_of(busy=12))
     assert decision.target == 12
-    assert decision.notes == ("17000 ready are to be done by 09:00: 0 more needed for that",)
+    assert decision.notes == ("17,000 tasks wait to be done by 09:00: no more workers are needed for that",)
 
 
 def test_it_is_never_less_than_the_slo_needs() -> None:
@@ -78,7 +78,7 @@ def test_what_cant_be_done_is_told_with_when_it_can() -> None:
     decision = decided(17_000, within=3600, spec=a_pool(most=5, slo=86_400))
     assert (decision.target, decision.limited_by) == (5, ("max",))
     # 17,000 tasks of 2 s by 5 workers take 6,800 s: 53 min and 20 s after nine, and a little.
-    assert decision.why == "17000 ready can't be done by 09:00 with max 5: 09:54 at the earliest"
+    assert decision.why == "17,000 tasks wait, and can't be done by 09:00 with max 5: 09:54 at the earliest"
 
 
 def test_what_comes_too_late_for_any_start_gets_all_there_may_be() -> None:

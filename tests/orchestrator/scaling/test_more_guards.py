@@ -114,11 +114,13 @@ def test_a_guard_allows_so_many(guard: Guard, target: int, seen: Facts, allowed:
 @pytest.mark.parametrize(
     ("target", "seen", "why"),
     [
-        pytest.param(9, facts(room=Allocation(2, "memory", SMALL)), f"room for 2 more: {SMALL}", id="room"),
+        pytest.param(
+            9, facts(room=Allocation(2, "memory", SMALL)), f"the host has room for 2 more ({SMALL})", id="room"
+        ),
         pytest.param(
             9,
             facts(spec=BUDGET, left="spent", paper=5),
-            "the budget of 24h/day is spent: 5 is the Erlang C estimate",
+            "the budget of 24 worker-hours a day is spent, so 5 at most (the Erlang C estimate)",
             id="budget",
         ),
         pytest.param(
@@ -128,7 +130,7 @@ def test_a_guard_allows_so_many(guard: Guard, target: int, seen: Facts, allowed:
             id="billing",
         ),
         pytest.param(
-            99, facts(bounds_by="schedule 0 8 * * 1-5"), "max 50 (schedule 0 8 * * 1-5)", id="who-set-the-bound"
+            99, facts(bounds_by="schedule 0 8 * * 1-5"), "max is 50 (schedule 0 8 * * 1-5)", id="who-set-the-bound"
         ),
     ],
 )

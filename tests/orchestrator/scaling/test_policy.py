@@ -142,8 +142,10 @@ def test_a_running_lease_that_takes_long_asks_for_more_workers() -> None:
 def test_the_reason_can_be_read() -> None:
     decision = decided(a_sample(**waits(282, 9.1)), fleet=a_fleet_of(busy=3, starting=2))
     assert decision.rule == "deadline"
-    assert decision.why.startswith("282 ready, #282 is 9.1 s old: must be leased within 11.9 s; ")
-    assert "3 busy + 0 idle + 2 starting can begin" in decision.why
+    assert decision.why == (
+        "39 more workers are needed to begin all 282 that wait within 12 s: of 5 workers 3 are busy and 2 are "
+        "starting, and 31 can begin by then"
+    )
 
 
 def test_min_workers_are_kept_without_work() -> None:
@@ -346,3 +348,60 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
     left = [(task.position, numbers.usable_slo_seconds - task.age_seconds) for task in sample.waiting]
     if all(within >= numbers.startup_seconds for _, within in left):
         assert any(position > fewer.can_start(within) for position, within in left)
+
+
+@pytest.mark.parametrize(
+    ("seen", "fleet", "spec", "rule", "limited_by", "why"),
+    [
+        pytest.param(
+            a_sample(ages=[34.0], running=[a_lease(), a_lease("w2")]),
+            a_fleet_of(busy=2),
+            a_pool(most=2, slo="5s"),
+            "at_max",
+            ("max",),
+            "1 task waits 29 s longer than its slo of 5 s: all 2 workers are busy and max is 2",
+            id="a-third-would-be-wanted",
+        ),
+        pytest.param(
+            a_sample(ages=[34.0], running=[a_lease()]),
+            a_fleet_of(busy=2),
+            a_pool(most=2, slo="5s"),
+            "at_max",
+            ("max",),
+            "1 task waits 29 s longer than its slo of 5 s: all 2 workers are busy and max is 2",
+            id="no-third-is-wanted-by-any-rule",
+        ),
+        pytest.param(
+            a_sample(ages=[34.0, 20.0, 6.0]),
+            a_fleet_of(idle=3),
+            a_pool(most=4, slo="5s"),
+            "hold",
+            (),
+            "3 tasks wait up to 29 s longer than their slo of 5 s: all 3 workers are idle and an idle one is to lease "
+            "it at once",
+            id="workers-are-there",
+        ),
+        pytest.param(
+            a_sample(ages=[34.0], paused=True),
+            a_fleet_of(busy=1),
+            a_pool(most=4, slo="5s"),
+            "queue_paused",
+            ("queue_paused",),
+            "1 task waits 29 s longer than its slo of 5 s: the only worker is busy and the queue thumbs is paused: "
+            "`towline resume thumbs`",
+            id="the-queue-is-paused",
+        ),
+    ],
+)
+def test_a_pool_that_is_late_and_does_not_grow_says_why(
+    seen: QueueSample, fleet: Fleet, spec: PoolSpec, rule: str, limited_by: tuple[str, ...], why: str
+) -> None:
+    decision = decided(seen, fleet=fleet, spec=spec)
+    assert (decision.target, decision.rule, decision.limited_by) == (decision.current, rule, limited_by)
+    assert decision.why == decision.trouble == why
+
+
+def test_workers_that_a_bound_denies_are_told_before_a_task_is_late() -> None:
+    decision = decided(a_sample(**waits(40, 9.0)), fleet=a_fleet_of(busy=2), spec=a_pool(most=2))
+    assert decision.trouble == f"{decision.unguarded} workers are wanted and max is 2"
+    assert decision.rule not in ("at_max", "hold")

@@ -98,7 +98,7 @@ def test_a_pool_scaled_to_nothing_stays_empty_though_work_waits(stage: Stage) ->
     for _ in range(3):
         stage.turn()
     assert stage.runtime.calls == []
-    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == ["max 0 (scaled to 0 by hand)"]
+    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == ["max is 0 (scaled to 0 by hand)"]
 
 
 def test_a_window_without_workers_shuts_a_pool_whatever_waits_and_why_says_so(stage: Stage) -> None:
@@ -109,7 +109,7 @@ def test_a_window_without_workers_shuts_a_pool_whatever_waits_and_why_says_so(st
         stage.turn()
     assert stage.runtime.calls == []
     told = stage.logged(events.POOL_DECIDED)[0]
-    assert (told["target"], told["limits"]) == (0, ["max 0 (schedule * * * * *)"])
+    assert (told["target"], told["limits"]) == (0, ["max is 0 (schedule * * * * *)"])
     assert told["notes"] == ["schedule * * * * *: min 0, max 0"]
 
 
@@ -210,7 +210,7 @@ def test_a_full_host_holds_a_pool_back_and_says_what_is_scarce(stage: Stage) -> 
     assert stage.size() == 2  # of 64 MiB each, as nothing is known of them
     told = stage.logged(events.POOL_DECIDED)[0]
     assert told["limited_by"] == ["host_headroom"]
-    assert told["limits"] == ["room for 2 more: 160 of 1,024 MiB are free, and one worker takes 64 MiB"]
+    assert told["limits"] == ["the host has room for 2 more (160 of 1,024 MiB are free, and one worker takes 64 MiB)"]
     assert told["would_be_without_guards"] == 6
 
 
@@ -245,7 +245,7 @@ def test_a_new_pool_is_tried_on_as_many_workers_as_there_are_cores_for_a_second(
     assert sizes[:4] == [2] * 4
     assert min(sizes[8:]) > 2  # with two workers half a second of each is enough
     unknown = "nothing is known yet of what a worker takes: 2 until one was measured for a second"
-    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [f"room for 2 more: {unknown}"]
+    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [f"the host has room for 2 more ({unknown})"]
 
 
 def test_a_new_pool_of_tasks_that_compute_has_a_core_for_each_worker(stage: Stage) -> None:

@@ -17,7 +17,7 @@ BOUNDS = RecycleLimits(tasks=10, memory_bytes=1000, age_seconds=60.0)
     [
         pytest.param(BOUNDS, 9, 999, 59.9, None, id="below every bound"),
         pytest.param(BOUNDS, 10, 0, 0.0, "10 tasks done, at most 10", id="tasks"),
-        pytest.param(BOUNDS, 0, 1000, 0.0, "1000 bytes of memory, at most 1000", id="memory"),
+        pytest.param(BOUNDS, 0, 1000, 0.0, "1000 B of memory, at most 1000 B", id="memory"),
         pytest.param(BOUNDS, 0, 0, 60.0, "60.0 s old, at most 60 s", id="age"),
         pytest.param(RecycleLimits(), 10**9, 10**12, 10.0**9, None, id="no bounds"),
     ],

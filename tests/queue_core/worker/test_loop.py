@@ -12,6 +12,7 @@ from queue_core.task import NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
+from queue_core.worker.lifecycle import EXIT_HUNG, EXIT_LOOP_ENDED
 from tests.support.eventually import eventually, eventually_async
 from tests.support.fleet.workers import memory_queues, running_worker
 
@@ -72,7 +73,7 @@ def test_a_worker_whose_loop_a_child_task_ended_gives_its_leases_back_and_ends(
         for _ in good:
             assert started.acquire(timeout=5)
         queue.add([NewTask(b"secret of a payload", name="bad", tag="bad")])
-        assert worker.wait() == 70
+        assert worker.wait() == EXIT_LOOP_ENDED
     assert not worker.runner.is_abandoned
     numbers = {lease.name: lease.lease_number for lease in queue.lease(count=10)}
     assert numbers == {"bad": 2, **dict.fromkeys(good, 1)}
@@ -104,7 +105,7 @@ def test_the_other_handlers_of_a_loop_that_was_ended_clean_up(store: tuple[Local
     with running_worker(app, queues.queue, concurrency=2) as worker:
         assert started.wait(5)
         queue.add([NewTask(b"x", tag="bad")])
-        assert worker.wait() == 70
+        assert worker.wait() == EXIT_LOOP_ENDED
     assert ends == ["cleaned up"]
 
 
@@ -143,7 +144,7 @@ def test_a_worker_whose_loop_is_blocked_says_where_gives_its_leases_back_and_end
         eventually(lambda: queue.stats().in_flight == 1)
         queue.add([NewTask(b"x", name="bad", tag="blocks")])
         assert blocked.wait(5)
-        assert worker.wait() == 70
+        assert worker.wait() == EXIT_HUNG
         assert worker.runner.is_abandoned
         finish.set()
     assert {lease.name: lease.lease_number for lease in queue.lease(count=10)} == {"good": 1, "bad": 2}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import structlog
@@ -12,12 +13,13 @@ from structlog.testing import capture_logs
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.stats import OVERRAN
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
 from queue_core.worker.invocation import Invocation
-from queue_core.worker.lifecycle import WorkerLifecycle
+from queue_core.worker.lifecycle import EXIT_HUNG, WorkerLifecycle
 from queue_core.worker.renewals import Renewals
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually, eventually_async
@@ -152,6 +154,71 @@ def test_a_lease_is_not_renewed_beyond_the_queues_max_lease(store: tuple[LocalQu
     assert reasons == ["it reached the queue's max_lease"] * 2
 
 
+@both_kinds
+def test_a_lease_that_reaches_max_lease_is_given_back_with_the_line_its_handler_is_at(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
+    queues, queue = store
+    queues.put_queue(QueueSpec("q", lease_seconds=1.0, max_lease_seconds=1.2, max_leases=2))
+    app, ends = App(), []
+    app.task(queue="q")(handler_until(kind, lambda task: task.lease_number == 2 and task.lost, ends))
+    queue.add([NewTask(b"a payload", name="long")])
+    with capture_logs(), running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().dead == 1)
+    (task,) = queue.peek(names=["long"]).tasks
+    assert [attempt.outcome for attempt in task.attempts] == ["timed_out"] * 2
+    for attempt in task.attempts:
+        assert attempt.error == OVERRAN
+        assert "as long as the queue's max_lease allows" in attempt.message
+        assert attempt.place
+        assert Path(__file__).name in attempt.message
+        assert attempt.host
+    assert task.reason == task.attempts[-1].text
+    assert "payload" not in task.reason
+    assert queue.stats().expired_total == 0
+
+
+def test_a_lease_at_max_lease_that_cannot_be_given_back_expires(store: tuple[LocalQueues, LocalQueue]) -> None:
+    queues, queue = store
+    queues.put_queue(QueueSpec("q", lease_seconds=1.0, max_lease_seconds=1.2))
+    faulty, app, ends = FaultyQueue(queue), App(), []
+    faulty.faults["release"] = unavailable
+    app.task(queue="q")(handler_until("plain", lambda task: task.lease_number > 1, ends))
+    queue.add([NewTask(b"x", name="long")])
+    with capture_logs(), running_worker(app, lambda name: faulty):
+        eventually(lambda: queue.stats().deleted_total == 1)
+    assert ends == ["lost", "done"]
+    assert queue.stats().expired_total == 1
+
+
+def test_a_worker_does_not_wait_a_second_time_for_a_call_that_hangs(store: tuple[LocalQueues, LocalQueue]) -> None:
+    _, queue = store
+    app, clock = App(), ManualClock()
+    app.task(queue="q")(print)
+    queue.add(b"x")
+    (lease,) = queue.lease(seconds=30.0)
+    settings = WorkerSettings("tests:app", grace_seconds=10.0)
+    lifecycle = WorkerLifecycle(settings, queue="q", clock=clock, log=structlog.get_logger())
+    renewals = Renewals(queue, lifecycle)
+    handler = app.handler("q", None)
+    assert handler is not None
+    invocation = Invocation(handler, [lease], started_at=clock.monotonic())
+    renewals.track(invocation)
+    clock.advance(30.0)
+    with capture_logs():
+        renewals.renew_due()
+        assert renewals.stuck() == 0
+        clock.advance(10.0)
+        renewals.renew_due()
+    assert renewals.stuck() == 1
+    ending = lifecycle.next_end_request(timeout_seconds=0.0)
+    assert ending is not None
+    assert ending.code == EXIT_HUNG
+    assert ending.reason == f"print hung: it ran for 40 s, 10 s longer than the lease of its task {lease.name}"
+    renewals.untrack(invocation)
+    assert renewals.stuck() == 0
+
+
 def test_only_the_lost_tasks_of_a_batch_are_left_out(store: tuple[LocalQueues, LocalQueue]) -> None:
     queues, queue = store
     app, lost = App(), []
@@ -192,7 +259,7 @@ def test_a_handler_that_never_returns_costs_the_worker_its_life(
     with capture_logs() as logs, running_worker(app, queues.queue, grace_seconds=0.2) as worker:
         eventually(lambda: queue.stats().in_flight == 1)
         queue.delete_by_name("stuck")
-        assert worker.wait() == 70
+        assert worker.wait() == EXIT_HUNG
         assert worker.runner.is_abandoned
         finish.set()
     (stuck,) = [entry for entry in logs if entry["event"] == events.HANDLER_STUCK and entry["log_level"] == "warning"]

@@ -10,8 +10,8 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.samples import PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 
 
@@ -27,6 +27,7 @@ class FakeRuntime:
         self.refuses = ""
         self.condition = ""
         self.forks_left: dict[str, int] = {}
+        self.applications: dict[str, ApplicationReport | None] = {}
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
         self.is_unreported = False
@@ -63,6 +64,9 @@ class FakeRuntime:
 
     def forks(self, pool: PoolSpec) -> bool:
         return self.forks_left.get(pool.name, 0) > 0
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        return self.applications.get(request.pool.name, NOTHING_KNOWN)
 
     def drain(self, worker: str) -> None:
         self.calls.append(("drain", worker))
@@ -122,6 +126,7 @@ class FakeSource:
     worked_unseen: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     released: list[str] = field(default_factory=list)
+    lapsed: dict[str, list[str]] = field(default_factory=dict)
     notices: dict[str, DeathNotice] = field(default_factory=dict)
     leader: str | None = None
     leads_given_up: int = 0
@@ -130,6 +135,7 @@ class FakeSource:
     max_leases: int | None = None
     recalled: list[str] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
+    unserved_tags: list[UnservedTag] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
     def sample(
@@ -159,6 +165,10 @@ class FakeSource:
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        self._answer()
+        return [one for one in self.unserved_tags if one.queue == pools[0].queue]
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         self._answer()
         return [one for one in self.heard if one.worker.startswith(f"{pool.name}/")]
@@ -174,6 +184,14 @@ class FakeSource:
         self._answer()
         given = [(task, ago) for task, ago in self.given_back.pop(worker, []) if ago <= within_seconds]
         return [ReleasedTask(pool.queue, task, None, 0.5) for task, _ in given]
+
+    def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
+        self._answer()
+        return [
+            ReleasedTask(pool.queue, task, None, 0.5)
+            for task in self.lapsed.pop(worker, [])
+            if not named or task in named
+        ]
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         self._answer()

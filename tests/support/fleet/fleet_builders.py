@@ -31,6 +31,8 @@ class AnExit:
     is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
+    last_lines: Sequence[str] = ()
+    stack: Sequence[str] = ()
 
 
 def a_pool(name: str = "resize", *, least: int = 0, most: int = 8, **settings: object) -> PoolSpec:
