@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator.cli import COMPLETE_VARIABLE, command
-from orchestrator.cli.completion import FLAGS, NAMED_PLACES, place_of
+from orchestrator.cli.command_line.completion import FLAGS, NAMED_PLACES, place_of
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues

@@ -9,6 +9,7 @@ import click
 import pytest
 
 from orchestrator.cli import command
+from orchestrator.cli.commands.init import PROGRAM
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.server.options import ServeOptions
@@ -235,6 +236,7 @@ def test_commands_work_from_any_folder_by_the_settings_file(
     towline: Commands, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(towline.folder / "towline.yaml")
+    (towline.folder / "tasks.py").write_text(PROGRAM)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     for line in FROM_ELSEWHERE:
