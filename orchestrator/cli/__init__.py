@@ -11,7 +11,6 @@ from orchestrator.cli.command_line.host_commands import refuse_url
 from queue_core.cli import exits
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
-from queue_core.process import logs
 from queue_core.process.terminal import open_missing_streams
 
 COMPLETE_VARIABLE: Final = "_TOWLINE_COMPLETE"
@@ -121,5 +120,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return exits.OK
     if not given or given[0] == "help":
         given = [*given[1:], "--help"]
+    from queue_core.process import logs  # structlog is a third of what a Tab would wait for
+
     with logs.warnings_to_stderr():
         return run_command(command(), given)

@@ -177,7 +177,7 @@ def test_a_place_is_found_by_the_words_before_it(words: list[str], place: str | 
 def test_a_tab_imports_no_settings_model(towline: Commands) -> None:
     program = (
         "import sys; from orchestrator.cli import main; code = main([]);"
-        "heavy = {'pydantic', 'rich', 'uvicorn', 'starlette', 'docker', 'psutil'} & set(sys.modules);"
+        "heavy = {'pydantic', 'rich', 'uvicorn', 'starlette', 'docker', 'psutil', 'structlog'} & set(sys.modules);"
         "print(sorted(heavy), file=sys.stderr); sys.exit(code or bool(heavy))"
     )
     environment = program_environment() | {
