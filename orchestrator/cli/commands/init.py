@@ -98,7 +98,7 @@ store: sqlite:///towline.db     # a file beside this one
 durability: strict              # an add that returned survives power loss; relaxed: only a crash of the process
 
 lifecycle: task                 # an event for each change of a task, kept in the file that `log` names:
-log: events.jsonl               # read by towline backtest, simulate and doctor; it grows, so let logrotate move it
+log: events.jsonl               # read by towline backtest, simulate and doctor; 500 B a task: let logrotate move it
 
 server:
   listen: 127.0.0.1:7878        # or unix:towline.sock; another address needs tokens:
