@@ -56,6 +56,12 @@ CASES: Final = (
     ScreenCase("check-wrong", ("check", "wrong.yaml"), code=78),
     ScreenCase("help", ("--help",)),
     ScreenCase("no-command", ("pols",), code=2),
+    ScreenCase("no-size", ("scale", "resize", "-1"), code=2),
+    ScreenCase("no-url", ("queues", "--url", "localhost:7878"), code=78),
+    ScreenCase("no-duration", ("lease", "thumbs", "--wait", "5 s"), code=2),
+    ScreenCase("too-many-workers", ("scale", "resize", "99"), code=65),
+    ScreenCase("host-only", ("drain", "--url", "http://queue.example:7878"), code=2),
+    ScreenCase("init-again", ("init",)),
 )
 
 BROKEN: Final[dict[tuple[str, Look], str]] = {}

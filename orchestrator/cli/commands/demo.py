@@ -140,7 +140,7 @@ def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -
         fix = "start Docker, or name its socket in DOCKER_HOST; root with dockerd installed needs neither"
         raise CommandError(str(error), code=exits.UNAVAILABLE, fix=fix) from None
     except NoImageError as error:
-        fix = "name one that has Towline in it: --image NAME (deploy/Dockerfile makes one)"
+        fix = "name one that has Towline in it: --image NAME; `pip install towline` in its Dockerfile makes one"
         raise CommandError(str(error), code=exits.NO_INPUT if image else exits.CANT_CREATE, fix=fix) from None
 
 
