@@ -22,7 +22,8 @@ TALL_LINES: Final = 18
 RECENT_WAITS: Final = 200
 MAX_LOG_LINES: Final = 12
 _UNIT: Final = re.compile(r"([0-9]) (s|ms|min)\b")
-_NO_BREAK: Final = "\u00a0"
+_NO_BREAK: Final = "\ue000"
+"""Stands for the space before a unit while a text is broken into lines; no text of ours has it."""
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 SHORTEST_BAR: Final = 5
 _LABEL: Final = 9
