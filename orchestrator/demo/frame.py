@@ -1,6 +1,7 @@
 """A frame of the demo's view: the run as lines of text that fit a terminal of any size. Pure."""
 
 import math
+import re
 from typing import Final
 
 from rich.text import Text
@@ -20,6 +21,9 @@ TALL_LINES: Final = 18
 """A lower terminal gets no empty lines, and no lines over time."""
 RECENT_WAITS: Final = 200
 MAX_LOG_LINES: Final = 12
+_UNIT: Final = re.compile(r"([0-9]) (s|ms|min)\b")
+_NO_BREAK: Final = "\ue000"
+"""Stands for the space before a unit while a text is broken into lines; no text of ours has it."""
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 SHORTEST_BAR: Final = 5
 _LABEL: Final = 9
@@ -157,9 +161,10 @@ def _log(run: DemoRun, columns: int, *, room: int, is_wide: bool) -> list[Text]:
     found: list[Text] = []
     for at_seconds, kind, message in reversed(run.log):
         text = message if is_wide or kind == "note" else message.partition(":")[0]
-        broken = wrapped(text, width=columns, prefix=f"{int(at_seconds):>3} s  ")
+        kept = _UNIT.sub(f"\\1{_NO_BREAK}\\2", text)  # no line begins with a unit
+        broken = wrapped(kept, width=columns, prefix=f"{int(at_seconds):>3} s  ")
         if len(found) + len(broken) > room:
             break
         style = "bold yellow" if kind == "note" else "dim"
-        found = [*(Text(line, style=style) for line in broken), *found]
+        found = [*(Text(line.replace(_NO_BREAK, " "), style=style) for line in broken), *found]
     return found
