@@ -341,12 +341,12 @@ def run(
             raise
 
 
-def wait(process: subprocess.Popen[bytes], waits_for: str) -> int:
+def wait(process: subprocess.Popen[bytes], waits_for: str, *, every_seconds: float = WAITING_SECONDS) -> int:
     """Wait for the end, and say every few seconds for what."""
     started = time.monotonic()
     while True:
         try:
-            return process.wait(WAITING_SECONDS)
+            return process.wait(every_seconds)
         except subprocess.TimeoutExpired:
             say(f"waiting for {waits_for}, {time.monotonic() - started:.0f} s so far")
 

@@ -64,9 +64,9 @@ class Chart:
 OUTLIER: Final = 2.5
 """A peak this many times above nearly all values of a panel is marked instead of obeyed by the scale."""
 USUAL_SHARE: Final = 0.97
-_NICE: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_NICE: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 _TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 21_600, 43_200, 86_400)
-_TICK_PIXELS: Final = 84
+_TICK_PIXELS: Final = 70
 _LEFT: Final = 44
 _RIGHT: Final = 14
 _CHARACTER: Final = 6.3
@@ -134,12 +134,13 @@ def svg_of(chart: Chart, *, width: int) -> str:
             y += 21
         y += 4
     marked_from = y
-    if chart.marks:
-        y += _LINE
+    labels = list(_labels(chart, width))
+    y += _LINE * max((label.row + 1 for label in labels), default=0)
     for panel in chart.panels:
         drawn, y = _panel(panel, chart, y, width)
         parts += drawn
-    parts += _marks(chart, marked_from, y, width)
+    for label in labels:
+        parts += _mark(label, marked_from, y)
     parts += _time_axis(chart, y + _LINE, width)
     height = y + _LINE + 10
     head = (
@@ -232,15 +233,31 @@ def _outliers(values: Sequence[float], most: float, top: int, width: int) -> lis
     return parts
 
 
-def _marks(chart: Chart, top: int, bottom: int, width: int) -> Iterator[str]:
-    for mark in chart.marks:
-        x = _x(mark.at_seconds, chart, width)
-        yield _line(x, top + 4, x, bottom - 14, "mark")
-        room = len(mark.text) * _CHARACTER
-        if x + room < width - _RIGHT:
-            yield _text(x + 4, top + 10, mark.text, "faint")
-        else:
-            yield _text(max(x - 4, room + 4), top + 10, mark.text, "faint", anchor="end")
+@value
+class _MarkLabel:
+    """The text of a mark at `x`, in the first row that has room for it."""
+
+    text: str
+    x: float
+    row: int
+    anchor: str
+
+
+def _labels(chart: Chart, width: int) -> Iterator[_MarkLabel]:
+    taken: list[float] = []  # where the last text of each row ends
+    for mark in sorted(chart.marks, key=lambda mark: mark.at_seconds):
+        x, room = _x(mark.at_seconds, chart, width), len(mark.text) * _CHARACTER + 8
+        anchor = "start" if x + room < width - _RIGHT else "end"
+        begin = x if anchor == "start" else x - room
+        row = next((row for row, end in enumerate(taken) if end <= begin), len(taken))
+        taken[row : row + 1] = [begin + room]
+        yield _MarkLabel(mark.text, x, row, anchor)
+
+
+def _mark(label: _MarkLabel, top: int, bottom: int) -> Iterator[str]:
+    y = top + label.row * _LINE
+    yield _line(label.x, y, label.x, bottom - 14, "mark")
+    yield _text(label.x + (4 if label.anchor == "start" else -4), y + 10, label.text, "faint", anchor=label.anchor)
 
 
 def _time_axis(chart: Chart, y: int, width: int) -> Iterator[str]:

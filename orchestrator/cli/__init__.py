@@ -7,11 +7,10 @@ from typing import Final
 
 import click
 
-from orchestrator.cli.host_commands import refuse_url
+from orchestrator.cli.command_line.host_commands import refuse_url
 from queue_core.cli import exits
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
-from queue_core.process import logs
 from queue_core.process.terminal import open_missing_streams
 
 COMPLETE_VARIABLE: Final = "_TOWLINE_COMPLETE"
@@ -84,7 +83,9 @@ _FLEET: Final = {
         "orchestrator.cli.commands.settings", _SETUP, "print the settings file's JSON Schema, for editors"
     ),
     "doctor": CommandEntry("orchestrator.cli.commands.doctor", _SETUP, "find what may go wrong on this machine"),
-    "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "print Tab completion for bash, zsh or fish"),
+    "completion": CommandEntry(
+        "orchestrator.cli.command_line.completion", _SETUP, "print Tab completion for bash, zsh or fish"
+    ),
 }
 
 
@@ -113,11 +114,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     open_missing_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     if asked := os.environ.get(COMPLETE_VARIABLE):
-        from orchestrator.cli.completion import complete  # no other command needs it
+        from orchestrator.cli.command_line.completion import complete  # no other command needs it
 
         if complete(asked, command):
             return exits.OK
     if not given or given[0] == "help":
         given = [*given[1:], "--help"]
+    from queue_core.process import logs  # structlog is a third of what a Tab would wait for
+
     with logs.warnings_to_stderr():
         return run_command(command(), given)

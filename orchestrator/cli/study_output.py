@@ -60,7 +60,8 @@ def show(
 ) -> None:
     """Print a study. `real` is a recorded run's figures, named as those of a simulated result."""
     if svg is not None:
-        svg.write_text(svg_chart(workload, rows, title=f"{workload.name}: {workload.tasks:,} tasks"), encoding="utf-8")
+        title = f"{workload.name}: {counted(workload.tasks, 'task')}"
+        svg.write_text(svg_chart(workload, rows, title=title), encoding="utf-8")
     if as_json:
         print_json(_record(workload, world, rows, notes, real))
         return

@@ -16,7 +16,9 @@ from queue_core.process.wording import counted, shown_seconds
 WIDE: Final = 1_040
 NARROW: Final = 350
 """Widths of the two drawings in pixels; a page shows the one that fits."""
-WAIT_SLOTS: Final = 150
+MAX_WAIT_SLOTS: Final = 150
+WAIT_SLOT_SECONDS: Final = 0.4
+"""The shortest slot of waits: in shorter ones there may be no lease at all."""
 
 
 def fleet_chart(run: DemoRun) -> Chart:
@@ -114,10 +116,11 @@ def _seconds_of(run: DemoRun, instants: Sequence[Instant]) -> list[float]:
 
 def _waits(run: DemoRun, seconds: float) -> tuple[Steps, Steps]:
     """Return the longest wait, and the one that half of them were under, of the leases in each slot of time."""
-    found: list[list[float]] = [[] for _ in range(WAIT_SLOTS)]
+    slots = max(1, min(MAX_WAIT_SLOTS, int(seconds / WAIT_SLOT_SECONDS)))
+    found: list[list[float]] = [[] for _ in range(slots)]
     for at, waited in zip(_seconds_of(run, run.record.leased_at), run.record.waits, strict=True):
-        found[min(WAIT_SLOTS - 1, max(0, int(at / seconds * WAIT_SLOTS)))].append(waited)
-    starts = [slot * seconds / WAIT_SLOTS for slot in range(WAIT_SLOTS)]
+        found[min(slots - 1, max(0, int(at / seconds * slots)))].append(waited)
+    starts = [slot * seconds / slots for slot in range(slots)]
     longest = [(at, max(waits, default=0.0)) for at, waits in zip(starts, found, strict=True)]
     half = [(at, statistics.median(waits) if waits else 0.0) for at, waits in zip(starts, found, strict=True)]
     return longest, half

@@ -1,6 +1,7 @@
 """A frame of the demo's view: the run as lines of text that fit a terminal of any size. Pure."""
 
 import math
+import re
 from typing import Final
 
 from rich.text import Text
@@ -20,6 +21,9 @@ TALL_LINES: Final = 18
 """A lower terminal gets no empty lines, and no lines over time."""
 RECENT_WAITS: Final = 200
 MAX_LOG_LINES: Final = 12
+_UNIT: Final = re.compile(r"([0-9]) (s|ms|min)\b")
+_NO_BREAK: Final = "\ue000"
+"""Stands for the space before a unit while a text is broken into lines; no text of ours has it."""
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 SHORTEST_BAR: Final = 5
 _LABEL: Final = 9
@@ -64,7 +68,7 @@ def clock_of(run: DemoRun) -> str:
     """Return the time of the run, which ends at its length: what is left is finished after it."""
     seconds, planned = run.figures.at_seconds, run.script.seconds
     if run.is_over:
-        return f"{'stopped after' if run.is_stopped else 'done in'} {seconds:.0f} s"
+        return f"{'stopped after' if run.is_stopped else 'done in'} {round(seconds, 1):.0f} s"  # as the summary has it
     if run.is_stopped:
         return f"stopping after {seconds:.0f} s"
     if seconds <= planned:
@@ -157,9 +161,10 @@ def _log(run: DemoRun, columns: int, *, room: int, is_wide: bool) -> list[Text]:
     found: list[Text] = []
     for at_seconds, kind, message in reversed(run.log):
         text = message if is_wide or kind == "note" else message.partition(":")[0]
-        broken = wrapped(text, width=columns, prefix=f"{int(at_seconds):>3} s  ")
+        kept = _UNIT.sub(f"\\1{_NO_BREAK}\\2", text)  # no line begins with a unit
+        broken = wrapped(kept, width=columns, prefix=f"{int(at_seconds):>3} s  ")
         if len(found) + len(broken) > room:
             break
         style = "bold yellow" if kind == "note" else "dim"
-        found = [*(Text(line, style=style) for line in broken), *found]
+        found = [*(Text(line.replace(_NO_BREAK, " "), style=style) for line in broken), *found]
     return found

@@ -1,5 +1,6 @@
 """Show a run: live on a terminal, as plain lines elsewhere."""
 
+import contextlib
 import os
 import sys
 from typing import Final, Self
@@ -86,8 +87,9 @@ class LiveView:
         return encoded
 
     def _write(self, text: str) -> None:
-        self._console.file.write(text)
-        self._console.file.flush()
+        with contextlib.suppress(OSError):  # the terminal was closed, which ends the run: its report is still written
+            self._console.file.write(text)
+            self._console.file.flush()
 
 
 def _size() -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 
@@ -55,7 +56,9 @@ def test_a_scale_shows_what_matters(values: list[float], least: float, top: floa
     assert scale_top(values, least=least) == top
 
 
-@pytest.mark.parametrize(("value", "top"), [(1, 1), (1.01, 1.5), (9, 10), (0.042, 0.05), (166, 200), (1_277, 1_500)])
+@pytest.mark.parametrize(
+    ("value", "top"), [(1, 1), (1.01, 1.2), (9, 10), (0.042, 0.05), (12, 12), (166, 200), (1_277, 1_500)]
+)
 def test_a_scale_ends_at_a_number_that_is_short_to_write(value: float, top: float) -> None:
     assert rounded_up(value) == pytest.approx(top)
 
@@ -94,6 +97,14 @@ def test_units_limits_and_marks_are_written() -> None:
     assert (
         label == "A fleet of <workers> for a minute: workers <1> (workers), waits (seconds) over 1 min; parse-a killed"
     )
+
+
+def test_marks_that_are_near_each_other_are_written_below_each_other() -> None:
+    marks = [ChartMark(at, f"parse-{at:.0f} killed") for at in (31.0, 30.0, 55.0, 59.0)]
+    root = ET.fromstring(svg_of(replace(a_chart(), marks=marks), width=900))
+    rows = {"".join(text.itertext()): float(text.get("y", "0")) for text in root.iter(f"{SVG}text")}
+    assert rows["parse-30 killed"] == rows["parse-55 killed"]
+    assert rows["parse-31 killed"] == rows["parse-59 killed"] == rows["parse-30 killed"] + 15
 
 
 def test_a_drawing_is_for_light_and_dark_pages() -> None:

@@ -4,8 +4,9 @@ Times are minutes before the test, so that they are shown alike however long the
 """
 
 import json
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from orchestrator.state.directory import StateDir
 from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
+from queue_core.process.wording import shown_seconds, shown_setting
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
@@ -59,6 +61,7 @@ RESIZE: Final = TagFilter.of("resize")
 MINUTE: Final = 60.0
 ROUNDED_SECONDS: Final = 17.0
 """What the minutes of all times lack, so that they are rounded up for three quarters of a minute to come."""
+FRESH_SECONDS: Final = 15.0
 MIB: Final = 1 << 20
 WORKERS: Final = (
     ("resize-d2v1k7", "resize", "busy", 1, 1_277, 83),
@@ -71,6 +74,30 @@ WHY_LONG: Final = (
     "1,204 ready, #1204 is 9.1 s old: must be leased within 11.9 s; 2 busy + 0 idle + 1 starting can begin 96; "
     "9 more needed"
 )
+
+
+class SeededProject:
+    """A folder that is filled anew when its times may soon be shown as others."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seeded = ExitStack()
+        self._seeded_at = float("-inf")
+
+    def fresh(self, *, seconds: float = FRESH_SECONDS) -> Path:
+        """Return the folder, filled at most `seconds` ago."""
+        now = SystemMonotonicClock().monotonic()
+        if now - self._seeded_at > seconds:
+            self.close()
+            for entry in self._folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            self._seeded.enter_context(seeded(self._folder))
+            self._seeded_at = now
+        return self._folder
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._seeded.close()
 
 
 @contextmanager
@@ -233,7 +260,8 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"a task has waited for {oldest:.0f} s, the slo is {spec.slo:g} s",
+            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of "
+            f"{shown_setting(spec.slo)}: all {current} workers are busy and max is {spec.workers.max}",
         },
     }
 

@@ -1,6 +1,8 @@
 """Every command on terminals of several sizes: lines fit, words are whole, and no escape is where none should be."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from queue_core.cli import exits
 from queue_core.cli.wrapping import CUT, columns_of
 from tests.screens.cases import BROKEN, CASES, SIZES, WIDE, Look, ScreenCase
 from tests.screens.fork_server import DEMO_VIEW, EVERY_HELP
+from tests.screens.project import SeededProject
 from tests.screens.terminal import ForkedCommands, PseudoTerminal, Seen, Size
 
 EXPECTED: Final = Path(__file__).with_name("expected")
@@ -31,8 +34,8 @@ FRAME: Final = frozenset("─━\\")
 class Screens:
     """What each case shows in each look; a case runs once in each."""
 
-    def __init__(self, commands: ForkedCommands, folder: Path, scratch: Path) -> None:
-        self.folder = folder
+    def __init__(self, commands: ForkedCommands, project: SeededProject, scratch: Path) -> None:
+        self._project = project
         self._commands = commands
         self._scratch = scratch
         self._seen: dict[tuple[str, Look], Seen] = {}
@@ -44,18 +47,19 @@ class Screens:
         return self._seen[case.name, look]
 
     def _run(self, case: ScreenCase, look: Look) -> Seen:
+        folder = self._project.fresh()
         if look == "pipe":
-            return self._commands.piped(*case.arguments, folder=self.folder, scratch=self._scratch, environment=COLOURS)
+            return self._commands.piped(*case.arguments, folder=folder, scratch=self._scratch, environment=COLOURS)
         plain = {"TERM": "dumb"}
         environment = {"dumb": plain, "wide": plain, "NO_COLOR": COLOURS | {"NO_COLOR": "1"}}.get(look, COLOURS)
         size = next((size for size in SIZES if str(size) == look), WIDE if look == "wide" else SIZES[0])
-        return self._commands.on_terminal(*case.arguments, folder=self.folder, size=size, environment=environment)
+        return self._commands.on_terminal(*case.arguments, folder=folder, size=size, environment=environment)
 
     def text(self, case: ScreenCase, look: Look) -> str:
         """Return what a case shows, in which what differs between two runs is the same, and as long."""
         found = self.of(case, look)
         text = "\n".join(found.lines).rstrip() if look == "pipe" else found.screen
-        return settled(text, self.folder)
+        return settled(text, self._project.fresh())
 
 
 def settled(text: str, folder: Path) -> str:
@@ -66,7 +70,7 @@ def settled(text: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def screens(commands: ForkedCommands, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Screens:
+def screens(commands: ForkedCommands, project: SeededProject, tmp_path_factory: pytest.TempPathFactory) -> Screens:
     return Screens(commands, project, tmp_path_factory.mktemp("piped"))
 
 
@@ -130,9 +134,10 @@ def test_without_colour_everything_is_still_there(screens: Screens, case: Screen
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_every_help_page_fits(commands: ForkedCommands, project: Path, size: Size) -> None:
+def test_every_help_page_fits(commands: ForkedCommands, project: SeededProject, size: Size) -> None:
     found, wide = (
-        commands.on_terminal(EVERY_HELP, folder=project, size=each, environment=COLOURS) for each in (size, WIDE)
+        commands.on_terminal(EVERY_HELP, folder=project.fresh(), size=each, environment=COLOURS)
+        for each in (size, WIDE)
     )
     assert too_long(found) == []
     assert escapes(found, "dumb") == set()
@@ -147,15 +152,20 @@ def live(
     """A command on a terminal, which goes on until it is told to end."""
     with PseudoTerminal(size) as terminal:
         streams = (terminal.path,) * 3
-        commands.begin(argument, folder=folder, environment=COLOURS | environment, streams=streams)
-        yield terminal
-        terminal.read_until(commands.has_ended)
+        pid = commands.begin(argument, folder=folder, environment=COLOURS | environment, streams=streams)
+        try:
+            yield terminal
+            terminal.read_until(commands.has_ended)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            commands.end()
+            raise
         assert commands.end() in (exits.OK, exits.INTERRUPTED), terminal.raw
 
 
 def wait_for_screen(terminal: PseudoTerminal, text: str, folder: Path) -> None:
     """Wait until a terminal shows a text and nothing else."""
-    terminal.read_until(lambda: settled(terminal.screen, folder) == text, seconds=10.0)
+    terminal.read_until(lambda: settled(terminal.screen, folder) == text)
 
 
 @pytest.mark.parametrize(
@@ -167,30 +177,30 @@ def wait_for_screen(terminal: PseudoTerminal, text: str, folder: Path) -> None:
 )
 def test_a_live_screen_is_drawn_whole_after_each_change_of_size(
     commands: ForkedCommands,
-    project: Path,
+    project: SeededProject,
     is_rewriting: bool,
     argument: str,
     last: str,
     keys: str,
     most_important: tuple[str, ...],
 ) -> None:
-    fresh = {}
+    fresh, folder = {}, project.fresh(seconds=1.0)
     for size in SIZES:
-        with live(commands, argument, project, size) as terminal:
+        with live(commands, argument, folder, size) as terminal:
             terminal.read_until(lambda: last in terminal.screen)
-            fresh[size] = settled(terminal.screen, project)
+            fresh[size] = settled(terminal.screen, folder)
             terminal.type(keys)
     assert [word for word in most_important if word not in fresh[SIZES[2]]] == []
     for size, text in fresh.items():
         assert max(map(columns_of, text.splitlines())) <= size.columns
         assert len(text.splitlines()) <= size.lines
-    with live(commands, argument, project, SIZES[0]) as terminal:
+    with live(commands, argument, folder, SIZES[0]) as terminal:
         for size in (SIZES[0], SIZES[2], SIZES[1], SIZES[0]):
             terminal.resize(size)
-            wait_for_screen(terminal, fresh[size], project)
+            wait_for_screen(terminal, fresh[size], folder)
         terminal.type(keys)
-    with live(commands, argument, project, SIZES[0], NO_COLOR="1") as terminal:
-        wait_for_screen(terminal, fresh[SIZES[0]], project)
+    with live(commands, argument, folder, SIZES[0], NO_COLOR="1") as terminal:
+        wait_for_screen(terminal, fresh[SIZES[0]], folder)
         terminal.type(keys)
     assert COLOUR_CODE.findall(terminal.raw) == []
     kept = "\n\n".join(f"== {size} ==\n{text}" for size, text in fresh.items()) + "\n"
@@ -200,8 +210,8 @@ def test_a_live_screen_is_drawn_whole_after_each_change_of_size(
     assert kept == page.read_text(encoding="utf-8"), "changed on purpose? CONTRIBUTING.md has the command"
 
 
-def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: Path) -> None:
-    with live(commands, "top", project, SIZES[0], TERM="dumb") as terminal:
+def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: SeededProject) -> None:
+    with live(commands, "top", project.fresh(), SIZES[0], TERM="dumb") as terminal:
         terminal.read_until(lambda: terminal.raw.count("POOL ") >= 2)
         terminal.type("\x03")
     seen = Seen(terminal.raw.replace("^C", ""), SIZES[0])

@@ -102,20 +102,19 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
     else:
         for line in summary_of(outcome):
             click.echo("\n".join(wrapped(line, width=terminal_width(), hang=2)))
-    if earlier := _earlier_demos(folder):
+    if earlier := left_by_earlier_demos(Path(tempfile.gettempdir()), besides=folder):
         print_info(earlier)
     return exits.OK if outcome.is_good else exits.NEGATIVE
 
 
-def _earlier_demos(folder: Path) -> str:
-    """Name what earlier demos have left among the temporary files; "" if nothing."""
-    root = Path(tempfile.gettempdir())
+def left_by_earlier_demos(root: Path, *, besides: Path) -> str:
+    """Return what this user's demos have left in `root`, and how to remove it; "" if nothing besides a folder."""
     left = [path for path in root.glob(f"{FOLDER_PREFIX}*") if path.is_dir() and path.stat().st_uid == os.geteuid()]
-    earlier = [path for path in left if path != folder]
+    earlier = [path for path in left if path != besides]
     if not earlier:
         return ""
-    size = shown_bytes(sum(file.lstat().st_size for path in earlier for file in path.rglob("*")))
-    removed = "them, and this report" if folder in left else "them"
+    size = shown_bytes(sum(file.lstat().st_size for path in earlier for file in path.rglob("*") if file.is_file()))
+    removed = "them, and this report" if besides in left else "them"
     names = root / f"{FOLDER_PREFIX}*"
     return f"{counted(len(earlier), 'earlier demo')} left {size} in {root}: `rm -r {names}` removes {removed}"
 

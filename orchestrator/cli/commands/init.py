@@ -98,7 +98,7 @@ store: sqlite:///towline.db     # a file beside this one
 durability: strict              # an add that returned survives power loss; relaxed: only a crash of the process
 
 lifecycle: task                 # an event for each change of a task, kept in the file that `log` names:
-log: events.jsonl               # read by towline backtest, simulate and doctor; it grows, so let logrotate move it
+log: events.jsonl               # read by towline backtest, simulate and doctor; 500 B a task: let logrotate move it
 
 server:
   listen: 127.0.0.1:7878        # or unix:towline.sock; another address needs tokens:
@@ -151,6 +151,7 @@ if __name__ == "__main__":
         print("added", resize.add(path).name)
 '''
 _COMMENT_COLUMN: Final = 28
+_EXISTS: Final = "exists already"
 _MODULES: Final = ("tasks", "towline_tasks")
 """Names of the example's module: the second, where the first is a program of the user's own."""
 
@@ -182,13 +183,13 @@ def plan_of(programs: Mapping[str, str], *, settings_app: str | None, has_settin
             left = {f"{one}.py": "a program of your own" for one in programs if one != module}
             return InitPlan(write, left, name)
         if text is not None and works_on_example(text):
-            return InitPlan({DEFAULT_FILE: _with_app(SETTINGS, module)}, {name: "exists already"}, name)
+            return InitPlan({DEFAULT_FILE: _with_app(SETTINGS, module)}, {name: _EXISTS}, name)
     left = {f"{one}.py": "a program of your own" for one in programs} if example else {}
     return InitPlan({DEFAULT_FILE: HEAD + _QUEUES + _UNUSED_POOLS}, left)
 
 
 def _beside_settings(programs: Mapping[str, str], settings_app: str | None, *, example: bool) -> InitPlan:
-    left = {DEFAULT_FILE: "exists already"} | {f"{module}.py": "exists already" for module in programs}
+    left = {DEFAULT_FILE: _EXISTS} | {f"{module}.py": _EXISTS for module in programs}
     module, _, attribute = (settings_app or "").partition(":")
     if not example or module in programs:
         return InitPlan({}, left, f"{module}.py" if module in programs else None)
@@ -275,11 +276,18 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
     for name in plan.write:
         echo(f"wrote {folder / name}")
     for name, why in plan.left.items():
-        echo(f"left {folder / name} as it is: {why}" if (folder / name).exists() else f"{folder / name}: {why}")
+        echo(_left(folder / name, why))
     if not plan.write:
         print_info("nothing was missing: nothing was written")
     print_info(f"next: {_next(plan, folder, is_moving=source is not None)}")
     return exits.OK
+
+
+def _left(path: Path, why: str) -> str:
+    """Return the sentence about a file that is not written."""
+    if not path.exists():
+        return f"{path}: {why}"
+    return f"left {path} as it is" + ("" if why == _EXISTS else f": {why}")
 
 
 def _plan(folder: Path, *, example: bool) -> InitPlan:

@@ -83,7 +83,8 @@ def config(
     if as_json:
         print_json([{"setting": path, "value": value, "origin": where} for path, value, where in rows])
         return exits.OK
-    heads = columns("SETTING", "VALUE", *(["FROM"] if origin else []))
+    titles = ("SETTING", "VALUE", *(["FROM"] if origin else []))
+    heads = columns(*titles, keeps=titles, folds=titles[1:])
     print_table(heads, [(path, _shown(value), where)[: len(heads)] for path, value, where in rows], empty="")
     return exits.OK
 

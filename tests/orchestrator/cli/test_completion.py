@@ -11,7 +11,7 @@ import click
 import pytest
 
 from orchestrator.cli import COMPLETE_VARIABLE, command
-from orchestrator.cli.completion import FLAGS, NAMED_PLACES, place_of
+from orchestrator.cli.command_line.completion import FLAGS, NAMED_PLACES, place_of
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
@@ -177,7 +177,7 @@ def test_a_place_is_found_by_the_words_before_it(words: list[str], place: str | 
 def test_a_tab_imports_no_settings_model(towline: Commands) -> None:
     program = (
         "import sys; from orchestrator.cli import main; code = main([]);"
-        "heavy = {'pydantic', 'rich', 'uvicorn', 'starlette', 'docker', 'psutil'} & set(sys.modules);"
+        "heavy = {'pydantic', 'rich', 'uvicorn', 'starlette', 'docker', 'psutil', 'structlog'} & set(sys.modules);"
         "print(sorted(heavy), file=sys.stderr); sys.exit(code or bool(heavy))"
     )
     environment = program_environment() | {

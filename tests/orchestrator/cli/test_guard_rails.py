@@ -9,6 +9,7 @@ import click
 import pytest
 
 from orchestrator.cli import command
+from orchestrator.cli.commands.init import PROGRAM
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.server.options import ServeOptions
@@ -162,6 +163,13 @@ def test_a_settings_file_that_is_named_goes_before_the_environment(
     assert towline("queues", "-f", "towline.yaml", "--url", "http://127.0.0.1:1").code == 69
 
 
+def test_a_pool_behind_a_url_is_explained_on_its_host(towline: Commands, url: str) -> None:
+    told = towline("why", "resize", "--url", url)
+    assert told.code == 66
+    assert "there is no queue and no task 'resize'" in told.err
+    assert "on its supervisor's host" in told.err and "did you mean" not in told.err
+
+
 def test_no_events_of_the_whole_server_is_said_too(towline: Commands) -> None:
     server = ServerThread(MemoryStore(), ServeOptions(port=0))
     told = towline("events", "--url", server.start())
@@ -235,6 +243,7 @@ def test_commands_work_from_any_folder_by_the_settings_file(
     towline: Commands, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = str(towline.folder / "towline.yaml")
+    (towline.folder / "tasks.py").write_text(PROGRAM)
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     monkeypatch.chdir(elsewhere)
     for line in FROM_ELSEWHERE:

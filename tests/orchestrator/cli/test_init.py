@@ -64,7 +64,7 @@ def test_init_writes_what_is_missing_beside_what_is_there(
     assert told.code == 0
     assert [line for line in told.out.splitlines() if line.startswith("wrote")] == [f"wrote {name}" for name in written]
     for name in kept:
-        assert f"left {name} as it is: exists already" in told.out
+        assert f"left {name} as it is\n" in told.out
         assert (towline.folder / name).read_text().endswith("# mine\n")
     assert ("nothing was written" in told.err) == (not written)
     assert towline("check", "--import").code == 0

@@ -80,6 +80,12 @@ def test_a_low_terminal_keeps_the_newest_messages_whole(tmp_path: Path) -> None:
     assert shown[-3] == " 12 s  parse  1 -> 2"
 
 
+def test_a_number_stays_with_its_unit(tmp_path: Path) -> None:
+    run = DemoRun(a_run(tmp_path).script, tmp_path)
+    run.add_to_log("decision", "render 1 -> 0: worker 1 was not needed for 5 s; it pays to keep it for 1 s")
+    assert lines_of(run, 80, 24)[-1] == "       1 s"
+
+
 def test_a_clock_ends_with_the_run(tmp_path: Path) -> None:
     run = a_run(tmp_path, seconds=59.9)
     assert clock_of(run) == "59 s of 60 s"
@@ -89,6 +95,11 @@ def test_a_clock_ends_with_the_run(tmp_path: Path) -> None:
     assert clock_of(run) == "done in 64 s"
     run.is_stopped = True
     assert clock_of(run) == "stopped after 64 s"
+    run = a_run(tmp_path, seconds=49.46)
+    run.is_over = True
+    outcome = replace(OUTCOME, seconds=round(run.elapsed_seconds, 1))
+    assert clock_of(run) == "done in 50 s"
+    assert "done in 50 s;" in summary_of(outcome)[0]
 
 
 def test_figures_by_the_store_and_by_the_log_agree(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_an_outlier_is_marked_and_leaves_the_scale_to_the_pools() -> None:
     rows = [StudyRow("resize", True, ours, None), StudyRow("one-per-task", False, far, None)]
     root = ET.fromstring(svg_chart(WORKLOAD, rows, title="two bursts"))
     texts = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert texts.count("4") == 2  # the top of both scales of workers
+    assert texts.count("4") == 3  # the tops of arrivals and of both scales of workers
     assert "900" in texts
     assert len([path for path in root.iter(f"{SVG}path") if path.get("class") == "over"]) == 1
     assert any(text.startswith("2.50 worker-hours; ") for text in texts)

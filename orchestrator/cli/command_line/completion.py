@@ -9,7 +9,7 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from orchestrator.cli import COMPLETE_VARIABLE
-from orchestrator.cli.server_names import Kind, names_of
+from orchestrator.cli.command_line.server_names import Kind, names_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

@@ -67,7 +67,7 @@ class NamingServer:
 
     def tasks(self, queue: str) -> Iterator[str]:
         """Yield the oldest tasks of a queue."""
-        query = {"limit": MAX_NAMES, "payload_bytes": 0}
+        query: Json = {"limit": MAX_NAMES, "payload_bytes": 0}
         found = self._call("POST", f"/v1/queues/{quote(queue, safe='')}/peek", query).get("tasks")
         for task in found if isinstance(found, list) else ():
             yield str(task.get("name") or f"_{task.get('id')}")
