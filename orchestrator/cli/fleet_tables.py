@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.fleet.figures import RunningTask, PoolFigures, WorkerFigures
+from orchestrator.fleet.figures import PoolFigures, RunningTask, WorkerFigures
 from queue_core.cli.tables import columns
 from queue_core.process.wording import shown_bytes, shown_seconds, shown_setting
 
