@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.fleet.figures import HeldTask, PoolFigures, WorkerFigures
+from orchestrator.fleet.figures import PoolFigures, RunningTask, WorkerFigures
 from queue_core.cli.tables import columns
 from queue_core.process.wording import shown_bytes, shown_seconds, shown_setting
 
@@ -58,7 +58,7 @@ def worker_row(worker: WorkerFigures) -> tuple[object, ...]:
     )
 
 
-def shown_tasks(tasks: Sequence[HeldTask], *, holding: int) -> str:
+def shown_tasks(tasks: Sequence[RunningTask], *, holding: int) -> str:
     """Return the tasks that a worker holds in a few words: the longest held, and how many more; "" for none."""
     if not tasks:
         return "1 task" if holding == 1 else f"{holding:,} tasks" if holding else ""

@@ -14,7 +14,7 @@ _SHOWN_STATES: Final = {"draining": "finishing"}
 
 
 @value
-class HeldTask:
+class RunningTask:
     """A task that a worker holds, and for how long."""
 
     task: str
@@ -80,7 +80,7 @@ class WorkerFigures:
     pid: int | None
     state: str
     state_seconds: float
-    tasks: tuple[HeldTask, ...]
+    tasks: tuple[RunningTask, ...]
     holding: int
     finished: int
     memory_bytes: int
@@ -200,8 +200,8 @@ def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
     )
 
 
-def _task(task: Json) -> HeldTask:
-    return HeldTask(_text(task, "task"), _number(task, "held_seconds"))
+def _task(task: Json) -> RunningTask:
+    return RunningTask(_text(task, "task"), _number(task, "held_seconds"))
 
 
 def _suspected(count: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrator.fleet.figures import FleetFigures, HeldTask, figures_of
+from orchestrator.fleet.figures import FleetFigures, RunningTask, figures_of
 from orchestrator.sources.live_fleet import Json, observed_now, refreshed
 from queue_core.client import HttpQueues
 from queue_core.clock import ManualClock
@@ -69,7 +69,7 @@ def test_a_worker_that_began_a_task_is_no_longer_starting(site: PublishedSite) -
     site.clock.advance(2)
     (worker,), (pool,) = site.now().workers, site.now().pools
     assert (worker.state, worker.state_seconds) == ("busy", 2.0)
-    assert worker.tasks == (HeldTask("resize-0", 2.0),)
+    assert worker.tasks == (RunningTask("resize-0", 2.0),)
     assert (pool.workers, pool.busy, pool.ready, pool.in_flight, pool.oldest_seconds) == (1, 1, 2, 1, 3.0)
 
 
