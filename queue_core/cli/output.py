@@ -175,21 +175,25 @@ class ProgressLines:
         now = self._clock.monotonic()
         if now - self.printed_at >= LINE_SECONDS:
             self.printed_at = now
-            print_info(f"{what}: {done:,}{f' of {total:,}' if total else ''} {self._unit}")
+            print_info(f"{what}: {_amount(done, total, self._unit)}")
+
+
+def _amount(done: int, total: int, unit: str) -> str:
+    return f"{done:,}{f' of {total:,}' if total else ''} {unit}"
 
 
 @contextmanager
 def _bar(unit: str) -> Iterator[ProgressBar]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit))
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"))
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
         bars: dict[str, TaskID] = {}
 
         def update(what: str, done: int, total: int) -> None:
             if what not in bars:
-                bars[what] = shown.add_task(what, total=None)
-            shown.update(bars[what], completed=done, total=total or None)
+                bars[what] = shown.add_task(what, total=None, amount="")
+            shown.update(bars[what], completed=done, total=total or None, amount=_amount(done, total, unit))
 
         yield update
