@@ -13,10 +13,10 @@ from typing import Final, Unpack, cast
 import click
 
 from orchestrator.cli.commands.overrides import moment
-from orchestrator.cli.full_screen import FullScreen
 from orchestrator.cli.live_fleet import FleetReader, FleetSource, Json, ShownFleet, fleet_source, json_times
-from orchestrator.cli.top_screen import Marks, fleet_text, screen
-from orchestrator.cli.top_view import Action, TopView, chosen, pressed, scaled_size, shown_pools
+from orchestrator.cli.top.full_screen import FullScreen
+from orchestrator.cli.top.screen import Marks, fleet_text, screen
+from orchestrator.cli.top.view import Action, TopView, chosen, pressed, scaled_size, shown_pools
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride, describe_overrides
 from orchestrator.fleet.figures import PoolFigures

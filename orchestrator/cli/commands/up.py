@@ -15,7 +15,7 @@ from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project, pools_loader
-from orchestrator.cli.up_view import events_shown
+from orchestrator.cli.up.view import events_shown
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener

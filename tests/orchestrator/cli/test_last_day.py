@@ -88,7 +88,9 @@ def test_doctor_stops_replaying_when_it_has_taken_long(busy: Commands, monkeypat
     ("settings", "lack"),
     [
         pytest.param(SETTINGS.replace("log: events.jsonl\n", ""), "there is no lifecycle log", id="no log"),
-        pytest.param(SETTINGS.replace("events.jsonl", "none.jsonl"), "nothing is recorded in none.jsonl yet", id="none there"),
+        pytest.param(
+            SETTINGS.replace("events.jsonl", "none.jsonl"), "nothing is recorded in none.jsonl yet", id="none there"
+        ),
         pytest.param(SETTINGS, "other: not compared with a worker per task: 0 tasks", id="few tasks"),
         pytest.param(
             SETTINGS.replace("tags: [resize], ", "").replace("untagged: true, ", ""),

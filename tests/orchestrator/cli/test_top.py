@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.cli.full_screen import frame_of, keys_in
 from orchestrator.cli.live_fleet import Json, ShownFleet
-from orchestrator.cli.top_screen import Marks, TerminalSize, fleet_text, screen
-from orchestrator.cli.top_view import (
+from orchestrator.cli.top.full_screen import frame_of, keys_in
+from orchestrator.cli.top.screen import Marks, TerminalSize, fleet_text, screen
+from orchestrator.cli.top.view import (
     POOL_ORDERS,
     WORKER_ORDERS,
     TopView,

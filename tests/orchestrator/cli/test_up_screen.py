@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import events
 from orchestrator.cli.fleet_events import OrphanedTask, fate_of, fleet_lines, not_in_force
-from orchestrator.cli.up_output import BEGUN_SECONDS, MAX_LOOK_LINES, UpScreen
+from orchestrator.cli.up.output import BEGUN_SECONDS, MAX_LOOK_LINES, UpScreen
 from orchestrator.clock import ManualMonotonicClock
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
 from queue_core.cli.event_lines import LineLayout

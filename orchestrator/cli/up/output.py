@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TextIO
 
 from orchestrator import events
-from orchestrator.cli.begun_again import TaskLookup
 from orchestrator.cli.fleet_events import (
     OrphanedTask,
     death_line,
@@ -24,6 +23,7 @@ from orchestrator.cli.fleet_events import (
     is_death,
     short_name,
 )
+from orchestrator.cli.up.begun_again import TaskLookup
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import MonotonicClock
 from orchestrator.runtimes.worker_output import entry_in

@@ -10,9 +10,9 @@ from pathlib import Path
 import structlog
 
 from orchestrator import events
-from orchestrator.cli.begun_again import TaskLookup
-from orchestrator.cli.up_header import header
-from orchestrator.cli.up_output import MAX_LOOK_BYTES, JsonOutput, UpScreen, shown, with_pools
+from orchestrator.cli.up.begun_again import TaskLookup
+from orchestrator.cli.up.header import header
+from orchestrator.cli.up.output import MAX_LOOK_BYTES, JsonOutput, UpScreen, shown, with_pools
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import Project, state_of

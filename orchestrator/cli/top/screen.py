@@ -8,7 +8,7 @@ import click
 
 from orchestrator.cli.fleet_tables import POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import ShownFleet
-from orchestrator.cli.top_view import KEYS, WORDS, TopView, chosen, shown_pools, shown_workers
+from orchestrator.cli.top.view import KEYS, WORDS, TopView, chosen, shown_pools, shown_workers
 from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped

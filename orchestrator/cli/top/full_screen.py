@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, Self, TextIO
 
-from orchestrator.cli.top_screen import TerminalSize
+from orchestrator.cli.top.screen import TerminalSize
 
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """To the other screen, without a cursor and without lines that go on in the next."""

@@ -1,0 +1,1 @@
+"""`towline top`: the fleet on a whole screen, with keys."""

@@ -1,0 +1,1 @@
+"""The output of `towline up` on a terminal: what happens, in sentences."""
