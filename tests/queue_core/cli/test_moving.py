@@ -250,8 +250,8 @@ def test_a_bar_is_drawn_on_a_terminal_only(towline: Commands) -> None:
         drawn = _all_of(leader)
     assert running.returncode == 0
     assert "thumbs" in drawn
-    assert "49/49" in drawn
-    assert "49/49" not in run_program("export", "y.jsonl", folder=towline.folder).err
+    assert "49 of 49 tasks" in drawn
+    assert "49 of 49" not in run_program("export", "y.jsonl", folder=towline.folder).err
 
 
 def _all_of(leader: int) -> str:
