@@ -15,7 +15,7 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.samples import PresentWorker, QueueSample
+from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.supervisor import Supervisor
@@ -65,6 +65,9 @@ class EmptySource:
 
     def recall(self, suspects: Sequence[IsolatedTask]) -> None:
         pass
+
+    def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
+        return ()
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         return ()
