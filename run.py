@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
@@ -58,6 +59,7 @@ CHECKS = (
 """Of the text alone: they run beside the tests, which wait as much as they work, and give way to them."""
 NICENESS = 10
 LOOK_SECONDS = 0.5
+WAITING_SECONDS = 10.0
 
 TESTS = ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
@@ -82,7 +84,7 @@ def main() -> int:
         check_python()
         if arguments.command == "demo":
             make_environment("runtime")
-            return run([str(PYTHON), "-m", "orchestrator", "demo", *options])
+            become([str(PYTHON), "-m", "orchestrator", "demo", *options])  # Ctrl-C is for the demo, and only once
         make_environment("dev")
         return run_tests(options)
     except SetupError as error:
@@ -112,11 +114,12 @@ def make_environment(kind: str) -> None:
     started = time.monotonic()
     uv = shutil.which("uv")
     if uv and (ROOT / "uv.lock").is_file():
-        say(f"installing with uv into {VENV.name} ({kind})")
+        say(f"installing {packages_of(kind)} with uv into {VENV.name}: seconds, or a minute without uv's cache")
         groups = ["--no-default-groups", *(f"--group={group}" for group in KINDS[kind])]
         must(
             [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *groups],
             environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""},
+            waits_for="uv to download and unpack them",
         )
     else:
         install_with_pip(kind)
@@ -127,13 +130,21 @@ def make_environment(kind: str) -> None:
 def install_with_pip(kind: str) -> None:
     if not has_pip():
         ensure_venv_module()
-        say(f"making {VENV.name} with venv")
-        must([sys.executable, "-m", "venv", "--clear", str(VENV)])
-    say(f"installing with pip into {VENV.name} ({kind})")
+        say(f"making {VENV.name} with venv: some seconds")
+        must([sys.executable, "-m", "venv", "--clear", str(VENV)], waits_for="venv to install pip")
+    say(f"installing {packages_of(kind)} with pip into {VENV.name}: about a minute")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     for name in ("build", kind):  # only wheels: what a source is built by would come without a hash
-        must([*pip, "--only-binary", ":all:", "--require-hashes", "--requirement", str(LISTS / f"{name}.txt")])
-    must([*pip, "--no-build-isolation", "--editable", "."])
+        command = [*pip, "--only-binary", ":all:", "--require-hashes", "--requirement", str(LISTS / f"{name}.txt")]
+        must(command, waits_for=f"pip to download and unpack requirements/{name}.txt")
+    must([*pip, "--no-build-isolation", "--editable", "."], waits_for="pip to install Towline itself")
+
+
+def packages_of(kind: str) -> str:
+    listed = LISTS / f"{kind}.txt"
+    lines = listed.read_text().splitlines() if listed.is_file() else []
+    count = sum("==" in line for line in lines)
+    return f"{count} packages" if count else "packages"
 
 
 def has_pip() -> bool:
@@ -291,8 +302,13 @@ def apt_install(packages: list[str]) -> bool:
 # -- processes ---------------------------------------------------------------------------------------------------------
 
 
-def must(command: list[str], *, environment: dict[str, str] | None = None) -> None:
-    code = run(command, environment=environment)
+def become(command: list[str]) -> NoReturn:
+    """Go on as another program in this process."""
+    os.execve(command[0], command, environment_of({}))  # noqa: S606  there is no shell
+
+
+def must(command: list[str], *, environment: dict[str, str] | None = None, waits_for: str = "") -> None:
+    code = run(command, environment=environment, waits_for=waits_for)
     if code:
         raise SetupError(f"`{shlex.join(command)}` failed with exit code {code}; what it said is above")
 
@@ -303,8 +319,9 @@ def run(
     quiet: bool = False,
     environment: dict[str, str] | None = None,
     beside: Sequence[Check] = (),
+    waits_for: str = "",
 ) -> int:
-    """Run to the end, telling meanwhile what those `beside` it say when they end.
+    """Run to the end, telling meanwhile what those `beside` it say when they end, and what is waited for.
 
     An interrupt goes to the child too, which is given the time to clean up.
     """
@@ -316,12 +333,22 @@ def run(
                     process.wait(LOOK_SECONDS)
                 for check in beside:
                     check.look()
-            return process.wait()
+            return wait(process, waits_for) if waits_for else process.wait()
         except KeyboardInterrupt:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             process.wait()
             raise
+
+
+def wait(process: subprocess.Popen[bytes], waits_for: str, *, every_seconds: float = WAITING_SECONDS) -> int:
+    """Wait for the end, and say every few seconds for what."""
+    started = time.monotonic()
+    while True:
+        try:
+            return process.wait(every_seconds)
+        except subprocess.TimeoutExpired:
+            say(f"waiting for {waits_for}, {time.monotonic() - started:.0f} s so far")
 
 
 def environment_of(changes: dict[str, str]) -> dict[str, str]:

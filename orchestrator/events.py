@@ -2,6 +2,9 @@
 
 POOL_DECIDED = "pool.decided"
 POOL_CHANGED = "pool.changed"
+POOL_APPLICATION_CHANGED = "pool.application_changed"
+POOL_MISCONFIGURED = "pool.misconfigured"
+POOL_USABLE = "pool.usable"
 POOL_OVERRIDDEN = "pool.overridden"
 POOL_TROUBLED = "pool.troubled"
 POOL_RELIEVED = "pool.relieved"

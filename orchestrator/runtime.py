@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.placeholders import filled
@@ -91,6 +91,23 @@ class SpawnRequest:
         return filled(text, worker=self.worker, pool=self.pool.name)
 
 
+@dataclass(frozen=True, slots=True)
+class ApplicationReport:
+    """The result of an import of a pool's application.
+
+    `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can, or when nothing is
+    known. `changed_at` is when the newest of its files, `changed_file`, got its content, in seconds since the epoch;
+    0.0 where unknown.
+    """
+
+    failure: str = ""
+    changed_at: float = 0.0
+    changed_file: str = ""
+
+
+NOTHING_KNOWN: Final = ApplicationReport()
+
+
 class Runtime(Protocol):
     """Spawn, drain, kill and reap workers. Verbs return at once: draining spans turns and has a deadline."""
 
@@ -102,6 +119,13 @@ class Runtime(Protocol):
 
     def forks(self, pool: PoolSpec) -> bool:
         """Return whether the pool's next worker would be forked, which takes milliseconds."""
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        """Import the application of this worker's pool; return the result, or None while that takes its time.
+
+        An import from before `since` counts if it succeeded and no file has changed. Call it again after a failure, and
+        it imports again once a file has changed.
+        """
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""

@@ -1,15 +1,20 @@
 """The `towline` command line. Each command's module is imported only when that command runs."""
 
+import os
+import sys
 from collections.abc import Sequence
 from typing import Final
 
 import click
 
+from orchestrator.cli.command_line.host_commands import refuse_url
+from queue_core.cli import exits
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
-from queue_core.process import logs
 from queue_core.process.terminal import open_missing_streams
 
+COMPLETE_VARIABLE: Final = "_TOWLINE_COMPLETE"
+"""Set by the script of `towline completion`, with the shell's name."""
 _SETUP: Final = "Set up"
 _HELP: Final = """\
 Pull queues with worker fleets that size themselves.
@@ -31,7 +36,7 @@ _FLEET: Final = {
     "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "allow workers on this host again after a drain"),
     "demo": CommandEntry("orchestrator.cli.commands.demo", RUN, "watch a fleet work, grow, survive a kill and shrink"),
     "scale": CommandEntry(
-        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, regardless of min and max"
+        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, whatever its load"
     ),
     "pause": CommandEntry(
         "orchestrator.cli.commands.overrides", TASKS, "stop granting leases on a queue, or freeze a pool's size"
@@ -78,8 +83,21 @@ _FLEET: Final = {
         "orchestrator.cli.commands.settings", _SETUP, "print the settings file's JSON Schema, for editors"
     ),
     "doctor": CommandEntry("orchestrator.cli.commands.doctor", _SETUP, "find what may go wrong on this machine"),
-    "completion": CommandEntry("orchestrator.cli.completion", _SETUP, "print Tab completion for bash, zsh or fish"),
+    "completion": CommandEntry(
+        "orchestrator.cli.command_line.completion", _SETUP, "print Tab completion for bash, zsh or fish"
+    ),
 }
+
+
+class TowlineGroup(LazyGroup):
+    """The root command. Its commands that work only on the supervisor's host say so when they are given a `--url`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """See `LazyGroup.get_command`."""
+        made = super().get_command(ctx, cmd_name)
+        if made is not None:
+            refuse_url(made, cmd_name)
+        return made
 
 
 def command() -> LazyGroup:
@@ -87,12 +105,22 @@ def command() -> LazyGroup:
     everything = {**COMMANDS, **_FLEET}
     sections = list(dict.fromkeys([RUN, *(entry.section for entry in everything.values())]))
     ordered = sorted(everything.items(), key=lambda item: sections.index(item[1].section))
-    group = LazyGroup(entries=dict(ordered), help=_HELP, epilog="Each command has examples in its own --help.")
+    group = TowlineGroup(entries=dict(ordered), help=_HELP, epilog="Each command has examples in its own --help.")
     return click.version_option(package_name="towline", message="towline %(version)s")(group)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line and return its exit code."""
+    """Run a command line and return its exit code. No arguments, and `help`, print the help."""
     open_missing_streams()
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if asked := os.environ.get(COMPLETE_VARIABLE):
+        from orchestrator.cli.command_line.completion import complete  # no other command needs it
+
+        if complete(asked, command):
+            return exits.OK
+    if not given or given[0] == "help":
+        given = [*given[1:], "--help"]
+    from queue_core.process import logs  # structlog is a third of what a Tab would wait for
+
     with logs.warnings_to_stderr():
-        return run_command(command(), arguments)
+        return run_command(command(), given)

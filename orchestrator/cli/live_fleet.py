@@ -22,10 +22,10 @@ from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.commands.health import probe
 from queue_core.cli.credentials import bearer_token
-from queue_core.cli.failure import CommandError
+from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.target import Target, TargetOptions, find_target
 from queue_core.connect import SERVER_SCHEMES, open_queues
-from queue_core.errors import QueueError
+from queue_core.errors import PermissionDeniedError, QueueError, UnauthenticatedError
 from queue_core.http_api.caller import Retries
 from queue_core.http_api.probe import is_listening
 from queue_core.process.wording import iso_instant, shown_seconds
@@ -226,7 +226,7 @@ class FleetReader:
             return replace(shown, trouble=error.lines[0])
         except (QueueError, OSError) as error:
             self.close()
-            return replace(shown, trouble=str(error))
+            return replace(shown, trouble=_trouble(error))
         return replace(shown, snapshot=snapshot)
 
     def close(self) -> None:
@@ -248,6 +248,14 @@ def fleet_source(**where: Unpack[TargetOptions]) -> FleetSource:
         if target.is_server:
             return RemoteFleet(target)
     return LocalFleet(state_of(load_project(where["file"])), where, clock=clock)
+
+
+def _trouble(error: Exception) -> str:
+    """Return why the queues did not answer, with what helps where that is a token."""
+    failure = failure_of(error)
+    if isinstance(error, UnauthenticatedError | PermissionDeniedError) and failure is not None:
+        return f"{error}: {failure.fix}"
+    return str(error)
 
 
 def json_times(value: object) -> object:

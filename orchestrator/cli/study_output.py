@@ -60,7 +60,8 @@ def show(
 ) -> None:
     """Print a study. `real` is a recorded run's figures, named as those of a simulated result."""
     if svg is not None:
-        svg.write_text(svg_chart(workload, rows, title=f"{workload.name}: {workload.tasks:,} tasks"), encoding="utf-8")
+        title = f"{workload.name}: {counted(workload.tasks, 'task')}"
+        svg.write_text(svg_chart(workload, rows, title=title), encoding="utf-8")
     if as_json:
         print_json(_record(workload, world, rows, notes, real))
         return
@@ -186,7 +187,7 @@ def _result_record(result: RunResult) -> dict[str, object]:
     figures: dict[str, object] = {
         name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(result).items()
     }
-    for name in ("scaler", "sizes"):
+    for name in ("scaler", "sizes", "longest_waits"):
         del figures[name]
     return figures | {
         "p99_over_slo": round(result.p99_over_slo, 4),

@@ -21,6 +21,8 @@ MAX_CONCERNS: Final = 3
 """Lines on what is wrong with pools and in force, at most, where the terminal is low."""
 ROOMY_LINES: Final = 16
 """Lines of a terminal from which on parts have a blank line between them."""
+NARROW_HELP: Final = 60
+"""Columns from which on the help has its keys in a column of their own."""
 _MARK: Final = "> "
 _STATE_STYLES: Final = {
     "busy": "green",
@@ -282,7 +284,8 @@ def _help(figures: FleetFigures, width: int, marks: Marks) -> list[str]:
     for title, words in (("", KEYS), ("Words", WORDS)):
         lines += ["", marks.style(title, bold=True)] if title else []
         for name, what in words:
-            lines += wrapped(what, width=width, prefix=padded(f"  {name}", size))
+            prefix = padded(f"  {name}", size) if width >= NARROW_HELP else f"{name}: "
+            lines += wrapped(what, width=width, prefix=prefix, hang=size if width >= NARROW_HELP else 4)
     return [*lines, *([""] if left_out else []), *(line for text in left_out for line in wrapped(text, width=width))]
 
 

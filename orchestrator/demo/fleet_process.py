@@ -192,9 +192,19 @@ class FleetProcess:
         """Send SIGKILL to one worker; return False when it is already gone."""
         return self._workers.kill(self._process.pid, worker)
 
-    def stop(self) -> int:
-        """Send SIGTERM (SIGKILL after a timeout), end leftover workers and return the exit code."""
+    @property
+    def is_running(self) -> bool:
+        """Return whether the process has not ended."""
+        return self._process.poll() is None
+
+    def terminate(self) -> None:
+        """Send SIGTERM: workers finish within their grace. A second one kills them."""
         self._process.terminate()
+
+    def stop(self) -> int:
+        """Send SIGTERM if it runs (SIGKILL after a timeout), end leftover workers and return the exit code."""
+        if self.is_running:
+            self._process.terminate()
         try:
             return self._process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:

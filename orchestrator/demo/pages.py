@@ -1,4 +1,7 @@
-"""The demo's report: a page per module and an index, as text. Pure; all text from source files is escaped."""
+"""The demo's report: a page per module and an index, as text. Pure; all text from source files is escaped.
+
+The index has a place for the fleet, which is filled when the run is over.
+"""
 
 import io
 import keyword
@@ -26,6 +29,10 @@ h2 { font-size: 1.1rem; margin: 2.2rem 0 .6rem; }
 .figures { display: flex; flex-wrap: wrap; gap: .6rem 2.2rem; margin: 1.4rem 0; padding: 0; list-style: none; }
 .figures b { display: block; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
 .figures span { color: var(--faint); font-size: .85rem; }
+h2.part { font-size: 1.5rem; margin-top: 3rem; }
+figure { margin: 1.4rem 0; } figure svg { display: block; max-width: 100%; height: auto; }
+figure svg + svg { display: none; }
+@media (max-width: 46rem) { figure svg { display: none; } figure svg + svg { display: block; } }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th { text-align: left; font-weight: 600; color: var(--faint); font-size: .8rem; }
@@ -38,6 +45,8 @@ pre { background: var(--code); border: 1px solid var(--line); border-radius: 8px
   font: 13px/1.5 ui-monospace, monospace; tab-size: 4; }
 .k { color: var(--kw); } .s { color: var(--str); } .m { color: var(--num); } .c { color: var(--faint); }
 """
+FLEET_PLACE: Final = "<!-- the fleet -->"
+"""The place for the fleet at the beginning of the index."""
 _SHADES: Final = {tokenize.STRING: "s", tokenize.NUMBER: "m", tokenize.COMMENT: "c"}
 
 
@@ -50,10 +59,10 @@ def module_page(module: Module, source: str, *, known: frozenset[str]) -> str:
     """Return the page of one module; imports of `known` modules become links."""
     first = module.docstring.strip().split("\n\n")[0]
     body = [
-        '<p><a href="index.html">The standard library</a></p>',
+        '<p><a href="index.html#library">The standard library</a></p>',
         f"<h1>{escape(module.name)}</h1>",
         f'<p class="lead">{escape(first) or "No docstring."}</p>',
-        _figures(
+        figures_list(
             {
                 "lines": module.lines,
                 "of code": module.code_lines,
@@ -81,12 +90,13 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
     largest = max((module.lines for module in modules), default=1) or 1
     rows = "".join(_index_row(module, imported[module.name], largest) for module in modules)
     body = [
-        "<h1>The Python standard library</h1>",
+        FLEET_PLACE,
+        '<h2 class="part" id="library">What it made: the Python standard library</h2>',
         (
-            f'<p class="lead">Every module of Python {escape(python)} on this machine, parsed and rendered by a fleet '
-            "of workers that sized itself to the work: one task to parse each module, one to render its page.</p>"
+            f'<p class="lead">{len(modules):,} modules of Python {escape(python)} on this machine: one task parsed '
+            "each module, and one rendered its page.</p>"
         ),
-        _figures(
+        figures_list(
             {
                 "modules": len(modules),
                 "lines": sum(module.lines for module in modules),
@@ -105,7 +115,7 @@ def index_page(modules: Sequence[Module], *, python: str) -> str:
         ),
         f"<tbody>{rows}</tbody></table></div>",
     ]
-    return _document("The Python standard library", body)
+    return _document("Towline's demo: a fleet at work", body)
 
 
 def highlight(source: str) -> str:
@@ -156,8 +166,12 @@ def _definitions_table(definitions: Sequence[Definition]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def _figures(figures: Mapping[str, int]) -> str:
-    items = "".join(f"<li><b>{value:,}</b><span>{escape(name)}</span></li>" for name, value in figures.items())
+def figures_list(figures: Mapping[str, int | str]) -> str:
+    """Return figures with their names; numbers have their thousands separated."""
+    items = "".join(
+        f"<li><b>{value if isinstance(value, str) else f'{value:,}'}</b><span>{escape(name)}</span></li>"
+        for name, value in figures.items()
+    )
     return f'<ul class="figures">{items}</ul>'
 
 

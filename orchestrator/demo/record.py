@@ -1,4 +1,4 @@
-"""Evaluates a run's lifecycle log: who held which task, how long tasks waited, what became of them. Pure."""
+"""Evaluate a run's lifecycle log: who held which task, how long tasks waited, what became of them. Pure."""
 
 import json
 import statistics
@@ -12,6 +12,7 @@ from queue_core.clock import Instant, seconds_between
 Event = Mapping[str, object]
 
 _READY_BY: Final = {"task.added": 1, "task.leased": -1, "lease.released": 1, "lease.expired": 1}
+_ENDS_A_LEASE: Final = frozenset({"task.deleted", "task.died", "lease.released", "lease.expired"})
 
 
 @dataclass(slots=True)
@@ -23,33 +24,49 @@ class DemoRecord:
     died: set[str] = field(default_factory=set)
     held: dict[str, tuple[str, Instant]] = field(default_factory=dict)
     """Leased task to its worker and the instant of the lease."""
+    added_at: dict[str, list[Instant]] = field(default_factory=dict)
+    """Tag to the instants at which its tasks were added."""
     waits: list[float] = field(default_factory=list)
+    leased_at: list[Instant] = field(default_factory=list)
+    """The instants of the same leases."""
     leases: dict[str, list[tuple[Instant, str]]] = field(default_factory=dict)
     ready: Counter[str] = field(default_factory=Counter)
-    """Tag to the number of its ready tasks."""
+    in_flight: Counter[str] = field(default_factory=Counter)
+    done: Counter[str] = field(default_factory=Counter)
+    """Tag to the number of its tasks that are ready, leased, or finished."""
     unfinished: dict[str, set[str]] = field(default_factory=dict)
     """Worker to the tasks it held without finishing them."""
 
     def take(self, event: Event) -> None:
         """Apply one event."""
         task, worker, name = str(event.get("task")), str(event.get("worker")), event.get("event")
-        self.ready[str(event.get("tag"))] += _READY_BY.get(str(name), 0)
+        tag = str(event.get("tag"))
+        self.ready[tag] += _READY_BY.get(str(name), 0)
+        if name == "task.leased":
+            self.in_flight[tag] += 1
+        elif task in self.held and name in _ENDS_A_LEASE:
+            self.in_flight[tag] -= 1
         if name == "task.added":
             self.added.add(task)
+            self.added_at.setdefault(tag, []).append(_instant(event))
         elif name == "task.leased":
             at = _instant(event)
             self.held[task] = (worker, at)
             self.leases.setdefault(task, []).append((at, worker))
             waited = event.get("waited_seconds")
             self.waits.append(float(waited) if isinstance(waited, int | float) else 0.0)
+            self.leased_at.append(at)
         elif name == "task.deleted":
             self.deleted.add(task)
+            self.done[tag] += 1
             self.held.pop(task, None)
         elif name in ("lease.released", "lease.expired"):
             self.held.pop(task, None)
             self.unfinished.setdefault(worker, set()).add(task)
         elif name == "task.died":
             self.died.add(task)
+            if self.held.pop(task, None) is None:
+                self.ready[tag] -= 1
 
     def busy(self, *, besides: Iterable[str] = ()) -> list[str]:
         """Return the workers that hold a task, newest lease first: it is the least likely to be finished already."""
@@ -70,9 +87,9 @@ class DemoRecord:
             times.append(seconds_between(killed_at, min(again)))
         return max(times) if times else None
 
-    def lost(self, expected: Iterable[str]) -> set[str]:
-        """Return tasks that were acknowledged but neither finished nor kept as dead."""
-        return (set(expected) | self.added) - self.deleted - self.died
+    def lost(self, expected: Iterable[str], *, kept: Iterable[str] = ()) -> set[str]:
+        """Return tasks that were acknowledged but neither finished nor dead, nor among those that the store kept."""
+        return (set(expected) | self.added) - self.deleted - self.died - set(kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +98,7 @@ class Outcome:
 
     added: int
     done: int
+    left: int
     lost: int
     dead: int
     duplicated: int
@@ -95,11 +113,13 @@ class Outcome:
     pages: int
     seconds: float
     report: str
+    stopped: bool = False
 
     @property
     def is_good(self) -> bool:
-        """Return whether nothing was lost and no task or worker is left."""
-        return self.lost == 0 and self.dead == 0 and self.final_workers == 0 and self.done == self.added
+        """Return whether nothing was lost and no worker is left, nor a task unless somebody stopped the demo."""
+        is_over = self.lost == 0 and self.dead == 0 and self.final_workers == 0
+        return is_over and self.done + (self.left if self.stopped else 0) == self.added
 
     def to_json(self) -> str:
         """Return one line of JSON."""

@@ -3,21 +3,35 @@
 import json
 import platform
 import threading
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.demo.fleet_process import DemoWorkers, FleetFailedError, FleetProcess, ProcessWorkers, Tail
-from orchestrator.demo.record import DemoRecord, Outcome, quantile, twice
-from orchestrator.demo.script import Script, settings_text
-from orchestrator.demo.tasks import INDEX, QUEUE, index_task, parse_task, task_name
+from orchestrator.demo.figures import RunFigures, figures_of, recorded_figures
+from orchestrator.demo.fleet_process import (
+    STOP_SECONDS,
+    DemoWorkers,
+    FleetFailedError,
+    FleetProcess,
+    ProcessWorkers,
+    Tail,
+)
+from orchestrator.demo.frame import decision_line
+from orchestrator.demo.record import Outcome, quantile, twice
+from orchestrator.demo.report import write_report
+from orchestrator.demo.run_state import DemoRun
+from orchestrator.demo.script import GRACE_SECONDS, STORE, Script, settings_text
+from orchestrator.demo.tasks import QUEUE, index_task, parse_task, task_name
 from queue_core.api import Queue
 from queue_core.client import HttpQueues
-from queue_core.clock import Instant, SystemClock
+from queue_core.clock import SystemClock
 from queue_core.config.settings import ServerSettings
+from queue_core.connect import open_queues
 from queue_core.errors import StoreUnavailableError
-from queue_core.limits import MAX_TASKS_PER_ADD
+from queue_core.limits import MAX_PEEK_TASKS, MAX_TASKS_PER_ADD
+from queue_core.process.wording import counted, shown_seconds
 from queue_core.task import NewTask
 
 TICK_SECONDS: Final = 0.05
@@ -34,54 +48,8 @@ RESTART_SECONDS: Final = 2.0
 class DemoView(Protocol):
     """Displays the run."""
 
-    def update(self, run: "DemoRun") -> None:
-        """Show the run's progress."""
-
-    def decided(self, decision: dict[str, object]) -> None:
-        """Show a pool's decision."""
-
-    def notify(self, text: str) -> None:
-        """Show a message."""
-
-
-@dataclass(slots=True)
-class DemoRun:
-    """The state of a run, for the view and the outcome."""
-
-    script: Script
-    folder: Path
-    elapsed_seconds: float = 0.0
-    fed: int = 0
-    expected: set[str] = field(default_factory=set)
-    record: DemoRecord = field(default_factory=DemoRecord)
-    workers: frozenset[str] = frozenset()
-    peak_workers: int = 0
-    moved_at_seconds: float = 0.0
-    """The time of the last progress."""
-    decisions: int = 0
-    killed: list[tuple[str, Instant]] = field(default_factory=list)
-    restarted_seconds: float | None = None
-    is_indexed: bool = False
-    pools: dict[str, dict[str, object]] = field(default_factory=dict)
-
-    @property
-    def is_done(self) -> bool:
-        """Return whether every task is finished or dead."""
-        return self.is_indexed and len(self.record.deleted | self.record.died) >= self.script.tasks
-
-    @property
-    def progress(self) -> tuple[int, int]:
-        """A value that changes when a task finishes or, at the end, a worker exits."""
-        return len(self.record.deleted), len(self.workers) if self.is_done else 0
-
-    def workers_of(self, pool: str) -> int:
-        """Return the number of living workers of a pool."""
-        return sum(1 for worker in self.workers if pool_of(worker) == pool)
-
-
-def pool_of(worker: str) -> str:
-    """Return the pool in a worker's name; it is also the tag of its tasks."""
-    return worker.rpartition("-")[0]
+    def update(self, run: DemoRun) -> None:
+        """Show the run as it is: called often, also when nothing is new."""
 
 
 class Demo:
@@ -109,6 +77,12 @@ class Demo:
         self._runtime = runtime
         self._workers = workers or ProcessWorkers()
         self._events = Tail(folder / "events.jsonl")
+        self._stops = 0
+
+    def stop(self) -> None:
+        """End the run early, from a signal handler: workers finish what they hold; a second call ends them at once."""
+        self._stops += 1
+        self._pause.set()
 
     def run(self) -> Outcome:
         """Run the script; the fleet is always stopped. Raises `FleetFailedError`."""
@@ -131,12 +105,13 @@ class Demo:
                 self._play(fleet, queues.queue(QUEUE))
             finally:
                 queues.close()
-            self._look(fleet)
+            self._finish(fleet)
         finally:
             fleet.stop()
-        for event in self._events.records():
-            run.record.take(event)
-        return self._outcome()
+        self._conclude(fleet)
+        outcome = self._outcome()
+        write_report(run, outcome, python=platform.python_version())
+        return outcome
 
     def _connect(self, fleet: FleetProcess) -> HttpQueues:
         """Wait until the fleet's server answers."""
@@ -151,27 +126,68 @@ class Demo:
                 queues.close()
                 if self._clock.monotonic() >= give_up_at:
                     raise FleetFailedError(f"`towline up` did not answer within {UP_SECONDS:.0f} s at {url}") from None
-                self._pause.wait(TICK_SECONDS)
+                threading.Event().wait(TICK_SECONDS)  # also when somebody stops the demo: `up` must be asked to end
             else:
                 return queues
 
     def _play(self, fleet: FleetProcess, queue: Queue) -> None:
         run = self.run_state
         began_at = self._clock.monotonic()
+        run.began_at = self._wall.now()
         while run.elapsed_seconds < max(run.script.seconds, run.moved_at_seconds) + STALLED_SECONDS:
             run.elapsed_seconds = self._clock.monotonic() - began_at
+            if self._stops:
+                run.is_stopped = True
+                return
             before = run.progress
             self._feed(queue)
             self._read_events(fleet)
+            if self._clock.monotonic() >= self._look_at:
+                self._look(fleet, queue)
             if run.progress != before:
                 run.moved_at_seconds = run.elapsed_seconds
             self._kill(fleet)
             self._view.update(run)
             if run.is_done and not run.workers:
-                self._look(fleet)  # a worker started for the last task may have appeared since
+                self._look(fleet, queue)  # a worker started for the last task may have appeared since
                 if not run.workers:
                     return
             self._pause.wait(TICK_SECONDS)
+
+    def _finish(self, fleet: FleetProcess) -> None:
+        """Ask the fleet to finish, and show it until it has ended."""
+        run = self.run_state
+        if run.is_stopped:
+            held = counted(len(run.record.held), "task")
+            run.add_to_log("note", f"Ctrl-C: finishing {held}, for at most {GRACE_SECONDS} s; again ends them at once")
+        fleet.terminate()
+        kill_at = self._clock.monotonic() + STOP_SECONDS
+        asked = 1
+        while fleet.is_running and self._clock.monotonic() < kill_at:
+            if self._stops > asked:
+                asked = self._stops
+                run.add_to_log("note", "Ctrl-C again: workers are ended now; their tasks are kept")
+                fleet.terminate()
+            self._pause.clear()
+            self._read_events(fleet)
+            if self._clock.monotonic() >= self._look_at and fleet.is_running:
+                self._look(fleet, None)
+            self._view.update(run)
+            self._pause.wait(TICK_SECONDS)
+
+    def _conclude(self, fleet: FleetProcess) -> None:
+        """Read what is left in the store, now that no process has it open."""
+        run = self.run_state
+        self._read_events(fleet)
+        if run.is_stopped:
+            run.workers = frozenset()
+        with closing(open_queues(f"sqlite:///{run.folder / STORE}")) as queues:
+            queue = queues.queue(QUEUE)
+            run.kept = frozenset(_names(queue))
+            counts = queue.tag_stats()
+        run.is_over = True
+        self._show(figures_of(counts, run.workers, now=self._wall.now(), at_seconds=run.elapsed_seconds))
+        self._view.update(run)
 
     def _feed(self, queue: Queue) -> None:
         run, script = self.run_state, self.run_state.script
@@ -181,7 +197,6 @@ class Demo:
         if due > run.fed:
             batch = [parse_task(name, path) for name, path in script.modules[run.fed : due][:MAX_TASKS_PER_ADD]]
             self._add(queue, batch)
-            run.expected |= {task_name("render", name) for name, _ in script.modules[run.fed : run.fed + len(batch)]}
             run.fed += len(batch)
         if not run.is_indexed and len(run.record.deleted | run.record.died) >= script.tasks - 1:
             self._add(queue, [index_task(platform.python_version())])
@@ -197,17 +212,25 @@ class Demo:
         for line in fleet.log.records():
             if line.get("event") == "pool.decided":
                 run.decisions += 1
-                run.pools[str(line["pool"])] = line
-                self._view.decided(line)
-        if self._clock.monotonic() >= self._look_at:
-            fleet.check()
-            self._look(fleet)
+                if line.get("current") != line.get("target"):
+                    run.add_to_log("decision", decision_line(line))
 
-    def _look(self, fleet: FleetProcess) -> None:
+    def _look(self, fleet: FleetProcess, queue: Queue | None) -> None:
+        """Count tasks and workers as they are now; without a queue, tasks by their events."""
         run = self.run_state
         self._look_at = Monotonic(self._clock.monotonic() + LOOK_SECONDS)
+        if queue is not None:
+            fleet.check()
         run.workers = fleet.workers()
         run.peak_workers = max(run.peak_workers, len(run.workers))
+        if queue is None:
+            self._show(recorded_figures(run.record, run.workers, at_seconds=run.elapsed_seconds))
+        else:
+            counts = queue.tag_stats()
+            self._show(figures_of(counts, run.workers, now=self._wall.now(), at_seconds=run.elapsed_seconds))
+
+    def _show(self, figures: RunFigures) -> None:
+        self.run_state.history.append(figures)
 
     def _kill(self, fleet: FleetProcess) -> None:
         """Kill one worker in the middle of a task, and see how soon the task is leased again."""
@@ -218,14 +241,14 @@ class Demo:
             worker, at = run.killed[-1]
             run.restarted_seconds = run.record.restarted_seconds(worker, at)
             if run.restarted_seconds is not None:
-                self._view.notify(f"its task was started again {run.restarted_seconds * 1000:.0f} ms after its death")
+                run.add_to_log("note", f"its task began again {shown_seconds(run.restarted_seconds)} after its death")
                 return
             if run.record.unfinished.get(worker) or (self._wall.now() - at) / 1_000_000 < RESTART_SECONDS:
                 return
         victim = self._victim() if len(run.killed) < KILL_ATTEMPTS else None
         if victim is not None and fleet.kill(victim):
             run.killed.append((victim, self._wall.now()))
-            self._view.notify(f"killed {victim} (SIGKILL) in the middle of a task")
+            run.add_to_log("note", f"killed {victim} (SIGKILL) in the middle of a task")
 
     def _victim(self) -> str | None:
         """Return a busy worker that was not killed already."""
@@ -236,11 +259,14 @@ class Demo:
         run = self.run_state
         record, report = run.record, run.folder / "report"
         done = (run.folder / "done.txt").read_text().split() if (run.folder / "done.txt").exists() else []
+        parsed = {name for name, _ in run.script.modules if task_name("parse", name) in record.deleted}
+        following = {task_name("render", name) for name in parsed}
         pages = sum(1 for name, _ in run.script.modules if (report / f"{name}.html").is_file())
         return Outcome(
             added=len(record.added),
             done=len(record.deleted),
-            lost=len(record.lost(run.expected)),
+            left=len(run.kept - record.died),
+            lost=len(record.lost(run.expected | following, kept=run.kept)),
             dead=len(record.died),
             duplicated=twice(done),
             peak_workers=run.peak_workers,
@@ -251,7 +277,17 @@ class Demo:
             decisions=run.decisions,
             killed=len(run.killed),
             restarted_seconds=run.restarted_seconds,
-            pages=pages + (report / f"{INDEX}.html").is_file(),
+            pages=pages + 1,
             seconds=round(run.elapsed_seconds, 1),
             report=str(report / "index.html"),
+            stopped=run.is_stopped,
         )
+
+
+def _names(queue: Queue) -> Iterator[str]:
+    """Yield the names of all tasks that a queue has."""
+    after: int | None = 0
+    while after is not None:
+        page = queue.peek(after=after, limit=MAX_PEEK_TASKS)
+        yield from (task.name for task in page.tasks if task.name)
+        after = page.next_after

@@ -11,6 +11,8 @@ from typing import Final
 from orchestrator.clock import MonotonicClock
 from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
 
+STAGES: Final = ("parse", "render")
+"""The pools, which are named as the tags of their tasks."""
 SHAPE: Final = Path(__file__).with_name("arrivals.csv")
 
 
@@ -53,6 +55,9 @@ MAX_SLO_SECONDS: Final = 60.0
 STARTS_PER_SLO: Final = 8.0
 """The slo in start times: starts are slower beside a busy fleet, and a late fleet plans with half of the slo."""
 MAX_WORKERS_PER_POOL: Final = 6
+GRACE_SECONDS: Final = 10
+"""How long a worker may take to finish its task when the fleet ends."""
+STORE: Final = "towline.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +115,15 @@ def settings_text(
     runtime: {runtime}
     slo: {slo_seconds:.0f}s
     workers: {{min: 0, max: {MAX_WORKERS_PER_POOL}}}
-    grace: 10s
+    grace: {GRACE_SECONDS}s
     churn: 1s          # a worker is retired soon: the demo is short
     env: {environment}
 """
-        for stage in ("parse", "render")
+        for stage in STAGES
     )
     return f"""\
 # Written by `towline demo`.
-store: sqlite:///towline.db
+store: sqlite:///{STORE}
 server: {{listen: {json.dumps(listen)}}}
 lifecycle: task
 log: events.jsonl

@@ -31,7 +31,7 @@ def parse(task: Task) -> NewTask:
     folder, work = _folder(), json.loads(task.payload)
     module = read_module(work["module"], Path(work["path"]))
     _rest()
-    _write(folder / "parsed" / f"{module.name}.json", module.to_json())
+    write_whole(folder / "parsed" / f"{module.name}.json", module.to_json())
     _record_done(folder, task)
     return render_task(module.name, work["path"])
 
@@ -42,15 +42,13 @@ def render(task: Task) -> None:
     folder, work = _folder(), json.loads(task.payload)
     known = frozenset(json.loads((folder / "modules.json").read_text()))
     if work["module"] == INDEX:
-        modules = [_parsed(folder, name) for name in sorted(known)]
-        _write(folder / "report" / "style.css", STYLE)
-        _write(folder / "report" / "index.html", index_page(modules, python=work["python"]))
+        write_index(folder, python=work["python"])
     else:
         module = _parsed(folder, work["module"])
         with tokenize.open(work["path"]) as file:
             page = module_page(module, file.read(), known=known)
         _rest()
-        _write(folder / "report" / page_name(module.name), page)
+        write_whole(folder / "report" / page_name(module.name), page)
     _record_done(folder, task)
 
 
@@ -80,6 +78,15 @@ def task_name(stage: str, module: str) -> str:
     return f"{stage}-{module.replace('.', '-')}"
 
 
+def write_index(folder: Path, *, python: str) -> None:
+    """Write the index of the modules whose pages are there."""
+    report = folder / "report"
+    names = sorted(json.loads((folder / "modules.json").read_text()))
+    modules = [_parsed(folder, name) for name in names if (report / page_name(name)).is_file()]
+    write_whole(report / "style.css", STYLE)
+    write_whole(report / page_name(INDEX), index_page(modules, python=python))
+
+
 def _folder() -> Path:
     return Path(os.environ[FOLDER_VARIABLE])
 
@@ -92,7 +99,7 @@ def _parsed(folder: Path, name: str) -> Module:
     return Module.from_json((folder / "parsed" / f"{name}.json").read_text())
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Write the file atomically: complete or not at all, even if this process is killed."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.write_text(text, encoding="utf-8")

@@ -1,130 +1,101 @@
-"""Show a run: live on a terminal, one line per decision elsewhere."""
+"""Show a run: live on a terminal, as plain lines elsewhere."""
 
+import contextlib
+import os
+import sys
 from typing import Final, Self
 
 import click
-from rich.console import Console, Group
-from rich.live import Live
-from rich.table import Table
+from rich.console import Console
 from rich.text import Text
 
-from orchestrator.demo.record import Outcome, quantile
-from orchestrator.demo.runner import DemoRun
-from orchestrator.demo.script import MAX_WORKERS_PER_POOL
+from orchestrator.demo.frame import frame_of, status_line
+from orchestrator.demo.run_state import DemoRun
+from queue_core.cli.output import terminal_width
+from queue_core.cli.wrapping import wrapped
 
-POOLS: Final = ("parse", "render")
-SHOWN_LINES: Final = 6
-RECENT_WAITS: Final = 200
-BAR: Final = 30
+STATUS_SECONDS: Final = 5.0
+"""Time between two lines with the run's figures."""
+INDENT: Final = 8
+SUMMARY: Final = 8
+"""Lines for the summary below the last frame."""
+SHORTEST: Final = 6
+_ENTER: Final = "\x1b[?1049h\x1b[?25l"
+_LEAVE: Final = "\x1b[H\x1b[J\x1b[?25h\x1b[?1049l"
+_BEGIN_FRAME: Final = "\x1b[?2026h\x1b[H"
+_END_LINE: Final = "\x1b[K\r\n"
+_END_FRAME: Final = "\x1b[K\x1b[J\x1b[?2026l"
+"""Terminals that know mode 2026 show a frame at once; all others ignore it."""
 
 
 class LineView:
-    """Prints one line per decision to stderr."""
+    """Prints messages, and every few seconds the run's figures, to stderr."""
+
+    def __init__(self) -> None:
+        self._shown = 0
+        self._status_at = STATUS_SECONDS
 
     def update(self, run: DemoRun) -> None:
-        """Do nothing: lines are enough."""
+        """Print what is new."""
+        for _at, kind, message in run.log[max(0, len(run.log) - (run.logged - self._shown)) :]:
+            self._print(f"-- {message}" if kind == "note" else message)
+        self._shown = run.logged
+        if run.figures.at_seconds >= self._status_at or run.is_over:
+            self._status_at = run.figures.at_seconds + STATUS_SECONDS
+            self._print(status_line(run))
 
-    def decided(self, decision: dict[str, object]) -> None:
-        """Print a decision and its reason."""
-        click.echo(line_of(decision), err=True)
-
-    def notify(self, text: str) -> None:
-        """Print a message."""
-        click.echo(f"-- {text}", err=True)
+    def _print(self, text: str) -> None:
+        for line in wrapped(text, width=terminal_width(err=True), hang=INDENT):
+            click.echo(line, err=True)
 
 
 class LiveView:
-    """A screen redrawn a few times a second; use it as a context manager."""
+    """A screen redrawn when figures are new or its size has changed; use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
-        self._lines: list[Text] = []
-        self._live = Live(console=console, refresh_per_second=8, transient=False)
-        self._drawn_at = -1.0
+        self._console = console
+        self._drawn: tuple[object, ...] = ()
+        self._run: DemoRun | None = None
 
     def __enter__(self) -> Self:
-        self._live.start()
+        self._write(_ENTER)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._live.stop()
+        """Leave the screen as it was, and print the last frame below, with room for the summary."""
+        columns, lines = _size()
+        last = [] if self._run is None else frame_of(self._run, columns=columns, lines=max(SHORTEST, lines - SUMMARY))
+        self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(last)))
 
     def update(self, run: DemoRun) -> None:
-        """Redraw, at most eight times a second."""
-        if run.elapsed_seconds - self._drawn_at >= 0.125:
-            self._drawn_at = run.elapsed_seconds
-            self._live.update(Group(_header(run), _pools(run), _waits(run), *self._lines))
+        """Draw a frame if anything is new."""
+        size = _size()
+        state = (len(run.history), run.logged, run.is_over, size)
+        if state == self._drawn:
+            return
+        self._drawn = state
+        self._run = run
+        frame = frame_of(run, columns=size[0], lines=size[1])
+        self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(frame)) + _END_FRAME)
 
-    def decided(self, decision: dict[str, object]) -> None:
-        """Show the last few decisions that changed a size."""
-        if decision.get("current") != decision.get("target"):
-            self._add(Text(line_of(decision), style="dim", no_wrap=True, overflow="ellipsis"))
+    def _encoded(self, lines: list[Text]) -> list[str]:
+        encoded = []
+        for line in lines:
+            with self._console.capture() as captured:
+                self._console.print(line, end="", no_wrap=True, crop=False, overflow="ignore")
+            encoded.append(captured.get())
+        return encoded
 
-    def notify(self, text: str) -> None:
-        """Show a message among the decisions."""
-        self._add(Text(f"-- {text}", style="bold yellow"))
-
-    def _add(self, line: Text) -> None:
-        self._lines = [*self._lines, line][-SHOWN_LINES:]
-
-
-def line_of(decision: dict[str, object]) -> str:
-    """Return a decision as one line."""
-    held = (
-        f" [{', '.join(map(str, limits))}]" if isinstance(limits := decision.get("limited_by"), list) and limits else ""
-    )
-    sizes = f"{decision.get('current')} -> {decision.get('target')}"
-    return f"{decision.get('pool')!s:<7} {sizes:<8} {decision.get('rule')!s:<9} {decision.get('why')}{held}"
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal was closed, which ends the run: its report is still written
+            self._console.file.write(text)
+            self._console.file.flush()
 
 
-def summary_of(outcome: Outcome) -> str:
-    """Return the outcome as text."""
-    again = (
-        "" if outcome.restarted_seconds is None else f", its task started again in {outcome.restarted_seconds:.3f} s"
-    )
-    lines = [
-        f"{outcome.done:,} of {outcome.added:,} tasks done in {outcome.seconds:.0f} s",
-        f"{outcome.lost} lost, {outcome.dead} dead, {outcome.duplicated} run twice",
-        f"workers: at most {outcome.peak_workers}, {outcome.final_workers} left; {outcome.decisions} decisions",
-        f"{outcome.killed} killed{again}",
-        f"waits: half under {outcome.wait_p50:.2f} s, 95 % under {outcome.wait_p95:.2f} s; slo {outcome.slo:.0f} s",
-        f"report: {outcome.report} ({outcome.pages:,} pages)",
-    ]
-    return "\n".join(lines)
-
-
-def _header(run: DemoRun) -> Text:
-    done, tasks = len(run.record.deleted), run.script.tasks
-    filled = round(BAR * done / tasks)
-    return Text.assemble(
-        ("towline demo  ", "bold"),
-        (f"{run.elapsed_seconds:4.0f} s of {run.script.seconds:.0f} s   ", "dim"),
-        ("━" * filled, "green"),
-        ("━" * (BAR - filled), "bright_black"),
-        f"  {done:,} of {tasks:,} tasks done",
-    )
-
-
-def _pools(run: DemoRun) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("pool", "workers", "", "ready", "in-flight", "rule"):
-        table.add_column(title, justify="right" if title in ("ready", "in-flight") else "left")
-    for pool in POOLS:
-        workers, decision = run.workers_of(pool), run.pools.get(pool, {})
-        bar = Text("█" * workers, style="cyan") + Text(
-            "·" * max(0, MAX_WORKERS_PER_POOL - workers), style="bright_black"
-        )
-        counts = (str(decision.get(name, 0)) for name in ("ready", "in_flight"))
-        table.add_row(pool, bar, str(workers), *counts, str(decision.get("rule", "")))
-    return table
-
-
-def _waits(run: DemoRun) -> Text:
-    recent = run.record.waits[-RECENT_WAITS:]
-    late, slo = quantile(recent, 0.95), run.script.slo_seconds
-    filled = min(BAR, round(BAR * late / slo))
-    return Text.assemble(
-        ("waits    ", "dim"),
-        ("━" * filled, "yellow" if late <= slo else "red"),
-        ("━" * (BAR - filled), "bright_black"),
-        f"  95 % of the last {len(recent)} under {late:.2f} s, slo {slo:.0f} s",
-    )
+def _size() -> tuple[int, int]:
+    """Return the terminal's present columns and lines."""
+    try:
+        found = os.get_terminal_size(sys.stdout.fileno())
+    except (OSError, ValueError):
+        found = os.terminal_size((0, 0))
+    return found.columns or 80, found.lines or 24

@@ -81,9 +81,6 @@ ENDS_WELL: Final = frozenset({Cause.DRAINED, Cause.FINISHED})
 GAVE_ITS_TASK_BACK: Final = frozenset({Cause.TIMED_OUT, Cause.HUNG})
 """Causes that lie in a handler, whose task the worker gave back by itself before it ended."""
 
-_GAVE_BACK: Final = frozenset({Cause.CRASHED, Cause.QUEUE_LOST})
-"""Causes for which our own workers give back what they can't finish."""
-
 HANGS: Final = frozenset({Cause.HUNG, Cause.UNRESPONSIVE})
 """Causes for which the leases that the worker let expire belong to its end."""
 
@@ -169,7 +166,7 @@ def at_fault(ended: EndedWorker, cause: Cause) -> tuple[HangingCall, ...]:
     words = last_words_of(ended.last_lines)
     if cause is Cause.TIMED_OUT:
         return words.timed_out
-    return words.hanging if cause in HANGS else words.unfinished if cause in _GAVE_BACK else ()
+    return words.hanging if cause in HANGS else words.unfinished
 
 
 def _unfinished(calls: Sequence[HangingCall]) -> str:

@@ -1,5 +1,6 @@
 """A snapshot of a fleet as typed figures, for tables and views: one row a pool, one row a worker. Pure."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final, Literal, TypeAlias
@@ -126,24 +127,24 @@ def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFi
     """
     listed = snapshot.get("workers")
     workers = [one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict)]
+    busy = Counter(str(worker.get("pool")) for worker in workers if worker.get("state") == "busy")
     return FleetFigures(
         _text(snapshot, "phase"),
         _text(snapshot, "url"),
-        tuple([_pool(name, _part({"": pool}, ""), workers) for name, pool in _part(snapshot, "pools").items()]),
+        tuple([_pool(name, _part({"": pool}, ""), busy[name]) for name, pool in _part(snapshot, "pools").items()]),
         tuple([_worker(worker, now_seconds) for worker in workers]),
         tuple([UnservedFigures(_text(one, "queue"), _text(one, "sentence")) for one in _listed(snapshot, "unserved")]),
     )
 
 
-def _pool(name: str, pool: Json, workers: list[Json]) -> PoolFigures:
+def _pool(name: str, pool: Json, busy: int) -> PoolFigures:
     sample, decision, settings = _part(pool, "sample"), _part(pool, "decision"), _part(pool, "settings")
     waited, concern = _part(pool, "waited"), _part(pool, "concern")
-    own = [worker for worker in workers if worker.get("pool") == name]
     return PoolFigures(
         pool=name,
         queue=_text(settings, "queue"),
         workers=_count(pool, "current"),
-        busy=sum(1 for worker in own if worker.get("state") == "busy"),
+        busy=busy,
         target=_optional(pool, "target"),
         min_workers=_optional(settings, "settings_min"),
         max_workers=_optional(settings, "settings_max"),

@@ -89,6 +89,8 @@ def _observed(
         hung_at,
         worker.condition,
         worker.is_forked,
+        worker.changed_file,
+        worker.is_cut_short,
     )
 
 

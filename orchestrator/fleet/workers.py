@@ -51,6 +51,7 @@ class Worker:
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
     ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
+    `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
     """
 
@@ -72,6 +73,7 @@ class Worker:
     hung_at: Monotonic | None = None
     condition: str = ""
     is_forked: bool = False
+    changed_file: str = ""
     is_cut_short: bool = False
 
     @property
@@ -384,6 +386,8 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
         return None  # its owner replaces it
     if worker.spec_digest != digest:
         return "its settings changed"
+    if worker.changed_file:
+        return f"{worker.changed_file} changed after its start"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
@@ -391,6 +395,15 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     if limits.age is not None and now - worker.spawned_at >= limits.age:
         return f"it is {now - worker.spawned_at:.0f} s old (recycle.age {limits.age:.0f} s)"
     return None
+
+
+def with_changed_application(fleet: Fleet, file: str, *, at: Monotonic) -> Fleet:
+    """Mark the workers that were started before the file of their application changed."""
+    workers = {
+        name: replace(worker, changed_file=file) if worker.spawned_at < at and not worker.is_external else worker
+        for name, worker in fleet.workers.items()
+    }
+    return replace(fleet, workers=workers)
 
 
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:

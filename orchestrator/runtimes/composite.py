@@ -10,7 +10,15 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.containers import RuntimeKind
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError
-from orchestrator.runtime import Exit, Runtime, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import (
+    NOTHING_KNOWN,
+    ApplicationReport,
+    Exit,
+    Runtime,
+    SpawnRequest,
+    Usage,
+    WorkerHandle,
+)
 
 log = structlog.get_logger()
 
@@ -57,6 +65,11 @@ class CompositeRuntime:
     def forks(self, pool: PoolSpec) -> bool:
         """See `Runtime.forks`."""
         return any(runtime.forks(pool) for runtime in self._runtimes.values())
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        """See `Runtime.application`; nothing is known of a runtime that no worker has needed yet."""
+        runtime = self._runtimes.get(key_of(request.pool))
+        return NOTHING_KNOWN if runtime is None else runtime.application(request, since=since, now=now)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""

@@ -10,7 +10,7 @@ from typing import Literal
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import expected_ref, is_external
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 
 
 class ExternalRuntime:
@@ -27,6 +27,16 @@ class ExternalRuntime:
     def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
         """See `Runtime.forks`: others start its workers."""
         return False
+
+    def application(
+        self,
+        request: SpawnRequest,  # noqa: ARG002
+        *,
+        since: Monotonic,  # noqa: ARG002
+        now: Monotonic,  # noqa: ARG002
+    ) -> ApplicationReport:
+        """See `Runtime.application`: it is not on this host."""
+        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the external system ends it."""

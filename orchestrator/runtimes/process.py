@@ -24,7 +24,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError
 from orchestrator.fleet.last_words import last_words_of
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
 from orchestrator.runtimes.oom_kills import OomKills, Verdict, ended_by_kernel, killed_perhaps
@@ -153,7 +153,7 @@ class ProcessRuntime:
         withheld: environment variables that no worker inherits, such as secrets.
         logs: the workers' logs; a folder of `state_dir` by default.
         """
-        self._withheld = _NOT_INHERITED.union(withheld)
+        self._withheld = frozenset(withheld)
         self._state_dir = state_dir.resolve()
         self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._processes: dict[str, _Process] = {}
@@ -215,8 +215,7 @@ class ProcessRuntime:
         return handle
 
     def _environment(self, request: SpawnRequest) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if name not in self._withheld}
-        return {**environment, **request.variables, **request.environment}
+        return variables_of(request, self._withheld)
 
     def _spawned(self, request: SpawnRequest, forked: ForkedWorker, *, now: Monotonic) -> WorkerHandle:
         """Return the handle of a forked worker, and let it begin: from then on it can be found by its environment."""
@@ -236,6 +235,12 @@ class ProcessRuntime:
     def forks(self, pool: PoolSpec) -> bool:
         """See `Runtime.forks`."""
         return self._templates.can_fork(pool)
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        """See `Runtime.application`; of a pool with a command nothing is known."""
+        if request.command:
+            return NOTHING_KNOWN
+        return self._templates.application(request, self._environment(request), since=since, now=now)
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: SIGTERM to the worker only; it ends what it started itself."""
@@ -446,6 +451,12 @@ class ProcessRuntime:
         for process in procfs.worker_processes(str(self._state_dir)):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
+
+
+def variables_of(request: SpawnRequest, withheld: Collection[str]) -> dict[str, str]:
+    """Return the variables of a worker: ours without those that are `withheld`, the pool's, the request's."""
+    ours = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED and name not in withheld}
+    return {**ours, **request.variables, **request.environment}
 
 
 def _process_of(handle: WorkerHandle) -> WorkerProcess | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.application_files import FileState, states_in
 
 COMMAND: Final = (sys.executable, "-m", "queue_core.worker.template")
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
@@ -77,6 +78,8 @@ class TemplateProcess:
         self.hazards: Sequence[str] = ()
         """Sentences that say why no worker should be forked from it."""
         self.failure = ""
+        self.files: dict[str, FileState] = {}
+        """The application's own files as they were at its import."""
         self.import_seconds = 0.0
         self._is_ended_by_us = False
         self.orphans: set[int] = set()
@@ -140,7 +143,9 @@ class TemplateProcess:
         return message
 
     def _take(self, message: Mapping[str, object]) -> None:
-        if "failed" in message:
+        if "files" in message:
+            self.files.update(states_in(message["files"]))
+        elif "failed" in message:
             self.state, self.failure = "failed", str(message["failed"])
         elif "outdated" in message:
             self.state, self.failure = "outdated", f"{message['outdated']} has changed"

@@ -18,8 +18,9 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.pools import PoolSpec
-from orchestrator.runtime import SpawnRequest
+from orchestrator.runtime import ApplicationReport, SpawnRequest
 from orchestrator.runtimes import procfs
+from orchestrator.runtimes.application_files import ImportedApplication, have_changed
 from orchestrator.runtimes.template_process import LIVING, ForkedWorker, ForkFailedError, TemplateProcess, TemplateState
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
@@ -44,6 +45,10 @@ IMPORT_SECONDS: Final = 600.0
 """Longest import; after it the template is given up."""
 MAX_IMPORTING: Final = 2
 """Templates that import at the same time: the workers of these pools import meanwhile, too."""
+MAX_DOUBTFUL: Final = 3
+"""Imports in a row during which a file was written, after which the result counts: the import itself may write it."""
+MAX_IDLE: Final = 16
+"""Templates kept for pools without workers: each has the memory of a worker."""
 MAX_FAILED_FORKS: Final = 3
 """Forks in a row that failed, after which a template is given up."""
 
@@ -60,6 +65,7 @@ class _PoolTemplate:
     forks: int = 0
     failed_forks: int = 0
     logged_state: str = ""
+    is_reported: bool = False
 
 
 class Templates:
@@ -78,6 +84,8 @@ class Templates:
         self._without: dict[str, TemplateRecord] = {}
         self._unsafe: dict[str, tuple[str, Monotonic, Sequence[str]]] = {}
         self._written: dict[str, TemplateRecord] | None = None
+        self._imported: dict[str, ImportedApplication] = {}
+        self._doubtful: dict[str, int] = {}
 
     def pids(self) -> set[int]:
         """Return the processes of all templates that are not collected yet."""
@@ -102,7 +110,7 @@ class Templates:
         """
         mode = request.pool.start
         if request.command or mode == "exec":
-            self._end(request.pool.name)  # of earlier settings
+            self._end_idle(request.pool.name)  # of earlier settings
             self._without.pop(request.pool.name, None)
             return None
         if mode == "auto" and self._is_named_in_variables(request):
@@ -137,6 +145,43 @@ class Templates:
         template = self._template(request, environment, now=now)
         return template.process.poll() if template is not None else None
 
+    def application(
+        self, request: SpawnRequest, environment: Mapping[str, str], *, since: Monotonic, now: Monotonic
+    ) -> ApplicationReport | None:
+        """See `Runtime.application`. A pool that does not fork has a template for as long as this import takes."""
+        pool, key = request.pool, _key(request, environment)
+        known = self._imported.get(pool.name)
+        if known is not None and known.holds(key, since=since):
+            return known.report
+        template = self._templates.get(pool.name)
+        if template is not None and template.is_reported:  # it imported what was there before
+            self._end(pool.name)
+        template = self._template(request, environment, now=now)
+        if template is None or template.process.poll() == "importing":
+            return None
+        self._log_state(pool.name, template)
+        template.is_reported = True
+        process = template.process
+        is_doubtful = process.state == "outdated" or have_changed(process.files)
+        if is_doubtful and self._doubtful.get(pool.name, 0) < MAX_DOUBTFUL:
+            self._doubtful[pool.name] = self._doubtful.get(pool.name, 0) + 1
+            return None
+        self._doubtful.pop(pool.name, None)
+        failure = process.failure if process.state == "failed" else ""
+        files = known.times_of(process.files) if known is not None else process.files
+        found = ImportedApplication(key, template.begun_at, failure, files)
+        self._imported[pool.name] = found
+        self._give_up_unsafe(pool.name, template, now=now)
+        if pool.start == "exec" or (pool.start == "auto" and _own_variables(pool)):
+            self._end(pool.name)
+        return found.report
+
+    def _end_idle(self, pool: str) -> None:
+        """End a template, unless it imports: the result is waited for."""
+        template = self._templates.get(pool)
+        if template is not None and template.process.poll() != "importing":
+            self._end(pool)
+
     def _is_named_in_variables(self, request: SpawnRequest) -> bool:
         """Return whether a variable of the pool differs for each worker: an import that reads it must be its own."""
         pool = request.pool
@@ -149,7 +194,7 @@ class Templates:
             )
             since = round(self._clock.wall_seconds(), 1)
             self._without[pool.name] = TemplateRecord("unsafe", app=pool.app or "", since=since, hazards=(reason,))
-            self._end(pool.name)
+            self._end_idle(pool.name)
             log.info(events.TEMPLATE_UNSAFE, pool=pool.name, reason=reason)
         return name is not None
 
@@ -193,13 +238,14 @@ class Templates:
         Args:
             busy: pools that have workers.
         """
+        spare = self._spare(busy)
         for pool, template in list(self._templates.items()):
             template.process.poll()
             self._log_state(pool, template)
             self._give_up_unsafe(pool, template, now=now)
             if pool in busy:
                 template.used_at = now
-            if now - template.used_at > KEPT_SECONDS:
+            if now - template.used_at > KEPT_SECONDS or pool in spare:
                 self._end(pool)
             elif template.process.state == "importing" and now - template.begun_at > IMPORT_SECONDS:
                 template.process.failure = f"its import did not end within {IMPORT_SECONDS:g} s"
@@ -212,6 +258,15 @@ class Templates:
                 del self._waiting[pool]
         self.collect()
         self.write()
+
+    def _spare(self, busy: Collection[str]) -> set[str]:
+        """Return the pools without workers whose templates are too many, those used longest ago."""
+        idle = [
+            (template.used_at, pool)
+            for pool, template in self._templates.items()
+            if pool not in busy and template.process.state in ("ready", "unsafe")
+        ]
+        return {pool for _, pool in sorted(idle, reverse=True)[MAX_IDLE:]}
 
     def collect(self) -> None:
         """Collect templates that have ended."""
@@ -256,7 +311,8 @@ class Templates:
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
-        own = MARKS | _own_variables(request.pool)
+        forks = request.pool.start == "fork" or not _own_variables(request.pool)
+        own = MARKS | (_own_variables(request.pool) if forks else set())
         shared = {name: text for name, text in environment.items() if name not in own}
         descriptor = None
         try:

@@ -28,6 +28,7 @@ Rule = Literal[
     "idle",
     "paper",
     "at_max",
+    "misconfigured",
     "crash_loop",
     "runtime_unavailable",
     "failing_work",
@@ -63,6 +64,7 @@ _DAY_SECONDS: Final = 86_400
 _ROUNDING: Final = 1e-6
 
 GuardName = Literal[
+    "misconfigured",
     "crash_loop",
     "runtime_unavailable",
     "failing_work",
@@ -104,7 +106,8 @@ class Conditions:
     `cores` are the host's; `start_seconds` is the CPU time of the next start, once known; `allocation` is the pool's
     part of the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its
     settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start
-    workers; `helpers` are the other pools that take tasks of this one.
+    workers; `application_failure` is why no worker can use the pool's application; `helpers` are the other pools that
+    take tasks of this one.
     """
 
     paused: Paused = "no"
@@ -116,6 +119,7 @@ class Conditions:
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
+    application_failure: str = ""
     helpers: tuple[HelperPool, ...] = ()
 
     def starts_at_a_time(self, spec: PoolSpec) -> int:

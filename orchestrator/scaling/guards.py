@@ -23,6 +23,14 @@ _TURNS_PER_START: Final = 8
 Guard = Callable[[int, Facts], tuple[int, Limit] | None]
 
 
+def misconfigured(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Start no worker while the application can't be used, by a look at it and by a worker that failed to start."""
+    failure = facts.conditions.application_failure
+    if not failure or target <= facts.current or not facts.fleet.failed_starts(facts.spec):
+        return None
+    return facts.current, Limit("misconfigured", f"its application can't be used: {failure}")
+
+
 def crash_loop(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """After starts that failed, wait 2, 4, 8 ... 60 s; then probe with one worker until it proves itself."""
     failures = facts.fleet.failed_starts(facts.spec)
@@ -218,6 +226,7 @@ def min_billing(target: int, facts: Facts) -> tuple[int, Limit] | None:
 
 
 GUARDS: Final[tuple[Guard, ...]] = (
+    misconfigured,
     crash_loop,
     runtime_unavailable,
     failing_work,

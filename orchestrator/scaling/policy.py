@@ -17,6 +17,7 @@ from queue_core.process.wording import counted
 _NAMED: Final = 3
 _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "max": "at_max",
+    "misconfigured": "misconfigured",
     "crash_loop": "crash_loop",
     "runtime_unavailable": "runtime_unavailable",
     "failing_work": "failing_work",

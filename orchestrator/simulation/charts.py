@@ -1,21 +1,14 @@
 """Draw a study: block characters for a terminal, SVG for a file. Pure: it returns text."""
 
-from bisect import bisect_left
+import math
 from collections.abc import Sequence
-from html import escape
 from typing import Final
 
+from orchestrator.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rounded_up, svg_of
+from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload
-from queue_core.process.wording import shown_seconds
-
-
-def arrivals_over(ready_at: Sequence[float], *, end_at: float, slots: int) -> list[float]:
-    """Return the arrivals per second in each slot of the time from 0 to `end_at`."""
-    width = end_at / slots
-    edges = [bisect_left(ready_at, slot * width) for slot in range(slots)]
-    edges.append(len(ready_at))
-    return [(edges[slot + 1] - edges[slot]) / width for slot in range(slots)]
+from queue_core.process.wording import shown_seconds, shown_setting
 
 
 def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: int) -> list[float]:
@@ -36,16 +29,9 @@ def workers_over(sizes: Sequence[tuple[float, int]], *, end_at: float, slots: in
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _MIN_COLUMNS: Final = 20
 _WIDTH: Final = 960
-_LEFT: Final = 150
-_RIGHT: Final = 20
-_PANEL: Final = 74
-_GAP: Final = 26
-_TOP: Final = 44
-_SLOTS: Final = 400
-_NAME_CHARS: Final = 20
-_TOWLINE: Final = "#0b7285"
-_RULE: Final = "#868e96"
-_ARRIVALS: Final = "#e8590c"
+_ARRIVAL_SLOTS: Final = 240
+_WORKERS_HEIGHT: Final = 56
+_WAITS_HEIGHT: Final = 40
 
 
 def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int, height: int = 4) -> list[str]:
@@ -53,7 +39,7 @@ def terminal_chart(workload: Workload, rows: Sequence[StudyRow], *, columns: int
     slots = max(_MIN_COLUMNS, columns - 12)
     end_at = _end_of(rows)
     most = _most_workers(rows)
-    rates = arrivals_over(workload.ready_at, end_at=end_at, slots=slots)
+    rates = [rate for _, rate in rates_of(workload.ready_at, seconds=end_at, slots=slots)]
     lines = ["", "arrivals per second", *_blocks(rates, max(rates), height)]
     for row in rows:
         lines += ["", f"{_titled(row)}: workers ({_lateness(row)})"]
@@ -89,70 +75,63 @@ def _blocks(values: Sequence[float], most: float, height: int) -> list[str]:
 
 
 def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> str:
-    """Return a standalone SVG document: a panel of arrivals, and one of workers for each row, over the same time."""
-    end_at = _end_of(rows)
-    height = _TOP + (len(rows) + 1) * (_PANEL + _GAP) + 30
-    most = _most_workers(rows)
-    rates = arrivals_over(workload.ready_at, end_at=end_at, slots=_SLOTS)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"',
-        ' font-family="system-ui, sans-serif" font-size="12" fill="#212529">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="24" font-size="16" font-weight="600">{escape(title)}</text>',
-        *_panel(0, "arrivals/s", (), rates, max(rates), _ARRIVALS),
-    ]
-    for place, row in enumerate(rows, 1):
-        workers = workers_over(row.result.sizes, end_at=end_at, slots=_SLOTS)
-        lines = (f"{row.result.worker_seconds / 3600:.2f} h", *_lateness(row).split(", "))
-        parts += _panel(place, _titled(row), lines, workers, most, _TOWLINE if row.is_towline else _RULE)
-    parts += _time_axis(height - 14, end_at)
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    """Return a standalone SVG document: arrivals, then workers and waits of each row, over the same time.
+
+    Workers have one scale in all rows, and so have waits: see `_common_top`.
+    """
+    seconds = _end_of(rows)
+    arrivals = Curve("arrivals", rates_of(workload.ready_at, seconds=seconds, slots=_ARRIVAL_SLOTS), "three")
+    panels = [ChartPanel("arrivals", "tasks a second", [arrivals])]
+    workers = _common_top(rows, [float(row.result.peak) for row in rows])
+    slo = max((row.result.slo_seconds for row in rows), default=1.0)
+    waits = _common_top(rows, [row.result.wait_max for row in rows], least=1.25 * slo)
+    for row in rows:
+        result, shade = row.result, "one" if row.is_towline else "two"
+        panels += (
+            ChartPanel(
+                _titled(row),
+                "workers",
+                [Curve("workers", result.sizes, shade)],
+                notes=[_in_words(result)],
+                top=workers,
+                height=_WORKERS_HEIGHT,
+            ),
+            ChartPanel(
+                "longest waits",
+                "seconds",
+                [Curve("longest wait", result.longest_waits, shade)],
+                limit=(result.slo_seconds, f"slo {shown_setting(result.slo_seconds)}"),
+                top=waits,
+                height=_WAITS_HEIGHT,
+            ),
+        )
+    return svg_of(Chart(seconds, panels, title=title), width=_WIDTH)
 
 
-def _panel(place: int, name: str, lines: Sequence[str], values: Sequence[float], most: float, colour: str) -> list[str]:
-    top = _TOP + place * (_PANEL + _GAP)
-    bottom, most = top + _PANEL, most or 1.0
-    step = (_WIDTH - _LEFT - _RIGHT) / len(values)
-    points = [f"M{_LEFT},{bottom}"]
-    for slot, value in enumerate(values):
-        y = bottom - min(1.0, value / most) * _PANEL
-        points.append(f"L{_LEFT + slot * step:.1f},{y:.1f}L{_LEFT + (slot + 1) * step:.1f},{y:.1f}")
-    points.append(f"L{_WIDTH - _RIGHT},{bottom}Z")
-    return [
-        f'<text x="12" y="{top + 14}" font-weight="600">{escape(_cut(name))}</text>',
-        *(
-            f'<text x="12" y="{top + 30 + 14 * line}" fill="#495057" font-size="11">{escape(text)}</text>'
-            for line, text in enumerate(lines)
-        ),
-        f'<text x="{_LEFT - 6}" y="{top + 8}" text-anchor="end" fill="#495057" font-size="10">{most:.3g}</text>',
-        f'<line x1="{_LEFT}" y1="{bottom}" x2="{_WIDTH - _RIGHT}" y2="{bottom}" stroke="#ced4da"/>',
-        f'<path d="{"".join(points)}" fill="{colour}" fill-opacity="0.35" stroke="{colour}" stroke-width="1"/>',
-    ]
+def _common_top(rows: Sequence[StudyRow], peaks: Sequence[float], *, least: float = 0.0) -> float:
+    """Return one scale for the panels of all rows: that of our pools, and of others that are not far above these."""
+    ours = max((peak for row, peak in zip(rows, peaks, strict=True) if row.is_towline), default=0.0)
+    limit = OUTLIER * max(ours, least) or math.inf
+    return rounded_up(max([peak for peak in peaks if peak <= limit] + [ours, least]) or 1.0)
 
 
-def _time_axis(y: int, end_at: float) -> list[str]:
-    width = _WIDTH - _LEFT - _RIGHT
-    anchors = ("start", "middle", "middle", "middle", "end")
-    return [
-        f'<text x="{_LEFT + width * place / 4:.0f}" y="{y}" text-anchor="{anchor}" fill="#495057" font-size="11">'
-        f"{shown_seconds(end_at * place / 4)}</text>"
-        for place, anchor in enumerate(anchors)
-    ]
+def _in_words(result: RunResult) -> str:
+    """Return the cost of a run and its waits, with their units."""
+    return (
+        f"{result.worker_seconds / 3600:,.2f} worker-hours; {result.late_share:.2%} late; half of the waits under "
+        f"{shown_seconds(result.wait_p50)}, 99 % under {shown_seconds(result.wait_p99)}, the longest "
+        f"{shown_seconds(result.wait_max)}, {result.worst_over_slo:.2f} of the slo"
+    )
 
 
 def _titled(row: StudyRow) -> str:
-    return f"{row.name} at {row.result.slo_seconds:g} s" if row.is_towline else row.name
+    return f"{row.name} at {shown_setting(row.result.slo_seconds)}" if row.is_towline else row.name
 
 
 def _lateness(row: StudyRow) -> str:
     """Return how many tasks were late, and how late."""
     result = row.result
     return f"{result.late_share:.2%} late, p99 {result.p99_over_slo:.2f} slo, worst {result.worst_over_slo:.2f} slo"
-
-
-def _cut(name: str) -> str:
-    """Return a name cut to the width of the margin."""
-    return name if len(name) <= _NAME_CHARS else f"{name[: _NAME_CHARS - 1]}…"
 
 
 def _end_of(rows: Sequence[StudyRow]) -> float:

@@ -109,6 +109,7 @@ class SimulatedPool:
         self.worker_seconds = 0.0
         self.peak = 0
         self.waits: list[float] = []
+        self.leased_at: list[float] = []  # of the same leases
         self.sizes: list[tuple[float, int]] = [(0.0, 0)]
         self.wants_turn = False
         self.forks = False
@@ -308,6 +309,7 @@ class SimulatedPool:
         self._recent.finished.append(lease)
         if not (self._is_failing and self._fails(lease)):
             self.waits.append(lease.waited_seconds)
+            self.leased_at.append(lease.began_at)
         worker.leases -= 1
         worker.used_at = now
         if not worker.is_leaving:

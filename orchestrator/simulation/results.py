@@ -4,11 +4,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.workload import Workload
 
 _ROUNDING: float = 1e-9
+WAIT_SLOTS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,8 @@ class RunResult:
 
     Waits are those before a task's last lease, in seconds; a task still ready at the end has waited until then.
     `late_share` counts tasks that waited longer than the slo or never ended. `worker_seconds` are from spawn to exit;
-    `grew` and `shrank` count turns; `sizes` has the number of workers from each instant at which it changed.
+    `grew` and `shrank` count turns; `sizes` has the number of workers from each instant at which it changed;
+    `longest_waits` the longest wait of the leases that began in each of `WAIT_SLOTS` equal spans of the run.
     """
 
     scaler: str
@@ -39,6 +42,7 @@ class RunResult:
     peak: int
     ended_at: float
     sizes: Sequence[tuple[float, int]] = ()
+    longest_waits: Sequence[tuple[float, float]] = ()
 
     @property
     def p99_over_slo(self) -> float:
@@ -84,7 +88,17 @@ def result_of(
         peak=pool.peak,
         ended_at=pool.now,
         sizes=tuple(pool.sizes),
+        longest_waits=_longest_waits(pool),
     )
+
+
+def _longest_waits(pool: SimulatedPool) -> tuple[tuple[float, float], ...]:
+    width = max(pool.now, _ROUNDING) / WAIT_SLOTS
+    longest = [0.0] * WAIT_SLOTS
+    for began_at, waited in zip(pool.leased_at, pool.waits, strict=True):
+        slot = min(WAIT_SLOTS - 1, int(began_at / width))
+        longest[slot] = max(longest[slot], waited)
+    return (*((slot * width, waited) for slot, waited in enumerate(longest)), (pool.now, 0.0))
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:

@@ -72,12 +72,15 @@ def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation
     `leasing`: whether a call of it waits for a task now, None where no server knows. Pools that were not observed, and
     their workers, stay as they were.
     """
-    workers = [dict(worker) for worker in _listed(snapshot.get("workers"))]
+    leases = {name: _PoolLeases(observation) for name, observation in observed.items()}
+    workers = []
+    for worker in _listed(snapshot.get("workers")):
+        of_pool = leases.get(str(worker.get("pool")))
+        workers.append(dict(worker) if of_pool is None else _worker(worker, of_pool, now_seconds))
+    by_pool = _by_pool(workers)
     pools = dict(_mapping(snapshot.get("pools")))
     for name, observation in observed.items():
-        leases = _PoolLeases(observation)
-        workers = [_worker(worker, leases, now_seconds) if worker.get("pool") == name else worker for worker in workers]
-        pools[name] = _pool(_mapping(pools.get(name)), observation, _of_pool(workers, name), now_seconds)
+        pools[name] = _pool(_mapping(pools.get(name)), observation, by_pool.get(name, []), now_seconds)
     return {**snapshot, "pools": pools, "workers": workers}
 
 
@@ -107,13 +110,13 @@ class _PoolLeases:
 
 
 def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQuery]]:
-    workers = _listed(snapshot.get("workers"))
+    workers = _by_pool(_listed(snapshot.get("workers")))
     for name, pool in _mapping(snapshot.get("pools")).items():
         settings, sample = _mapping(_mapping(pool).get("settings")), _mapping(_mapping(pool).get("sample"))
         queue, cursor = settings.get("queue"), sample.get("cursor")
         if isinstance(queue, str):
             after = cursor if isinstance(cursor, int) else NO_FINISHED
-            names = tuple(str(worker.get("worker")) for worker in _of_pool(workers, name))
+            names = tuple(str(worker.get("worker")) for worker in workers.get(name, ()))
             yield name, ObservationQuery(queue, _tags(settings.get("tags")), after, names)
 
 
@@ -191,8 +194,11 @@ def _tags(tags: object) -> TagFilter:
     return TagFilter.of(*map(str, tags)) if isinstance(tags, list) and tags else ANY
 
 
-def _of_pool(workers: Iterable[Json], pool: str) -> list[Json]:
-    return [worker for worker in workers if worker.get("pool") == pool]
+def _by_pool(workers: Iterable[Json]) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = {}
+    for worker in workers:
+        found.setdefault(str(worker.get("pool")), []).append(worker)
+    return found
 
 
 def _listed(value: object) -> list[Json]:

@@ -45,7 +45,7 @@ class TemplateRecord:
         if self.hazards:
             more = len(self.hazards) - _SHOWN_HAZARDS
             return "; ".join(self.hazards[:_SHOWN_HAZARDS]) + (f"; and {more} more" if more > 0 else "")
-        return self.failure.strip().rpartition("\n")[2]
+        return reason_in(self.failure)
 
     @property
     def sentence(self) -> str:
@@ -100,6 +100,11 @@ def template_in(data: object) -> TemplateRecord | None:
         hazards=tuple(map(str, hazards)) if isinstance(hazards, list) else (),
         failure=str(data.get("failure") or ""),
     )
+
+
+def reason_in(failure: str) -> str:
+    """Return the last line of a failure: of a traceback, the error itself."""
+    return failure.strip().rpartition("\n")[2].strip()
 
 
 def rounded_bytes(size: int) -> int:

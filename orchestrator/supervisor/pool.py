@@ -31,10 +31,10 @@ AT_ONCE: Final = Monotonic(float("-inf"))
 
 Direction = Literal["up", "down", "hold"]
 
-ConcernKind = Literal["late", "at_max", "held_back", "no_starts"]
-"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`.
-`held_back`: it wants more than another bound allows (budget, the host's capacity, an operator's pause, ...).
-`no_starts`: its last start failed, or its runtime is unavailable."""
+ConcernKind = Literal["late", "at_max", "held_back", "no_starts", "misconfigured"]
+"""`late`: the oldest ready task is older than the slo. `at_max`: the pool wants more workers than `max`. `held_back`:
+it wants more than another bound allows (budget, the host's capacity, an operator's pause, ...). `no_starts`: its last
+start failed, or its runtime is unavailable. `misconfigured`: its application can't be imported, or lacks a handler."""
 
 KINDS: Final[tuple[ConcernKind, ...]] = get_args(ConcernKind)
 HOLDING_BACK: Final = frozenset({"budget", "host_headroom", "failing_work", "contention", "paused", "queue_paused"})
@@ -128,6 +128,7 @@ class Pool:
     last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
+    application_failure: str = ""
     episode: TroubleEpisode | None = None
     suspected: tuple[IsolatedTask, ...] = ()
     solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
@@ -167,8 +168,9 @@ class Concern:
 def concern_of(pool: Pool) -> Concern | None:
     """Return the pool's problem as of its last sample and decision; None without one."""
     spec, sample, decision = pool.effective or pool.spec, pool.sample, pool.decision
+    unusable = f"its application can't be used: {pool.application_failure}" if pool.application_failure else ""
     if spec is None or sample is None or decision is None:
-        return None
+        return Concern(("misconfigured",), unusable) if unusable else None
     failures = pool.fleet.failed_starts(spec)
     outage = pool.outage.why if pool.outage is not None and decision.unguarded > decision.current else ""
     wrong: dict[ConcernKind, bool] = {
@@ -176,11 +178,17 @@ def concern_of(pool: Pool) -> Concern | None:
         "at_max": "max" in decision.limited_by,
         "held_back": bool(decision.trouble) and not HOLDING_BACK.isdisjoint(decision.limited_by),
         "no_starts": bool(failures or outage),
+        "misconfigured": bool(unusable),
     }
     kinds = tuple([kind for kind in KINDS if wrong[kind]])
     if not kinds:
         return None
-    causes = [*_causes(sample, decision, spec=spec), *_start_problems(decision, failures=failures, outage=outage)]
+    named = [unusable] if unusable and "misconfigured" not in decision.limited_by else []
+    causes = [
+        *named,
+        *_causes(sample, decision, spec=spec),
+        *_start_problems(decision, failures=failures, outage=outage),
+    ]
     failure = pool.last_failure
     if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
         causes.append(f"last failure: {failure.why}")
@@ -230,7 +238,7 @@ def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Itera
 
 def _start_problems(decision: Decision, *, failures: int, outage: str) -> Iterator[str]:
     """Yield the problems with starts that no guard has named."""
-    if failures and "crash_loop" not in decision.limited_by:
+    if failures and {"crash_loop", "misconfigured"}.isdisjoint(decision.limited_by):
         yield "the last start failed" if failures == 1 else f"the last {failures} starts failed"
     if outage and "runtime_unavailable" not in decision.limited_by:
         yield outage

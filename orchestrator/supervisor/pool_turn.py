@@ -102,6 +102,8 @@ class PoolTurn:
         spec, conditions = self._conditions.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
             conditions = replace(conditions, runtime_trouble=pool.outage.why)
+        if pool.application_failure:
+            conditions = replace(conditions, application_failure=pool.application_failure)
         if pool.name in self._sharers:
             conditions = replace(conditions, helpers=self._helpers(spec, pool, pool.sample, now))
         learned = learn(pool.state, pool.sample, fleet=pool.fleet, spec=spec, now=now)

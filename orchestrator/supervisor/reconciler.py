@@ -22,6 +22,7 @@ from orchestrator.scaling.plan import WorkerRemoval
 from orchestrator.scaling.sharing import order_of
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
+from orchestrator.supervisor.application_checks import ApplicationChecks
 from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure
@@ -81,6 +82,7 @@ class Reconciler:
             forks=runtime.forks,
             pools=self.pools,
         )
+        self._applications = ApplicationChecks(runtime, launch=launch, clock=clock)
         self._measured_at = AT_ONCE
 
     @property
@@ -127,6 +129,7 @@ class Reconciler:
                 self._finish_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
         self._conditions.forget(specs)
+        self._applications.begin(self.pools)
         return changes
 
     def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES) -> None:
@@ -250,6 +253,7 @@ class Reconciler:
         """
         self._post_mortems.handle(())
         self._queue_suspected()
+        self._applications.run(self.pools)
         for name, overrides in self._conditions.overrides.changed().items():
             log.info(events.POOL_OVERRIDDEN, pool=name, overrides=overrides.to_json())
             self.arrived(name)

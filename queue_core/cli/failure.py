@@ -14,9 +14,12 @@ import click
 from queue_core import errors
 from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
-from queue_core.cli.output import terminal_width
+from queue_core.cli.output import HANG, terminal_width
 from queue_core.cli.wrapping import wrapped
 from queue_core.process.terminal import clean, clean_json, clean_lines
+
+INDENT: Final = "       "
+"""The indent of what belongs to an error: that of the text behind its mark."""
 
 
 class CommandError(Exception):
@@ -137,16 +140,17 @@ def print_failure(failure: CommandError, arguments: Sequence[str]) -> None:
         return
     for line in failure.lines:
         is_first = line == failure.lines[0]
-        _print_indented(click.style("error:", fg="red", bold=True) + " " if is_first else "       ", line)
+        mark = click.style("error:", fg="red", bold=True) + " " if is_first else INDENT
+        _print_indented(mark, line, hang=len(INDENT) + (HANG if len(failure.lines) > 1 else 0))
     if failure.where:
         _print_indented("where: ", clean(failure.where))
     if failure.fix:
         _print_indented("next:  ", failure.fix)
 
 
-def _print_indented(mark: str, text: str) -> None:
+def _print_indented(mark: str, text: str, *, hang: int = len(INDENT)) -> None:
     """Print a text after its mark, with what a terminal would obey escaped; further lines don't look like ours."""
-    for line in wrapped(clean_lines(text), width=terminal_width(err=True), prefix=mark):
+    for line in wrapped(clean_lines(text), width=terminal_width(err=True), prefix=mark, hang=hang):
         click.echo(line, err=True, color=_colour())
 
 

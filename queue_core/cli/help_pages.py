@@ -5,14 +5,14 @@ from typing import Final
 
 import click
 
-from queue_core.cli.output import terminal_width
+from queue_core.cli.output import HANG, terminal_width
 from queue_core.cli.wrapping import columns_of, wrapped
 
 MAX_WIDTH: Final = 110
 MAX_TERM: Final = 30
 """Columns of an option or command beside its description; a longer one has a line of its own."""
 RAW: Final = "\b"
-"""The line before a paragraph that is written as it is."""
+"""The line before a paragraph of which each line begins a line of the page."""
 
 
 class HelpPage(click.HelpFormatter):
@@ -33,7 +33,9 @@ class HelpPage(click.HelpFormatter):
             self.write("\n" if place else "")
             lines = paragraph.splitlines()
             if lines and lines[0].strip() == RAW:
-                self.write("".join(f"{indent}{line}\n" for line in lines[1:]))
+                for line in lines[1:]:
+                    begin = indent + " " * (len(line) - len(line.lstrip()))
+                    self._write(line.strip(), prefix=begin, hang=len(begin) + HANG)
             else:
                 self._write(" ".join(line.strip() for line in lines), prefix=indent)
 

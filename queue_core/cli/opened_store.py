@@ -11,6 +11,7 @@ import click
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.options import Function, file_option, json_option
+from queue_core.cli.target import check_scheme
 from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError
 from queue_core.store import Store
@@ -62,6 +63,7 @@ def store_named(store: str | None, file: Path | None) -> tuple[str, str, str]:
 
 
 def _check(url: str, *, origin: str, must: Existing) -> None:
+    check_scheme(url, origin=origin, meant="store")
     if url.startswith(SERVER_SCHEMES):
         raise CommandError(
             "a server does not offer held names and moves: this needs the store itself",

@@ -57,7 +57,7 @@ class SizeType(_IntParam):
 
 DURATION = DurationType()
 SIZE = SizeType()
-_FILE = click.Path(path_type=Path, dir_okay=False)
+_FILE = click.Path(path_type=Path)  # of a folder `read_text` says more than click
 _FILE_ARGUMENT: Final = f"{__name__}.file"
 
 

@@ -20,18 +20,23 @@ from queue_core.config.settings import (
 from queue_core.config.store_urls import with_password
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, Document, DocumentError, read_document
 
+DEFAULT_FILE: Final = "towline.yaml"
 FLEET_KEYS: Final = ("pools", "supervisor")
 """Keys of the fleet's half, which are ignored here."""
 
 
 def read_text(path: Path) -> str:
     """Return the text of a settings file. Raises `CommandError` when it is missing or not UTF-8."""
+    if path.is_dir():
+        inside = path / DEFAULT_FILE
+        meant = f"did you mean {inside}?" if inside.is_file() else f"name the file in it, such as {inside}"
+        raise CommandError(f"the settings file is a folder: {path}", code=exits.NO_INPUT, fix=meant)
     if not path.is_file():
         raise CommandError(
             f"no such settings file: {path}",
             code=exits.NO_INPUT,
             where=str(path.parent.absolute()),
-            fix="`towline init` writes one, with comments",
+            fix="name yours with -f; or `towline init` writes one, with comments",
         )
     raw = path.read_bytes()[: MAX_TEXT_BYTES + 1]
     try:
@@ -64,7 +69,7 @@ def settings_or_default(file: Path | None, *, flags: tuple[Override, ...]) -> tu
 
     Raises `CommandError` with all errors in it.
     """
-    path = file or Path("towline.yaml")
+    path = file or Path(DEFAULT_FILE)
     if file is not None or path.is_file():
         return load_queue_file(path, flags=flags)
     overrides = [*environment_overrides(os.environ), *flags]

@@ -1,23 +1,32 @@
 """Find the queues a command works on, a server's or a store's: by flags, environment, settings file, defaults."""
 
+import difflib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack
+from typing import Final, Literal, TypedDict, Unpack
+
+import click
+from click.core import ParameterSource
 
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
-from queue_core.config.store_urls import masked
-from queue_core.errors import QueueError
+from queue_core.config.store_urls import SCHEMES, masked, scheme_of
+from queue_core.errors import QueueError, QueueMovedError, UnknownQueueError
 from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
 from queue_core.worker.functions.target import DEFAULT_FILE
 from queue_core.worker.settings import DEFAULT_URL
+
+SERVER_SCHEMES: Final = ("http", "https", "unix")
+MAX_SHOWN_QUEUES: Final = 10
+_EXAMPLES: Final = {"server": "http://127.0.0.1:7878", "store": "postgresql://user@host/database"}
+_BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:///, postgresql:// or redis://"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,31 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
     """Open one queue of the target of the options. Raises `InvalidQueueNameError` before anything is opened."""
     check_queue_name(name)
-    with opened(**where) as (queues, _):
-        yield queues.queue(name)
+    with opened(**where) as (queues, target):
+        try:
+            yield queues.queue(name)
+        except QueueMovedError:
+            raise
+        except UnknownQueueError as error:
+            known: list[str] = []
+            with suppress(QueueError):  # the token may not list them
+                known = [spec.name for spec in queues.queues()]
+            if name in known:
+                raise
+            raise unknown_queue(name, known, target) from error
+
+
+def unknown_queue(name: str, known: Sequence[str], target: Target) -> CommandError:
+    """Return the failure of a command whose queue does not exist."""
+    from queue_core.config.messages import did_you_mean  # imports pydantic, which a worker's start does not need
+
+    shown = ", ".join(known[:MAX_SHOWN_QUEUES]) + (", ..." if len(known) > MAX_SHOWN_QUEUES else "")
+    return CommandError(
+        f"there is no queue '{name}'{did_you_mean(name, known)}",
+        code=exits.NO_INPUT,
+        where=f"{target.shown} (from {target.origin})",
+        fix=f"these are there: {shown}" if known else "`towline queues` lists all queues",
+    )
 
 
 def find_target(*, url: str | None, store: str | None, token_file: Path | None, file: Path | None) -> Target:
@@ -89,11 +121,13 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         raise CommandError("--url and --store: give one of them", code=exits.USAGE)
     token = bearer_token(token_file)
     if url:
-        return Target(url, "--url", token, _durability())
+        return _server(url, "--url", token)
     if store:
         return _store(store, "--store")
+    if file is not None and _is_typed("file"):  # else a purge of that file's queues would go to another server
+        return _from_file(file, token)
     if os.environ.get("TOWLINE_URL"):
-        return Target(os.environ["TOWLINE_URL"], "TOWLINE_URL", token, _durability())
+        return _server(os.environ["TOWLINE_URL"], "TOWLINE_URL", token)
     if os.environ.get("TOWLINE_STORE"):
         return _store(os.environ["TOWLINE_STORE"], "TOWLINE_STORE")
     path = file or (Path(DEFAULT_FILE) if Path(DEFAULT_FILE).is_file() else None)
@@ -106,6 +140,12 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
         code=exits.UNAVAILABLE,
         fix="`towline init` writes a settings file; or give --url, --store or -f",
     )
+
+
+def _is_typed(option: str) -> bool:
+    """Return whether the command line itself has this option, rather than the environment."""
+    context = click.get_current_context(silent=True)
+    return context is not None and context.get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
 def _from_file(path: Path, token: str | None) -> Target:
@@ -126,7 +166,40 @@ def _from_file(path: Path, token: str | None) -> Target:
     return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()))
 
 
+def _server(url: str, origin: str, token: str | None) -> Target:
+    check_scheme(url, origin=origin, meant="server")
+    return Target(url, origin, token, _durability())
+
+
+def check_scheme(url: str, *, origin: str, meant: Literal["server", "store"]) -> None:
+    """Raise `CommandError` for text that is no URL of a server or a store, with the nearest that is one."""
+    scheme = scheme_of(url)
+    if scheme in (*SERVER_SCHEMES, *SCHEMES):
+        return
+    shown = masked(url)
+    message = f"'{shown}' is no URL of a {meant}: it must begin with {_BEGINNINGS[meant]}"
+    nearest = _nearest(shown, meant)
+    fix = f"did you mean {nearest}?" if nearest else f"for example {_EXAMPLES[meant]}"
+    raise CommandError(message, code=exits.BAD_CONFIG, where=origin, fix=fix)
+
+
+def _nearest(text: str, meant: Literal["server", "store"]) -> str:
+    """Return the URL that is most like `text`; "" where none is."""
+    scheme, has_scheme, rest = text.partition("://")
+    if has_scheme:
+        schemes = SERVER_SCHEMES if meant == "server" else SCHEMES
+        close = difflib.get_close_matches(scheme, schemes, n=1, cutoff=0.5)
+        return f"{close[0]}://{rest}" if close else ""
+    if meant == "store" or text.endswith((".db", ".sqlite")):
+        return f"sqlite:///{text}"
+    if "/" in text and Path(text).is_socket():
+        return f"unix://{Path(text).absolute()}"
+    host, _, port = text.partition(":")
+    return f"http://{host or '127.0.0.1'}:{port or '7878'}"
+
+
 def _store(url: str, origin: str) -> Target:
+    check_scheme(url, origin=origin, meant="store")
     if url == "memory:":
         raise CommandError("a memory: store would be empty: it lives in one process", code=exits.USAGE, where=origin)
     return Target(url, origin, durability=_durability())

@@ -21,6 +21,14 @@ _BYTES_PER: Final = {
 }
 _DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d))+")
 _DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
+_LOOSE_DURATION_PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]+)")
+_UNIT_WORDS: Final = {
+    "ms": ("ms", "msec", "msecs", "millisecond", "milliseconds"),
+    "s": ("s", "sec", "secs", "second", "seconds"),
+    "m": ("m", "min", "mins", "minute", "minutes"),
+    "h": ("h", "hr", "hrs", "hour", "hours"),
+    "d": ("d", "day", "days"),
+}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]+)")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
@@ -36,7 +44,7 @@ def parse_seconds(value: object) -> float:
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
-            raise ValueError(f"{value}: {_WRITE_A_DURATION}")
+            raise ValueError(f"{value}: {_WRITE_A_DURATION}{_nearest_duration(value)}")
         seconds = math.fsum(float(number) * _SECONDS_PER[unit] for number, unit in _DURATION_PART.findall(value))
         return _number(seconds, _WRITE_A_DURATION)
     return _number(value, _WRITE_A_DURATION)
@@ -97,6 +105,17 @@ def format_bytes(count: int) -> str:
 def format_fraction(fraction: float) -> str:
     """Return a fraction as a percentage: 0.005 is "0.5%"."""
     return f"{fraction * 100:.10g}%"
+
+
+def _nearest_duration(text: str) -> str:
+    """Return `"; did you mean 5s?"` for a duration with spaces or with a unit's whole name, else ""."""
+    parts = _LOOSE_DURATION_PART.findall(text.lower())
+    if not parts or _LOOSE_DURATION_PART.sub("", text.lower()).strip():
+        return ""
+    units = [next((unit for unit, words in _UNIT_WORDS.items() if word in words), "") for _, word in parts]
+    if not all(units):
+        return ""
+    return f"; did you mean {''.join(number + unit for (number, _), unit in zip(parts, units, strict=True))}?"
 
 
 def _number(value: object, advice: str) -> float:

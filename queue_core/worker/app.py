@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from queue_core.attempts.failures import place_in
+from queue_core.attempts.failures import place_in, shown_path
 from queue_core.errors import AppError, AppImportError
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
 from queue_core.task import ANY, UNTAGGED, TagFilter
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_SHOWN_TAGS = 10
 HandlerFunction = TypeVar("HandlerFunction", bound=Callable[..., object])
 
 
@@ -231,8 +232,10 @@ class App:
         handlers = {tag: self.handler(queue, tag) for tag in wanted}
         missing = [repr(tag) if tag else "untagged tasks" for tag, handler in handlers.items() if handler is None]
         if missing:
+            known = sorted(repr(tag) for name, tag in self._handlers if name == queue and tag is not None)
+            others = f"the app has handlers for {', '.join(known[:_SHOWN_TAGS])}; " if known else ""
             raise AppError(
-                f"no handler for {', '.join(missing)} in queue {queue!r}; "
+                f"no handler for {', '.join(missing)} in queue {queue!r}; {others}"
                 "add @app.task(...) for each, or one without a tag for the rest"
             )
         return list(dict.fromkeys(handler for handler in handlers.values() if handler is not None))
@@ -359,10 +362,11 @@ def _import(module_name: str, roots: Sequence[str]) -> object:
 def _describe(error: BaseException) -> str:
     """Return the error's message and the last line of the user's code in its traceback."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {error.msg}"
+        place = shown_path(error.filename) if error.filename else "?"
+        return f"{place}:{error.lineno}: {error.msg}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}: " if len(frames) > 1 else ""
-    return f"{where}{type(error).__name__}: {error}"
+    place = place_in([(frame.filename, frame.lineno or 0) for frame in reversed(frames)]) if len(frames) > 1 else ""
+    return f"{place}: {type(error).__name__}: {error}" if place else f"{type(error).__name__}: {error}"
 
 
 def _apps_in(module: object, module_name: str) -> str:

@@ -1,6 +1,10 @@
 """The demo, whole and short; and the small pieces it counts with."""
 
+import contextlib
+import io
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,12 +13,15 @@ from pathlib import Path
 
 import pytest
 
+import run
+from orchestrator.cli.commands.demo import left_by_earlier_demos
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.demo.fleet_process import ProcessWorkers
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page
 from orchestrator.demo.record import DemoRecord, quantile, twice
-from orchestrator.demo.runner import Demo, DemoRun
+from orchestrator.demo.run_state import DemoRun
+from orchestrator.demo.runner import Demo
 from orchestrator.demo.script import (
     MIN_SECONDS,
     TRIAL,
@@ -81,7 +88,7 @@ def test_a_page_escapes_what_a_source_says_and_links_what_is_known(tmp_path: Pat
     page = module_page(module, SOURCE, known=frozenset({"os.path"}))
     links = Links()
     links.feed(page)
-    assert links.links == {"index.html", "os.path.html", "style.css"}
+    assert links.links == {"index.html#library", "os.path.html", "style.css"}
     assert "Does &lt;things&gt;." in page
     assert '<span class="s">&quot;&lt;b&gt;&quot;</span>' in page
     assert "pack.mod" in index_page([module], python="3.11")
@@ -184,6 +191,8 @@ def test_the_demo_grows_survives_a_kill_finishes_and_shrinks_to_nothing(tmp_path
     assert {f"{name}.html" for name in modules} <= links.links
     assert all((folder / "report" / link).is_file() for link in links.links)
     assert "killed " in done.stderr.decode()
+    assert "\x1b" not in done.stderr.decode()
+    assert "of 20 s: " in done.stderr.decode()
 
 
 class LateEyes(ProcessWorkers):
@@ -193,12 +202,6 @@ class LateEyes(ProcessWorkers):
 
     def update(self, run: DemoRun) -> None:
         self.sees = run.is_done
-
-    def decided(self, decision: dict[str, object]) -> None:
-        pass
-
-    def notify(self, text: str) -> None:
-        pass
 
     def workers(self, fleet: int) -> frozenset[str]:
         return super().workers(fleet) if self.sees else frozenset()
@@ -221,6 +224,49 @@ def test_a_folder_that_is_in_use_is_left_alone(tmp_path: Path, capsys: pytest.Ca
     assert told.code == 73
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
     assert Commands(tmp_path, capsys)("demo", "--for", "1s").code == 2
+
+
+def test_folders_of_earlier_demos_are_named_with_what_removes_them(tmp_path: Path) -> None:
+    mine, other = tmp_path / "towline-demo-new", tmp_path / "elsewhere"
+    mine.mkdir()
+    other.mkdir()
+    assert left_by_earlier_demos(tmp_path, besides=mine) == ""
+    for name in ("towline-demo-a", "towline-demo-b"):
+        (tmp_path / name / "report").mkdir(parents=True)
+        (tmp_path / name / "report" / "page.html").write_text("x" * 600_000)
+    (tmp_path / "towline-demo-file").write_text("no folder")
+    named = left_by_earlier_demos(tmp_path, besides=mine)
+    assert named.startswith(f"2 earlier demos left 1.1 MiB in {tmp_path}: `rm -r {tmp_path}/towline-demo-*`")
+    assert named.endswith("removes them, and this report")
+    assert left_by_earlier_demos(tmp_path, besides=other).endswith(" removes them")
+
+
+@pytest.mark.parametrize("kind", list(run.KINDS))
+def test_run_py_says_how_much_it_installs(kind: str) -> None:
+    assert re.fullmatch("[0-9]+ packages", run.packages_of(kind))
+
+
+class EndingStream(io.StringIO):
+    """A stderr that closes a pipe once something was written."""
+
+    def __init__(self, writer: int) -> None:
+        super().__init__()
+        self._writer = writer
+
+    def write(self, text: str) -> int:
+        if not self.getvalue():
+            os.close(self._writer)
+        return super().write(text)
+
+
+def test_run_py_says_what_it_waits_for() -> None:
+    reader, writer = os.pipe()
+    stream = EndingStream(writer)
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=reader) as process:
+        os.close(reader)
+        with contextlib.redirect_stderr(stream):
+            assert run.wait(process, "pip to unpack", every_seconds=0.02) == 0
+    assert stream.getvalue().startswith("run.py: waiting for pip to unpack, 0 s so far\n")
 
 
 def test_run_py_says_what_it_does_without_doing_it() -> None:

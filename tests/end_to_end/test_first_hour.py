@@ -1,8 +1,6 @@
 """A stranger's first hour: a handler raises; the error is seen where people look, mended, and the task redriven."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ import pytest
 
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
+from tests.support.terminal import on_terminal
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -43,23 +42,10 @@ ERROR = "ValueError: bad width: -1 (tasks.py:9)"
 def up(folder: Path) -> Iterator[Path]:
     """Run `towline up` on a terminal of its own; yield the file of what it shows."""
     shown = folder / "screen"
-    command = f"{sys.executable} -m orchestrator up"
-    with shown.open("wb") as screen:
-        process = subprocess.Popen(
-            ["script", "--quiet", "--return", "--command", command, "/dev/null"],
-            cwd=folder,
-            env=program_environment() | {"TERM": "xterm", "COLUMNS": "100"},
-            stdin=subprocess.DEVNULL,
-            stdout=screen,
-            stderr=screen,
-            start_new_session=True,
-        )
-    try:
+    command = [sys.executable, "-m", "orchestrator", "up"]
+    with on_terminal(command, cwd=folder, environment=program_environment(), shown=shown):
         eventually(lambda: run_program("health", folder=folder).code == 0)
         yield shown
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        process.wait(timeout=30)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ Look = Literal["80 x 24", "120 x 40", "40 x 10", "dumb", "NO_COLOR", "pipe", "wi
 class ScreenCase:
     """A command whose screens are kept in the file of its name.
 
-    `varies`: its words depend on the machine, so that no text of it is kept.
+    `varies`: its words depend on the machine or on every setting there is, so that no text of it is kept.
     """
 
     name: str
@@ -46,13 +46,22 @@ CASES: Final = (
     ScreenCase("simulate-chart", (*SIMULATE, "--startup", "2s", "--chart")),
     ScreenCase("backtest", ("backtest", "--rules", "one-per-task", "--cores", "2", "--startup", "2s")),
     ScreenCase("doctor", ("doctor",), varies=True),
-    ScreenCase("plan", ("plan",)),
+    ScreenCase("plan", ("plan",), varies=True),
     ScreenCase("queues", ("queues",)),
     ScreenCase("stats", ("stats", "thumbs")),
+    ScreenCase("tags", ("stats", "thumbs", "--tags")),
+    ScreenCase("config", ("config", "--origin"), varies=True),
+    ScreenCase("health", ("health",), varies=True),
     ScreenCase("check", ("check",)),
     ScreenCase("check-wrong", ("check", "wrong.yaml"), code=78),
     ScreenCase("help", ("--help",)),
     ScreenCase("no-command", ("pols",), code=2),
+    ScreenCase("no-size", ("scale", "resize", "-1"), code=2),
+    ScreenCase("no-url", ("queues", "--url", "localhost:7878"), code=78),
+    ScreenCase("no-duration", ("lease", "thumbs", "--wait", "5 s"), code=2),
+    ScreenCase("too-many-workers", ("scale", "resize", "99"), code=65),
+    ScreenCase("host-only", ("drain", "--url", "http://queue.example:7878"), code=2),
+    ScreenCase("init-again", ("init",)),
 )
 
 BROKEN: Final[dict[tuple[str, Look], str]] = {}

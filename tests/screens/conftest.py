@@ -2,11 +2,12 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.screens.project import seeded
+from tests.screens.project import SeededProject
 from tests.screens.terminal import ForkedCommands
 
 
@@ -28,7 +29,7 @@ def commands() -> Iterator[ForkedCommands]:
 
 
 @pytest.fixture(scope="session")
-def project() -> Iterator[Path]:
-    """A folder of which every command has something to show; its path has the same length in every run."""
-    with tempfile.TemporaryDirectory(prefix="screens-", dir="/tmp") as name, seeded(Path(name)):
-        yield Path(name)
+def project() -> Iterator[SeededProject]:
+    """A project of which every command has something to show; its path has the same length in every run."""
+    with tempfile.TemporaryDirectory(prefix="screens-", dir="/tmp") as name, closing(SeededProject(Path(name))) as made:
+        yield made

@@ -10,16 +10,29 @@ import json
 import os
 import sys
 import termios
+import threading
 import time
 import traceback
+from pathlib import Path
 from typing import Any
 
+import click
+from rich.console import Console
+
 from orchestrator.cli import command, main
+from orchestrator.demo.view import LiveView
+from tests.orchestrator.demo.test_frame import a_run
 
 PRELOADED = (
     *("up", "top", "pools", "workers", "why", "why-died", "peek", "events", "logs", "simulate", "backtest"),
     *("doctor", "plan", "queues", "check", "health"),
 )
+
+
+EVERY_HELP = "every help"
+"""The argument for the help of all commands, one after the other."""
+DEMO_VIEW = "demo view"
+"""The argument for the demo's view."""
 
 
 def serve() -> None:
@@ -58,7 +71,13 @@ def run(request: dict[str, Any]) -> None:
         time.tzset()
         sys.stdin, sys.stdout, sys.stderr = (_stream(number, mode) for number, mode in enumerate("rww"))
         sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-        code = main(request["arguments"])
+        match request["arguments"]:
+            case [argument] if argument == EVERY_HELP:
+                code = print_every_help()
+            case [argument] if argument == DEMO_VIEW:
+                code = show_demo(Path(request["folder"]))
+            case arguments:
+                code = main(arguments)
     except BaseException:  # noqa: BLE001  a fork must not go on as its parent
         traceback.print_exc()
     finally:
@@ -66,6 +85,28 @@ def run(request: dict[str, Any]) -> None:
             with contextlib.suppress(OSError, ValueError):
                 stream.flush()
         os._exit(code)
+
+
+def print_every_help() -> int:
+    """Print the help of every command, and of their subcommands."""
+    group = command()
+    context = group.make_context("towline", ["x"], resilient_parsing=True)
+    for name in group.list_commands(context):
+        main([name, "--help"])
+        found = group.get_command(context, name)
+        for below in found.list_commands(context) if isinstance(found, click.Group) else ():
+            main([name, below, "--help"])
+    return 0
+
+
+def show_demo(folder: Path) -> int:
+    """Show a run of the demo that stands still, until Ctrl-C."""
+    run, pause = a_run(folder), threading.Event()
+    with contextlib.suppress(KeyboardInterrupt), LiveView(Console()) as view:
+        while True:
+            view.update(run)
+            pause.wait(0.02)
+    return 0
 
 
 def _stream(number: int, mode: str) -> io.TextIOWrapper:

@@ -4,8 +4,9 @@ Times are minutes before the test, so that they are shown alike however long the
 """
 
 import json
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from orchestrator.state.directory import StateDir
 from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
+from queue_core.process.wording import shown_seconds, shown_setting
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
@@ -57,8 +59,12 @@ NO_IMAGE: Final = Failure(
 )
 RESIZE: Final = TagFilter.of("resize")
 MINUTE: Final = 60.0
-ROUNDED_SECONDS: Final = 17.0
-"""What the minutes of all times lack, so that they are rounded up for three quarters of a minute to come."""
+ROUNDED_SECONDS: Final = 28.0
+"""What the minutes of all times lack, so that they are rounded up for nearly a minute to come."""
+ADDING_SECONDS: Final = 69.5
+WAITED_SECONDS: Final = 19 * MINUTE - ROUNDED_SECONDS
+"""The time in which tasks are added and fail, and the time since."""
+FRESH_SECONDS: Final = 15.0
 MIB: Final = 1 << 20
 WORKERS: Final = (
     ("resize-d2v1k7", "resize", "busy", 1, 1_277, 83),
@@ -71,6 +77,30 @@ WHY_LONG: Final = (
     "1,204 ready, #1204 is 9.1 s old: must be leased within 11.9 s; 2 busy + 0 idle + 1 starting can begin 96; "
     "9 more needed"
 )
+
+
+class SeededProject:
+    """A folder that is filled anew when its times may soon be shown as others."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seeded = ExitStack()
+        self._seeded_at = float("-inf")
+
+    def fresh(self, *, seconds: float = FRESH_SECONDS) -> Path:
+        """Return the folder, filled at most `seconds` ago."""
+        now = SystemMonotonicClock().monotonic()
+        if now - self._seeded_at > seconds:
+            self.close()
+            for entry in self._folder.iterdir():
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+            self._seeded.enter_context(seeded(self._folder))
+            self._seeded_at = now
+        return self._folder
+
+    def close(self) -> None:
+        """Stop the server."""
+        self._seeded.close()
 
 
 @contextmanager
@@ -88,7 +118,7 @@ def seeded(folder: Path) -> Iterator[None]:
     _write_log(folder / "events.jsonl", now)
     _write_output(files.path / "workers", then)
     _write_state(files, then)
-    clock = ManualClock(Instant(round((now - 20 * MINUTE + ROUNDED_SECONDS) * MICROSECONDS)))
+    clock = ManualClock(Instant(round((now - ADDING_SECONDS - WAITED_SECONDS) * MICROSECONDS)))
     store = MemoryStore()
     server = ServerThread(store, ServeOptions(socket_path=folder / "towline.sock"), clock=clock)
     server.start()
@@ -102,7 +132,7 @@ def seeded(folder: Path) -> Iterator[None]:
 
 
 def _add_tasks(server: ServerThread, clock: ManualClock) -> None:
-    """Add tasks in every state within 20 minutes, through the server, so that it remembers their events."""
+    """Add tasks in every state through the server, so that it remembers their events."""
     queues = HttpQueues(server.url)
     queues.put_queue(QueueSpec("thumbs", lease_seconds=3_600.0, max_leases=5, retry_min_seconds=0.0))
     queues.put_queue(QueueSpec("transcoding", lease_seconds=21_600.0, max_leases=2, retry_min_seconds=0.0))
@@ -121,7 +151,7 @@ def _add_tasks(server: ServerThread, clock: ManualClock) -> None:
     thumbs.add([NewTask(b"later", name="newsletter-2026-11", tag="mail", delay_seconds=24 * MINUTE)])
     transcoding.add([NewTask(b"\xff\xd8\xff\xe0 a film", name="film-1"), NewTask(b"another film", name="film-2")])
     transcoding.lease(worker="transcode-large-x81kqa")
-    clock.advance(20 * MINUTE - ROUNDED_SECONDS - 69.5)
+    clock.advance(WAITED_SECONDS)
     queues.close()
 
 
@@ -233,7 +263,8 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"a task has waited for {oldest:.0f} s, the slo is {spec.slo:g} s",
+            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of "
+            f"{shown_setting(spec.slo)}: all {current} workers are busy and max is {spec.workers.max}",
         },
     }
 

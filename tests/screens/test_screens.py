@@ -1,6 +1,8 @@
 """Every command on terminals of several sizes: lines fit, words are whole, and no escape is where none should be."""
 
+import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ from _pytest.mark.structures import ParameterSet
 from queue_core.cli import exits
 from queue_core.cli.wrapping import CUT, columns_of
 from tests.screens.cases import BROKEN, CASES, SIZES, WIDE, Look, ScreenCase
+from tests.screens.fork_server import DEMO_VIEW, EVERY_HELP
+from tests.screens.project import SeededProject
 from tests.screens.terminal import ForkedCommands, PseudoTerminal, Seen, Size
 
 EXPECTED: Final = Path(__file__).with_name("expected")
@@ -23,14 +27,15 @@ LEFT_OUT: Final = re.compile(r"no\s+room\s+for\s.*?terminal\s+of\s+[0-9]+\s+colu
 """The sentence that names the columns for which a table has no room."""
 BAR: Final = re.compile(r"\s*[0-9.]*\s*[┤│]")
 """The beginning of a line of a chart, whose scale depends on the width."""
+COLOUR_CODE: Final = re.compile(r"\x1b\[[0-9;]*\b(?:[349][0-7]|[34]8;[0-9;]*)m")
 FRAME: Final = frozenset("─━\\")
 
 
 class Screens:
     """What each case shows in each look; a case runs once in each."""
 
-    def __init__(self, commands: ForkedCommands, folder: Path, scratch: Path) -> None:
-        self.folder = folder
+    def __init__(self, commands: ForkedCommands, project: SeededProject, scratch: Path) -> None:
+        self._project = project
         self._commands = commands
         self._scratch = scratch
         self._seen: dict[tuple[str, Look], Seen] = {}
@@ -42,18 +47,19 @@ class Screens:
         return self._seen[case.name, look]
 
     def _run(self, case: ScreenCase, look: Look) -> Seen:
+        folder = self._project.fresh()
         if look == "pipe":
-            return self._commands.piped(*case.arguments, folder=self.folder, scratch=self._scratch, environment=COLOURS)
+            return self._commands.piped(*case.arguments, folder=folder, scratch=self._scratch, environment=COLOURS)
         plain = {"TERM": "dumb"}
         environment = {"dumb": plain, "wide": plain, "NO_COLOR": COLOURS | {"NO_COLOR": "1"}}.get(look, COLOURS)
         size = next((size for size in SIZES if str(size) == look), WIDE if look == "wide" else SIZES[0])
-        return self._commands.on_terminal(*case.arguments, folder=self.folder, size=size, environment=environment)
+        return self._commands.on_terminal(*case.arguments, folder=folder, size=size, environment=environment)
 
     def text(self, case: ScreenCase, look: Look) -> str:
         """Return what a case shows, in which what differs between two runs is the same, and as long."""
         found = self.of(case, look)
         text = "\n".join(found.lines).rstrip() if look == "pipe" else found.screen
-        return settled(text, self.folder)
+        return settled(text, self._project.fresh())
 
 
 def settled(text: str, folder: Path) -> str:
@@ -64,7 +70,7 @@ def settled(text: str, folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def screens(commands: ForkedCommands, project: Path, tmp_path_factory: pytest.TempPathFactory) -> Screens:
+def screens(commands: ForkedCommands, project: SeededProject, tmp_path_factory: pytest.TempPathFactory) -> Screens:
     return Screens(commands, project, tmp_path_factory.mktemp("piped"))
 
 
@@ -91,13 +97,14 @@ def test_a_screen_is_whole(screens: Screens, case: ScreenCase, look: Look) -> No
 
 def too_long(found: Seen) -> list[str]:
     """The lines that the terminal would break, but for those of one word that has no room on any line."""
-    return [line for line in found.lines if columns_of(line) > found.size.columns and len(line.split()) > 1]
+    lines = (line.removesuffix(" \\") for line in found.lines)
+    return [line for line in lines if columns_of(line) > found.size.columns and len(line.split()) > 1]
 
 
 def escapes(found: Seen, look: Look) -> set[str]:
     """The control characters that should not be there: colours are only where they are wanted."""
-    coloured = r"\x1b\[[0-9;]*m|\r\x1b\[K|\r\n"
-    allowed = {"dumb": r"\r\n", "pipe": r"\n", "NO_COLOR": r"\r\x1b\[K|\r\n"}.get(look, coloured)
+    coloured = r"\x1b\[[0-9;]*m|\r\x1b\[K|\r|\n"
+    allowed = {"dumb": r"\r|\n", "pipe": r"\n", "NO_COLOR": r"\r\x1b\[K|\r|\n"}.get(look, coloured)
     return set(re.findall(r"[\x00-\x1f\x7f-\x9f]", re.sub(allowed, "", found.raw)))
 
 
@@ -126,49 +133,85 @@ def test_without_colour_everything_is_still_there(screens: Screens, case: Screen
     assert screens.text(case, "NO_COLOR") == screens.text(case, "80 x 24")
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_every_help_page_fits(commands: ForkedCommands, project: SeededProject, size: Size) -> None:
+    found, wide = (
+        commands.on_terminal(EVERY_HELP, folder=project.fresh(), size=each, environment=COLOURS)
+        for each in (size, WIDE)
+    )
+    assert too_long(found) == []
+    assert escapes(found, "dumb") == set()
+    assert words(found, varies=False) - words(wide, varies=False) == set()
+    assert found.raw.count("Usage: ") > 40
+
+
 @contextmanager
-def top(commands: ForkedCommands, folder: Path, size: Size, **environment: str) -> Iterator[PseudoTerminal]:
-    """`towline top` on a terminal, which goes on until it is told to end."""
+def live(
+    commands: ForkedCommands, argument: str, folder: Path, size: Size, **environment: str
+) -> Iterator[PseudoTerminal]:
+    """A command on a terminal, which goes on until it is told to end."""
     with PseudoTerminal(size) as terminal:
         streams = (terminal.path,) * 3
-        commands.begin("top", folder=folder, environment=COLOURS | environment, streams=streams)
-        yield terminal
-        terminal.read_until(commands.has_ended)
+        pid = commands.begin(argument, folder=folder, environment=COLOURS | environment, streams=streams)
+        try:
+            yield terminal
+            terminal.read_until(commands.has_ended)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            commands.end()
+            raise
         assert commands.end() in (exits.OK, exits.INTERRUPTED), terminal.raw
 
 
 def wait_for_screen(terminal: PseudoTerminal, text: str, folder: Path) -> None:
     """Wait until a terminal shows a text and nothing else."""
-    terminal.read_until(lambda: settled(terminal.screen, folder) == text, seconds=10.0)
+    terminal.read_until(lambda: settled(terminal.screen, folder) == text)
 
 
-def test_top_is_drawn_whole_after_each_change_of_size(
-    commands: ForkedCommands, project: Path, is_rewriting: bool
+@pytest.mark.parametrize(
+    ("argument", "last", "keys", "most_important"),
+    [
+        pytest.param("top", "\nq ", "q", ("POOL", "WORKERS", "READY", "resize", " more"), id="top"),
+        pytest.param(DEMO_VIEW, " killed ", "\x03", ("pool", "workers", "ready", "parse", " left"), id="demo"),
+    ],
+)
+def test_a_live_screen_is_drawn_whole_after_each_change_of_size(
+    commands: ForkedCommands,
+    project: SeededProject,
+    is_rewriting: bool,
+    argument: str,
+    last: str,
+    keys: str,
+    most_important: tuple[str, ...],
 ) -> None:
-    fresh = {}
+    fresh, folder = {}, project.fresh(seconds=1.0)
     for size in SIZES:
-        with top(commands, project, size) as terminal:
-            terminal.read_until(lambda: "\nq " in terminal.screen)
-            fresh[size] = settled(terminal.screen, project)
-            terminal.type("q")
+        with live(commands, argument, folder, size) as terminal:
+            terminal.read_until(lambda: last in terminal.screen)
+            fresh[size] = settled(terminal.screen, folder)
+            terminal.type(keys)
+    assert [word for word in most_important if word not in fresh[SIZES[2]]] == []
     for size, text in fresh.items():
         assert max(map(columns_of, text.splitlines())) <= size.columns
-        assert [word for word in ("POOL", "WORKERS", "READY") if word not in text] == []
-    assert " more" in fresh[SIZES[2]]
-    with top(commands, project, SIZES[0]) as terminal:
+        assert len(text.splitlines()) <= size.lines
+    with live(commands, argument, folder, SIZES[0]) as terminal:
         for size in (SIZES[0], SIZES[2], SIZES[1], SIZES[0]):
             terminal.resize(size)
-            wait_for_screen(terminal, fresh[size], project)
-        terminal.type("q")
+            wait_for_screen(terminal, fresh[size], folder)
+        terminal.type(keys)
+    with live(commands, argument, folder, SIZES[0], NO_COLOR="1") as terminal:
+        wait_for_screen(terminal, fresh[SIZES[0]], folder)
+        terminal.type(keys)
+    assert COLOUR_CODE.findall(terminal.raw) == []
     kept = "\n\n".join(f"== {size} ==\n{text}" for size, text in fresh.items()) + "\n"
-    page = EXPECTED / "top-live.txt"
+    page = EXPECTED / f"{argument.replace(' ', '-')}-live.txt"
     if is_rewriting:
         page.write_text(kept, encoding="utf-8")
     assert kept == page.read_text(encoding="utf-8"), "changed on purpose? CONTRIBUTING.md has the command"
 
 
-def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: Path) -> None:
-    with top(commands, project, SIZES[0], TERM="dumb") as terminal:
+def test_top_on_a_dumb_terminal_prints_anew_without_escapes(commands: ForkedCommands, project: SeededProject) -> None:
+    with live(commands, "top", project.fresh(), SIZES[0], TERM="dumb") as terminal:
         terminal.read_until(lambda: terminal.raw.count("POOL ") >= 2)
         terminal.type("\x03")
     seen = Seen(terminal.raw.replace("^C", ""), SIZES[0])

@@ -83,7 +83,14 @@ def _recorded(one: PoolChoice, rng: Random, *, since: float) -> RecordedTasks:
     if project.queue_file.log is None:
         fix = "write `log: events.jsonl` and `lifecycle: task` there, and let it run for a while"
         raise CommandError("the settings file names no lifecycle log", code=exits.NO_INPUT, fix=fix)
-    paths = log_files(project) or [project.directory / project.queue_file.log]
+    paths = log_files(project)
+    if not paths:
+        raise CommandError(
+            "no task is recorded yet: the lifecycle log does not exist",
+            code=exits.NO_INPUT,
+            where=str(project.directory / project.queue_file.log),
+            fix="start `towline up` and add tasks: each change of one is recorded there",
+        )
     return read_files(paths, rng=rng, service=None, slot_seconds=None, wanted=one.wanted, since=since)
 
 

@@ -2,10 +2,11 @@
 
 import os
 import secrets
-import sys
+import signal
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -13,6 +14,7 @@ from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.demo.containers import LIBRARY, ContainerSetup, container_setup, library_folder
 from orchestrator.demo.docker_engine import NoEngineError
 from orchestrator.demo.fleet_process import ContainerWorkers
+from orchestrator.demo.frame import summary_of
 from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
 from orchestrator.demo.runner import Demo, DemoView
@@ -26,12 +28,19 @@ from orchestrator.demo.script import (
     slo_for,
     start_seconds,
 )
-from orchestrator.demo.view import LineView, LiveView, summary_of
+from orchestrator.demo.view import LineView, LiveView
 from orchestrator.scaling.decision import SPAWNS_PER_CORE
+from orchestrator.unix_signals import handling_signals
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option
+from queue_core.cli.output import can_redraw, print_info, terminal_width
+from queue_core.cli.wrapping import wrapped
+from queue_core.process.wording import counted, shown_bytes, shown_seconds
+
+FOLDER_PREFIX: Final = "towline-demo-"
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @command(
@@ -57,8 +66,8 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
     """Parse and render every module of Python's standard library with a fleet that sizes itself.
 
     Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
-    to open. The last line of stdout is the outcome, with --json as one JSON object. Exit code 1: a task was lost, or
-    not all were done.
+    to open; Ctrl-C ends it sooner, with a report of what was done. The last line of stdout is the outcome, with --json
+    as one JSON object. Exit code 1: a task was lost, or, unless you stopped it, not all were done.
 
     With --docker workers are containers of the engine named by DOCKER_HOST, or of the local one. If there is none, and
     the user is root and dockerd is installed, the demo starts its own.
@@ -74,49 +83,69 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
     with ExitStack() as stack:
         clock, runtime, workers = SystemMonotonicClock(), "process", None
         found = _containers(stack, image, clock=clock) if docker else None
+        slo = _slo(clock) if found is None else found.slo_seconds
         folder = folder or _prepared(None)
         if found is not None:
             modules = moved(modules, library_folder(), to=LIBRARY)
             run = secrets.token_hex(8)
             runtime, workers = found.runtime(folder, run=run), ContainerWorkers(found.engine, run)
-        slo = _slo(clock) if found is None else found.slo_seconds
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
-        click.echo(f"{len(script.modules):,} modules, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}", err=True)
-        view = _view(stack, as_json=as_json)
+        print_info(f"{counted(len(script.modules), 'module')}, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}")
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
         listen = f"unix:{socket_folder / 'queue.sock'}"
-        outcome = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers).run()
-    click.echo(outcome.to_json() if as_json else summary_of(outcome))
+        view = _view(stack, as_json=as_json)
+        run_of = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers)
+        with handling_signals(dict.fromkeys(STOP_SIGNALS, run_of.stop)):
+            outcome = run_of.run()
+    if as_json:
+        click.echo(outcome.to_json())
+    else:
+        for line in summary_of(outcome):
+            click.echo("\n".join(wrapped(line, width=terminal_width(), hang=2)))
+    if earlier := left_by_earlier_demos(Path(tempfile.gettempdir()), besides=folder):
+        print_info(earlier)
     return exits.OK if outcome.is_good else exits.NEGATIVE
+
+
+def left_by_earlier_demos(root: Path, *, besides: Path) -> str:
+    """Return what this user's demos have left in `root`, and how to remove it; "" if nothing besides a folder."""
+    left = [path for path in root.glob(f"{FOLDER_PREFIX}*") if path.is_dir() and path.stat().st_uid == os.geteuid()]
+    earlier = [path for path in left if path != besides]
+    if not earlier:
+        return ""
+    size = shown_bytes(sum(file.lstat().st_size for path in earlier for file in path.rglob("*") if file.is_file()))
+    removed = "them, and this report" if besides in left else "them"
+    names = root / f"{FOLDER_PREFIX}*"
+    return f"{counted(len(earlier), 'earlier demo')} left {size} in {root}: `rm -r {names}` removes {removed}"
 
 
 def _slo(clock: MonotonicClock) -> float:
     """Return an slo that this machine's workers can keep. Time a slow start twice: the first may compile modules."""
+    print_info("-- measuring how soon workers start here")
     at_a_time = min(MAX_WORKERS_PER_POOL, SPAWNS_PER_CORE * (os.cpu_count() or 1))
     slo = slo_for(start_seconds(clock, at_a_time=at_a_time))
     if slo > SLO_SECONDS:
         taken_seconds = start_seconds(clock, at_a_time=at_a_time)
         slo = slo_for(taken_seconds)
-        click.echo(f"-- {at_a_time} workers at a time are ready in {taken_seconds:.1f} s; slo {slo:.0f} s", err=True)
+        taken = shown_seconds(taken_seconds)
+        print_info(f"-- {at_a_time} workers that start together are ready after {taken}: the slo is {slo:.0f} s")
     return slo
 
 
 def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> ContainerSetup:
     """Find or start an engine and an image. Raises `CommandError` with a fix."""
     try:
-        return stack.enter_context(
-            container_setup(image, clock=clock, notify=lambda text: click.echo(f"-- {text}", err=True))
-        )
+        return stack.enter_context(container_setup(image, clock=clock, notify=lambda text: print_info(f"-- {text}")))
     except NoEngineError as error:
         fix = "start Docker, or name its socket in DOCKER_HOST; root with dockerd installed needs neither"
         raise CommandError(str(error), code=exits.UNAVAILABLE, fix=fix) from None
     except NoImageError as error:
-        fix = "name one that has Towline in it: --image NAME (deploy/Dockerfile makes one)"
+        fix = "name one that has Towline in it: --image NAME; `pip install towline` in its Dockerfile makes one"
         raise CommandError(str(error), code=exits.NO_INPUT if image else exits.CANT_CREATE, fix=fix) from None
 
 
 def _view(stack: ExitStack, *, as_json: bool) -> DemoView:
-    if as_json or not sys.stdout.isatty():
+    if as_json or not can_redraw():
         return LineView()
     from rich.console import Console
 
@@ -126,7 +155,7 @@ def _view(stack: ExitStack, *, as_json: bool) -> DemoView:
 def _prepared(folder: Path | None) -> Path:
     """Return an empty folder for the demo. Raises `CommandError` when `folder` is in use."""
     if folder is None:
-        return Path(tempfile.mkdtemp(prefix="towline-demo-"))
+        return Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
     if folder.exists() and any(folder.iterdir()):
         message = f"{folder} is not empty"
         raise CommandError(

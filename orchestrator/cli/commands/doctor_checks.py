@@ -334,7 +334,7 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
     concerns = concerns_in(snapshot)
     for concern in concerns:
         fix = f"`towline why {concern['pool']}` explains its size"
-        is_bad = "no_starts" in str(concern["kinds"])
+        is_bad = any(kind in str(concern["kinds"]) for kind in ("no_starts", "misconfigured"))
         if is_bad:
             fix += "; `towline why-died` explains how its workers ended"
         yield Finding("pools", "bad" if is_bad else "warn", f"{concern['pool']}: {titled(concern)}", fix)
@@ -357,7 +357,7 @@ def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
                 "start",
                 "bad",
                 found,
-                f"mend it: `towline check --import` says whether it is; `towline logs {name}` has what it wrote",
+                f"mend it: `towline check` says whether it is; `towline logs {name}` has what it wrote",
             )
         elif template.state == "unsafe" and template.is_forced:
             yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")

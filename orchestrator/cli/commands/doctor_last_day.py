@@ -41,6 +41,12 @@ def findings_of_last_day(project: Project) -> Iterator[Finding]:
         return
     chosen = {name: PoolChoice(name, spec, project) for name, spec in specs.items()}
     paths = log_files(project)
+    if not paths and project.queue_file.log is not None:
+        lack = (
+            f"nothing is recorded in {project.queue_file.log} yet: `towline up` writes it as tasks are added and done"
+        )
+        yield _not_compared(specs, lack)
+        return
     try:
         found = _recorded(paths, {name: one.wanted for name, one in chosen.items()})
         is_long = sum(path.stat().st_size for path in paths) > MAX_BYTES

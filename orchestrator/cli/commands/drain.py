@@ -17,6 +17,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
 from queue_core.cli.output import print_info, print_json
+from queue_core.process.wording import counted
 
 POLL_SECONDS: Final = 0.2
 
@@ -79,7 +80,9 @@ def _set_drained(override: HostOverride, *, file: Path | None, as_json: bool, se
         click.echo("this host has workers again, as its pools need them")
     else:
         click.echo(
-            f"this host is drained: {_counted(left)} left" if left else "this host is drained: no worker is left"
+            f"this host is drained: {counted(left, 'worker')} left"
+            if left
+            else "this host is drained: no worker is left"
         )
     if not files.is_supervised():
         print_info("no supervisor is alive: the next one will apply it")
@@ -100,7 +103,3 @@ def _wait(files: StateDir, *, seconds: float) -> int:
 def _workers(files: StateDir) -> int:
     workers = (files.read_snapshot() or {}).get("workers")
     return len(workers) if isinstance(workers, list) else 0
-
-
-def _counted(workers: int) -> str:
-    return f"{workers} worker{'' if workers == 1 else 's'}"

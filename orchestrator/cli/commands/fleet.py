@@ -25,6 +25,7 @@ _CONCERNS: Final = {
     "at_max": "at its max",
     "held_back": "held back",
     "no_starts": "starts no worker",
+    "misconfigured": "misconfigured",
 }
 
 

@@ -4,6 +4,7 @@ Overrides are kept in the supervisor's state directory: a running supervisor app
 when it starts.
 """
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Unpack
@@ -23,12 +24,14 @@ from orchestrator.config.overrides import (
     ScaleOverride,
     describe_overrides,
 )
+from orchestrator.config.pools import PoolSpec
+from orchestrator.export.settings import bounds_of
 from orchestrator.runtimes.procfs import boot
-from orchestrator.settings_file import state_of
+from orchestrator.settings_file import Project, state_of
 from queue_core.cli import exits
 from queue_core.cli.commands import admin
 from queue_core.cli.failure import CommandError
-from queue_core.cli.group import command
+from queue_core.cli.group import Command, command
 from queue_core.cli.options import DURATION, file_option, json_option, target_options
 from queue_core.cli.output import print_info, print_json
 from queue_core.cli.target import TargetOptions
@@ -37,35 +40,70 @@ from queue_core.config.messages import did_you_mean
 MAX_SECONDS: Final = 30 * 86_400.0
 
 
+_NEGATIVE: Final = re.compile(r"-[0-9]+(?:\.[0-9]+)?")
+
+
+class ScaleCommand(Command):
+    """Takes a negative number for an argument, so that it is refused as a number and not as an unknown option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Move negative numbers that are no option's value behind a `--`."""
+        before = ["", *args]
+        places = [at for at, word in enumerate(args) if _NEGATIVE.fullmatch(word) and not before[at].startswith("-")]
+        if places and "--" not in args:
+            others = [word for at, word in enumerate(args) if at not in places]
+            args = [*others, "--", *(args[at] for at in places)]
+        return super().parse_args(ctx, args)
+
+
 @command(
     "scale",
+    cls=ScaleCommand,
     when_cut="stderr",
-    examples=("towline scale resize 5 --for 30m", "towline scale resize 0 --for 2h", "towline scale resize --reset"),
+    examples=(
+        "towline scale resize 5 --for 30m",
+        "towline scale resize 0 --for 2h",
+        "towline scale resize 40 --force --for 30m",
+        "towline scale resize --reset",
+    ),
 )
 @click.argument("pool")
-@click.argument("workers", required=False, type=click.IntRange(0, MAX_WORKERS))
+@click.argument("workers", required=False)
 @click.option("--for", "seconds", type=DURATION, default="1h", show_default=True, help="How long it lasts.")
+@click.option("--force", is_flag=True, help="Allow more workers than the pool's max.")
 @click.option("--reset", is_flag=True, help="Return to the settings now: drop the size and --finish-by set by hand.")
 @file_option
 @json_option
-def scale(pool: str, workers: int | None, seconds: float, reset: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+def scale(
+    pool: str,
+    workers: str | None,
+    seconds: float,
+    force: bool,  # noqa: FBT001  click's flags
+    reset: bool,  # noqa: FBT001
+    file: Path | None,
+    as_json: bool,  # noqa: FBT001
+) -> int:
     """Give POOL exactly this many WORKERS for a while.
 
-    This takes precedence over min, max and schedule of the settings file. Guards may still hold it back: the host's
-    memory and CPU, failing starts. Surplus busy workers finish their tasks first. It survives a restart.
+    This takes precedence over min and schedule of the settings file, and with --force over max. Guards may still hold
+    it back: the host's memory and CPU, failing starts. Surplus busy workers finish their tasks first. It survives a
+    restart. Exit code 65: it is more than the pool's max.
     """
     if reset == (workers is not None):
         raise click.UsageError("give either a number of workers or --reset")
     if not 0 < seconds <= MAX_SECONDS:
         raise click.UsageError(f"--for must be more than 0 s and at most 30d: {seconds:g} s")
+    project = load_project(file)
+    spec = _pool(project, pool)
+    size = None if workers is None else _size(workers, spec, force=force)
     now = moment()
 
     def change(before: Overrides) -> Overrides:
-        if workers is None:
+        if size is None:
             return Overrides(paused=before.paused)
-        return Overrides(ScaleOverride(workers, Expiry.after(seconds, now)), before.paused, before.finish_by)
+        return Overrides(ScaleOverride(size, Expiry.after(seconds, now)), before.paused, before.finish_by)
 
-    return change_overrides(pool, change, file=file, as_json=as_json)
+    return _changed(project, spec, change, as_json=as_json)
 
 
 @command(
@@ -126,10 +164,48 @@ def finish_by(pool: str, instant: TypedInstant | None, *, file: Path | None, as_
 def change_overrides(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | None, as_json: bool) -> int:
     """Change the overrides of a pool and print those in force. Raises `CommandError`."""
     project = load_project(file)
-    if pool not in project.pools:
-        meant = did_you_mean(pool, project.pools)
-        raise CommandError(f"there is no pool '{pool}'{meant}", code=exits.NO_INPUT, fix="`towline pools` lists them")
-    files, now = state_of(project), moment()
+    return _changed(project, _pool(project, pool), change, as_json=as_json)
+
+
+def _pool(project: Project, name: str) -> PoolSpec:
+    if name not in project.pools:
+        meant = did_you_mean(name, project.pools)
+        known = ", ".join(project.pools) or "none"
+        raise CommandError(
+            f"there is no pool '{name}'{meant}",
+            code=exits.NO_INPUT,
+            where=str(project.directory),
+            fix=f"the settings file has these: {known}",
+        )
+    return project.pools[name]
+
+
+def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
+    """Return the size that was asked for. Raises `CommandError` for one that the pool can't or may not have."""
+    _, most = bounds_of(spec)
+    try:
+        size = int(text)
+    except ValueError:
+        size = -1
+    if size < 0:
+        message = (
+            f"'{text}' is no number of workers: it must be a whole number from 0 to {most:,}, the max of {spec.name}"
+        )
+        raise CommandError(message, code=exits.USAGE, fix=f"for example `towline scale {spec.name} {most}`")
+    if size > MAX_WORKERS:
+        message = f"{size:,} workers are more than any pool may have: at most {MAX_WORKERS:,}"
+        raise CommandError(message, code=exits.BAD_DATA, fix=f"for example `towline scale {spec.name} {most}`")
+    if size > most and not force:
+        raise CommandError(
+            f"{size:,} workers are more than max {most:,} of pool {spec.name}",
+            code=exits.BAD_DATA,
+            fix=f"give at most {most:,}, raise pools.{spec.name}.workers.max, or add --force",
+        )
+    return size
+
+
+def _changed(project: Project, spec: PoolSpec, change: Callable[[Overrides], Overrides], *, as_json: bool) -> int:
+    pool, files, now = spec.name, state_of(project), moment()
     try:
         in_force = files.change_overrides(pool, lambda before: change(before.in_force(now)))
     except OSError as error:

@@ -1,10 +1,10 @@
 """`towline check`, `config` and `schema`: validate, print and describe the settings file."""
 
-import sys
 from pathlib import Path
 
 import click
 
+from orchestrator.cli.import_checks import ImportFindings, check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, json_schema
 from queue_core.cli import exits
@@ -16,9 +16,13 @@ from queue_core.cli.serving import flag_overrides
 from queue_core.process.wording import counted
 
 
-@command("check", examples=("towline check", "towline check deploy/towline.yaml --import", "towline check --json"))
+@command("check", examples=("towline check", "towline check deploy/towline.yaml --no-import", "towline check --json"))
 @click.option(
-    "--import", "imports", is_flag=True, help="Also import each pool's app, and check that it handles the pool's tags."
+    "--import/--no-import",
+    "imports",
+    default=True,
+    show_default=True,
+    help="Import each pool's app in a process of its own, and check that it handles the pool's tags.",
 )
 @file_argument
 @json_option
@@ -26,16 +30,17 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     """Read the settings file and list every mistake with line and column. Exit code 78 when there is one."""
     try:
         project = load_project(file)
-        problems = [*_store_problems(project), *(_imported(project) if imports else [])]
+        findings = check_imports(project) if imports else ImportFindings({})
+        problems = [*_store_problems(project), *findings.problems]
     except CommandError as error:
         if as_json and error.code == exits.BAD_CONFIG:
             print_json({"mistakes": list(error.lines), "notes": []})
             return exits.BAD_CONFIG
         raise
     if as_json:
-        print_json({"mistakes": problems, "notes": list(project.notes)})
+        print_json({"mistakes": problems, "notes": [*project.notes, *findings.notes]})
         return exits.BAD_CONFIG if problems else exits.OK
-    for note in project.notes:
+    for note in (*project.notes, *findings.notes):
         print_info(f"note: {note}")
     if problems:
         raise CommandError(problems, code=exits.BAD_CONFIG, fix="fix the app, then check again")
@@ -78,7 +83,8 @@ def config(
     if as_json:
         print_json([{"setting": path, "value": value, "origin": where} for path, value, where in rows])
         return exits.OK
-    heads = columns("SETTING", "VALUE", *(["FROM"] if origin else []))
+    titles = ("SETTING", "VALUE", *(["FROM"] if origin else []))
+    heads = columns(*titles, keeps=titles, folds=titles[1:])
     print_table(heads, [(path, _shown(value), where)[: len(heads)] for path, value, where in rows], empty="")
     return exits.OK
 
@@ -106,31 +112,6 @@ def _store_problems(project: Project) -> list[str]:
         origin = project.origins.get("store.url") or project.origins.get("store", "")
         return [f"{origin}: store: {error}"]
     return []
-
-
-def _imported(project: Project) -> list[str]:
-    """Return the reasons why pools' apps can't be used, pool by pool."""
-    from orchestrator.sources.pull_queue import tags_of
-    from queue_core.errors import QueueError
-    from queue_core.worker.app import load_app
-
-    problems = []
-    path, modules = list(sys.path), set(sys.modules)
-    for pool in project.pools.values():
-        if pool.app is None:
-            continue
-        try:
-            folder = Path(pool.app_folder) if pool.app_folder else None
-            app = load_app(pool.app, directory=Path(pool.cwd or project.directory), app_folder=folder)
-            app.offer(pool.queue, tags_of(pool))
-        except QueueError as error:
-            problems.append(f"pools.{pool.name}.app: {error}")
-        finally:
-            sys.path[:] = path  # the next pool's `tasks` may be a different file
-            for name in set(sys.modules) - modules:
-                if name == pool.app.partition(":")[0]:
-                    del sys.modules[name]
-    return problems
 
 
 def _shown(value: object) -> str:

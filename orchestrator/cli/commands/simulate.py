@@ -76,7 +76,7 @@ def study_options(function: Callable[..., int]) -> Callable[..., int]:
 @click.option("--queue", help="Of a lifecycle log: this queue's tasks  [default: the pool's]")
 @tag_options
 @study_options
-@click.option("-f", "--file", "files", multiple=True, type=click.Path(path_type=Path, dir_okay=False), help="Settings.")
+@click.option("-f", "--file", "files", multiple=True, type=click.Path(path_type=Path), help="Settings.")
 @json_option
 def simulate(
     arrivals: Sequence[Path],

@@ -13,6 +13,7 @@ import structlog
 
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
+from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project, pools_loader
 from orchestrator.cli.up_view import events_shown
 from orchestrator.clock import SystemMonotonicClock
@@ -27,6 +28,7 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
+from queue_core.cli.output import print_info
 from queue_core.cli.serving import (
     flag_overrides,
     lifecycle_log,
@@ -86,6 +88,14 @@ _output_option = click.option(
 )
 
 
+_import_option = click.option(
+    "--import-check/--no-import-check",
+    "checks_imports",
+    default=None,
+    help="Refuse to start if a pool's app can't be imported, or not  [default: on a terminal]",
+)
+
+
 @command(
     "up",
     examples=(
@@ -97,6 +107,7 @@ _output_option = click.option(
 @setting_options
 @log_options
 @_output_option
+@_import_option
 @file_argument
 @json_option
 def up(
@@ -107,6 +118,7 @@ def up(
     log: str | None,
     log_level: logs.Level,
     shows_output: bool | None,  # noqa: FBT001
+    checks_imports: bool | None,  # noqa: FBT001
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
@@ -120,6 +132,9 @@ def up(
     On a terminal it tells in sentences what happens: decisions, failures of handlers, deaths, and what its workers
     write, each line after its worker's name (--quiet: without that); `towline logs` finds it later. Of too many lines
     at once the rest is left out, and counted. Elsewhere, and with --json, every line is JSON.
+
+    On a terminal it imports each pool's app first, and refuses to start if one can't be used. A daemon starts the other
+    pools; the broken one waits until a file of it changes.
 
     Under systemd it reports readiness and feeds the watchdog after each turn; as a container's first process it reaps
     orphans. Exit code 78: the settings are wrong, and a restart does not help.
@@ -135,6 +150,8 @@ def up(
         ]
     )
     project = load_project(file, flags=flags)
+    if is_wanted(checks_imports, as_json=as_json):
+        refuse_unusable(project)
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
@@ -164,12 +181,14 @@ def up(
 @click.option("--url", envvar="TOWLINE_URL", help="The queue server  [default: server.listen of the file]")
 @log_options
 @_output_option
+@_import_option
 @file_argument
 @json_option
 def supervise(
     url: str | None,
     log_level: logs.Level,
     shows_output: bool | None,  # noqa: FBT001
+    checks_imports: bool | None,  # noqa: FBT001
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
@@ -179,6 +198,8 @@ def supervise(
     """
     terminal = begin_as_daemon()
     project = load_project(file)
+    if is_wanted(checks_imports, as_json=as_json):
+        refuse_unusable(project)
     found = url or project.queue_file.server.url(project.directory)
     token = bearer_token()
     with ExitStack() as stack:
@@ -194,6 +215,21 @@ def supervise(
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
     return renew(None, terminal) if code == RENEW else code
+
+
+def is_wanted(choice: bool | None, *, as_json: bool) -> bool:  # noqa: FBT001
+    """Return whether to import applications before the start: as chosen, else on a terminal."""
+    return choice if choice is not None else not as_json and sys.stdout.isatty()
+
+
+def refuse_unusable(project: Project) -> None:
+    """Raise `CommandError` with a line for each pool whose application can't be used."""
+    findings = check_imports(project, on_wait=lambda apps: print_info(f"importing {' and '.join(apps)} ..."))
+    for note in findings.notes:
+        print_info(note)
+    if findings.failures:
+        fix = "mend it, or add --no-import-check: other pools start, and this one once a file of it changes"
+        raise CommandError(findings.problems, code=exits.BAD_CONFIG, fix=fix)
 
 
 def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:

@@ -106,10 +106,14 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
         if number:
             echo()
         for line in story_lines(story, now=now, ends=silent_ends(story, where["file"])):
-            print_wrapped(line.lstrip(), line[: len(line) - len(line.lstrip())], hang=4)
+            echo(line)
 
 
 def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
+    if where["url"] or where["store"]:
+        fix = "a pool is explained on its supervisor's host: without --url and --store, by -f with its settings file"
+        message = f"there is no queue and no task '{name}'"
+        return CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=fix)
     return CommandError(
         f"there is no pool, no queue and no task '{name}'{did_you_mean(name, _known_pools(where))}",
         code=exits.NO_INPUT,

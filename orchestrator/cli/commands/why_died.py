@@ -131,7 +131,7 @@ def _lines(death: Json, name: str) -> list[str]:
 def _last_lines(death: Json) -> Iterator[str]:
     """Yield the end of its output: log entries as people read them."""
     stack = set(_lines(death, "stack"))
-    lines = [line for line in _lines(death, "last_lines") if line not in stack]
+    lines = [line for line in _lines(death, "last_lines") if line not in stack and not line.startswith(_MODULES)]
     if lines:
         yield "  its last lines:"
         for line in lines:
@@ -193,6 +193,8 @@ def _ordinal(count: int) -> str:
     return f"{count}{ending}"
 
 
+_MODULES: Final = "Extension modules: "
+"""The beginning of the last line that a fault in native code leaves."""
 MAX_READ: Final = 50_000
 MAX_SHOWN: Final = 20
 EVENTS: Final = 1000

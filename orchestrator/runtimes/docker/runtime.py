@@ -21,7 +21,7 @@ from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
 from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
@@ -130,6 +130,16 @@ class DockerRuntime:
     def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
         """See `Runtime.forks`: its containers execute."""
         return False
+
+    def application(
+        self,
+        request: SpawnRequest,  # noqa: ARG002
+        *,
+        since: Monotonic,  # noqa: ARG002
+        now: Monotonic,  # noqa: ARG002
+    ) -> ApplicationReport:
+        """See `Runtime.application`: it is not on this host."""
+        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""

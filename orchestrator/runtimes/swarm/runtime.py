@@ -9,7 +9,7 @@ from typing import Literal
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
 from orchestrator.runtimes.swarm.registry import SwarmRegistry, SwarmWorker
 from orchestrator.runtimes.swarm.scale_up import ScaleUp
@@ -82,6 +82,16 @@ class SwarmRuntime:
     def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
         """See `Runtime.forks`: its containers execute."""
         return False
+
+    def application(
+        self,
+        request: SpawnRequest,  # noqa: ARG002
+        *,
+        since: Monotonic,  # noqa: ARG002
+        now: Monotonic,  # noqa: ARG002
+    ) -> ApplicationReport:
+        """See `Runtime.application`: it is not on this host."""
+        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""

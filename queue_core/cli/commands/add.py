@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO, Final, Unpack
 
@@ -14,16 +15,49 @@ from queue_core.cli.cut_output import was_cut
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
-from queue_core.cli.output import print_info, print_json
+from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
+from queue_core.process.wording import counted
 from queue_core.task import NewTask
 from queue_core.verbs import Added
 
 MAX_BATCH_BYTES: Final = 8 << 20
 """Payload bytes of one call; a batch that would be larger ends before `MAX_TASKS_PER_ADD`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenPayload:
+    """A payload, and the line of a file that it is; 0 for one that is no line."""
+
+    payload: bytes
+    line: int = 0
+
+
+@dataclass(slots=True)
+class AddReport:
+    """The outcome so far: how many tasks with each outcome, and the last line of the file that is done."""
+
+    counts: dict[str, int] = field(default_factory=lambda: {"added": 0, "exists": 0, "tombstoned": 0})
+    last_line: int = 0
+
+    @property
+    def handled(self) -> int:
+        """Tasks that the queue answered for."""
+        return sum(self.counts.values())
+
+    @property
+    def way_on(self) -> str:
+        """The next step after a failure: the same command again would add those tasks twice."""
+        if not self.handled:
+            return "nothing is added yet: fix it, then run this again"
+        if self.last_line:
+            begin = self.last_line + 1
+            done = f"{counted(self.handled, 'task')}, lines 1 to {self.last_line:,}, {_are(self.handled)} added"
+            return f"{done}: fix it, then add the others: tail -n +{begin} FILE | towline add ... --lines"
+        return f"the first {counted(self.handled, 'task')} {_are(self.handled)} added: fix it, then add the others"
 
 
 @command(
@@ -45,7 +79,8 @@ MAX_BATCH_BYTES: Final = 8 << 20
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     help="Payload file; - is stdin.",
 )
-@click.option("--lines", is_flag=True, help="Each line of stdin, or of --from, is one task.")
+@click.option("--lines", is_flag=True, help="Each line of stdin, or of --from, is one task; empty ones are left out.")
+@click.option("--names", is_flag=True, help="With --lines: print the name of each task.")
 @click.option("--tag", help="Tag of the tasks.")
 @click.option("--name", help="Name of the task; adding it a second time changes nothing.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of the tasks; repeatable.")
@@ -55,7 +90,8 @@ def add(
     queue: str,
     payloads: tuple[str, ...],
     source: Path | None,
-    lines: bool,  # noqa: FBT001  click's flag
+    lines: bool,  # noqa: FBT001  click's flags
+    names: bool,  # noqa: FBT001
     tag: str | None,
     name: str | None,
     headers: tuple[str, ...],
@@ -65,24 +101,33 @@ def add(
 ) -> int:
     """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
 
-    The tasks are durable when the command returns. Prints the name of each; exit code 1 if all names were taken. Says
-    on stderr if no pool of the settings file works on their tag, or on tasks without one.
+    The tasks are durable when the command returns. Prints the name of each, with --lines only their count, on stderr.
+    Exit code 1 if all names were taken. Says on stderr if no pool of the settings file works on their tag, or on
+    tasks without one.
     """
     if payloads and (source or lines):
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
     if name is not None and (lines or len(payloads) > 1):
         raise click.UsageError("--name goes with one task")
+    if names and not lines:
+        raise click.UsageError("--names goes with --lines: without it every name is printed")
     carried = _headers(headers)
     found = _read(payloads, source, lines=lines)
-    tasks = (NewTask(payload, name=name, tag=tag, delay_seconds=delay, headers=carried) for payload in found)
-    with opened_queue(queue, **where) as opened:
-        counts = _add_all(opened, tasks, as_json=as_json)
-    warn_of_unserved(queue, tag, tasks=counts["added"], where=where)
-    if not counts["added"] and any(counts.values()):
+    tasks = (
+        (given.line, NewTask(given.payload, name=name, tag=tag, delay_seconds=delay, headers=carried))
+        for given in found
+    )
+    shows_names = names or not lines
+    with opened_queue(queue, **where) as opened, progress("tasks", quiet=as_json or names or not lines) as bar:
+        report = _add_all(opened, tasks, bar=bar, as_json=as_json, shows_names=shows_names)
+    warn_of_unserved(queue, tag, tasks=report.counts["added"], where=where)
+    if report.handled and not report.counts["added"]:
         print_info("nothing added: every name was taken already")
         return exits.NEGATIVE
-    if (lines and not as_json) or was_cut():
-        print_info(f"{counts['added']} added")
+    if lines and not report.handled:
+        print_info(f"no lines in {source or 'stdin'}: nothing was added to {queue}")
+    elif (lines and not as_json) or was_cut():
+        print_info(f"{counted(report.counts['added'], 'task')} added to {queue}")
     return exits.OK
 
 
@@ -99,22 +144,30 @@ def _headers(pairs: Sequence[str]) -> dict[str, str] | None:
     return headers or None
 
 
-def _add_all(queue: Queue, tasks: Iterator[NewTask], *, as_json: bool) -> dict[str, int]:
-    counts = {"added": 0, "exists": 0, "tombstoned": 0}
+def _add_all(
+    queue: Queue, tasks: Iterator[tuple[int, NewTask]], *, bar: ProgressBar, as_json: bool, shows_names: bool
+) -> AddReport:
+    """Add all tasks, in batches. A failure says what was added before it."""
+    report = AddReport()
     try:
         for batch in _batches(tasks):
-            for added in queue.add(batch):
-                counts[added.status] += 1
-                _print(added, as_json=as_json)
+            for added in queue.add([task for _, task in batch]):
+                report.counts[added.status] += 1
+                if as_json or shows_names or added.status != "added":
+                    _print(added, as_json=as_json)
+            report.last_line = batch[-1][0]
+            bar("adding", report.handled, 0)
     except (QueueError, CommandError, OSError) as error:
         failure = failure_of(error)
-        handled = sum(counts.values())
-        if failure is None or not handled:
+        if failure is None or not (report.handled or isinstance(error, BadLineError)):
             raise
-        # To run the same command again would add those tasks twice.
-        fix = f"the first {handled:,} tasks are added: fix it, then add the others"
-        raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=fix) from error
-    return counts
+        raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=report.way_on) from error
+    except KeyboardInterrupt:
+        if report.handled:
+            done = f", lines 1 to {report.last_line:,}" if report.last_line else ""
+            print_info(f"interrupted: {counted(report.handled, 'task')} {_are(report.handled)} added{done}")
+        raise
+    return report
 
 
 def _print(added: Added, *, as_json: bool) -> None:
@@ -128,28 +181,39 @@ def _print(added: Added, *, as_json: bool) -> None:
         )
 
 
-def _batches(tasks: Iterator[NewTask]) -> Iterator[list[NewTask]]:
-    batch: list[NewTask] = []
+def _batches(tasks: Iterator[tuple[int, NewTask]]) -> Iterator[list[tuple[int, NewTask]]]:
+    """Yield the tasks in batches. A task that can't be read ends them, after what came before it."""
+    batch: list[tuple[int, NewTask]] = []
     size = 0
-    for task in tasks:
+    failure: CommandError | OSError | None = None
+    while True:
+        try:
+            line, task = next(tasks)
+        except StopIteration:
+            break
+        except (CommandError, OSError) as error:
+            failure = error
+            break
         if batch and (len(batch) == MAX_TASKS_PER_ADD or size + len(task.payload) > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(task)
+        batch.append((line, task))
         size += len(task.payload)
     if batch:
         yield batch
+    if failure is not None:
+        raise failure
 
 
-def _read(payloads: Sequence[str], source: Path | None, *, lines: bool) -> Iterator[bytes]:
+def _read(payloads: Sequence[str], source: Path | None, *, lines: bool) -> Iterator[GivenPayload]:
     if payloads:
-        return (payload.encode("utf-8", "surrogateescape") for payload in payloads)
+        return (GivenPayload(payload.encode("utf-8", "surrogateescape")) for payload in payloads)
     if source is None and sys.stdin.isatty():
         raise click.UsageError("no payload: give one as an argument, --from a file, or pipe it in")
     return _read_file(source, lines=lines)
 
 
-def _read_file(source: Path | None, *, lines: bool) -> Iterator[bytes]:
+def _read_file(source: Path | None, *, lines: bool) -> Iterator[GivenPayload]:
     if source is None or str(source) == "-":
         yield from _split(sys.stdin.buffer, lines=lines)
         return
@@ -157,18 +221,28 @@ def _read_file(source: Path | None, *, lines: bool) -> Iterator[bytes]:
         yield from _split(file, lines=lines)
 
 
-def _split(file: BinaryIO, *, lines: bool) -> Iterator[bytes]:
+def _split(file: BinaryIO, *, lines: bool) -> Iterator[GivenPayload]:
     if not lines:
-        yield file.read(MAX_PAYLOAD_BYTES + 1)
+        yield GivenPayload(file.read(MAX_PAYLOAD_BYTES + 1))
         return
-    number = 0
-    while found := list(islice(iter(lambda: file.readline(MAX_PAYLOAD_BYTES + 2), b""), 1000)):
-        for line in found:
-            number += 1
-            payload = line.rstrip(b"\r\n")
-            if len(payload) > MAX_PAYLOAD_BYTES:
-                message = f"line {number} is longer than {MAX_PAYLOAD_BYTES} bytes (1 MiB), the limit of a payload"
-                fix = "earlier lines may be added already: shorten it, then add it and the lines after it"
-                raise CommandError(message, code=exits.BAD_DATA, fix=fix)
-            if payload:
-                yield payload
+    for number in count(1):
+        line = file.readline(MAX_PAYLOAD_BYTES + 2)
+        if not line:
+            return
+        payload = line.rstrip(b"\r\n")
+        if len(payload) > MAX_PAYLOAD_BYTES:
+            raise BadLineError(number)
+        if payload:
+            yield GivenPayload(payload, number)
+
+
+class BadLineError(CommandError):
+    """A line is too long to be a payload."""
+
+    def __init__(self, number: int) -> None:
+        message = f"line {number:,} is longer than {MAX_PAYLOAD_BYTES:,} bytes (1 MiB), the limit of a payload"
+        super().__init__(message, code=exits.BAD_DATA)
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"

@@ -13,9 +13,9 @@ from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import target_options
 from queue_core.cli.output import print_info, print_json, progress
 from queue_core.cli.target import Target, TargetOptions, find_target
-from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.process.wording import counted, shown_bytes
 from queue_core.stores import check_can_back_up
 
 TIMEOUT_SECONDS: Final = 3600.0
@@ -62,8 +62,8 @@ def backup(
     if as_json:
         print_json(made)
     else:
-        size = format_bytes(cast("int", made["size_bytes"]))
-        print_info(f"{made['file']}: {made['tasks']:,} tasks, {size}, checked")
+        tasks, size = counted(cast("int", made["tasks"]), "task"), shown_bytes(cast("int", made["size_bytes"]))
+        print_info(f"{made['file']}: {tasks}, {size}, checked")
         if made["file"] != str(to.resolve()):
             print_info("it is on the server's host: move it from there")
     return exits.OK

@@ -5,6 +5,7 @@ Those of one task are also read from the store, which knows them after any resta
 
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Final, Unpack, cast
 from urllib.parse import urlencode
 
@@ -15,9 +16,10 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
-from queue_core.cli.target import Target, TargetOptions, find_target, opened
+from queue_core.cli.target import Target, TargetOptions, find_target, opened, unknown_queue
 from queue_core.cli.task_story import find_stories, merged_events, story_events
 from queue_core.clock import Instant, SystemClock
+from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.values import Json
 
@@ -73,6 +75,7 @@ def events(
         )
     caller = _caller(target)
     try:
+        _check_queue(caller, only_queue, target)
         is_empty = True
         for event in _events(caller, limit=limit, follow=follow):
             if only_queue in (None, event["queue"]) and only_task in (None, event.get("task")):
@@ -90,6 +93,8 @@ def _print_task(
 ) -> None:
     """Print the last events of one task, of a server's memory and of the store."""
     with opened(makes_queues=False, **where) as (queues, _):
+        if queue is not None and queue not in (known := [spec.name for spec in queues.queues()]):
+            raise unknown_queue(queue, known, target)
         stored = [event for story in find_stories(queues, task, only_queue=queue) for event in story_events(story)]
     remembered: list[Json] = []
     if target.is_server:
@@ -107,6 +112,16 @@ def _print_task(
         _print(event, as_json=as_json)
     if not found and not as_json:
         print_info(f"no events of task {task}{f' in queue {queue}' if queue else ''} are known")
+
+
+def _check_queue(caller: HttpCaller, name: str | None, target: Target) -> None:
+    """Raise `CommandError` for a name that no queue has: it would have no events for ever."""
+    if name is None:
+        return
+    with suppress(PermissionDeniedError):  # a token may read events and not list queues
+        known = [str(queue["name"]) for queue in cast("list[Json]", caller.get("/v1/queues")["queues"])]
+        if name not in known:
+            raise unknown_queue(name, known, target)
 
 
 def _caller(target: Target) -> HttpCaller:

@@ -11,6 +11,7 @@ from queue_core.cli.opened_store import opened_store, store_named, store_options
 from queue_core.cli.output import print_info, print_json, progress
 from queue_core.clock import SystemClock
 from queue_core.errors import CutShortError
+from queue_core.process.wording import counted
 from queue_core.transfer.exporter import STDOUT, ExportResult
 from queue_core.transfer.exporter import export as export_queues
 from queue_core.transfer.importer import ImportResult, check_file, import_file
@@ -69,7 +70,7 @@ def _print_exported(exported: ExportResult, path: Path, *, as_json: bool) -> Non
         print_json({"file": str(path), "id": exported.header.id, "queues": queues, **counts})
         return
     was_whole = "; it was complete already" if exported.was_whole else ""
-    print_info(f"{exported.tasks:,} tasks and {exported.names:,} held names of {', '.join(queues)}{was_whole}")
+    print_info(f"{_amounts(exported.tasks, exported.names)} of {', '.join(queues)}{was_whole}")
 
 
 @command(
@@ -108,9 +109,7 @@ def import_(
             if as_json:
                 print_json({"file": str(path), "id": checked.header.id, "queues": queues, **counts, "dry_run": True})
             else:
-                print_info(
-                    f"{checked.tasks:,} tasks and {checked.names:,} held names of {', '.join(queues)}: no errors"
-                )
+                print_info(f"{_amounts(checked.tasks, checked.names)} of {', '.join(queues)}: no errors")
             return exits.OK
         url, durability, origin = store_named(store, file)
         with opened_store(url, origin=origin, must="existing or new", durability=durability) as opened:
@@ -136,9 +135,13 @@ def _print_imported(done: ImportResult, path: Path, *, as_json: bool) -> None:
         print_json({"file": str(path), "id": done.header.id, **queues, **counts, **how})
         return
     if done.was_done:
-        print_info(f"imported already: {done.tasks:,} tasks and {done.names:,} held names; nothing was done")
+        print_info(f"imported already: {_amounts(done.tasks, done.names)}; nothing was done")
         return
     resumed = f", resumed after line {done.resumed_after:,}" if done.resumed_after > 1 else ""
-    print_info(f"{done.tasks:,} tasks and {done.names:,} held names imported{resumed}")
+    print_info(f"{_amounts(done.tasks, done.names)} imported{resumed}")
     if done.refused:
-        print_info(f"{done.refused:,} tasks were left out: their names are taken there")
+        print_info(f"{counted(done.refused, 'task')} left out: the name is taken there")
+
+
+def _amounts(tasks: int, names: int) -> str:
+    return f"{counted(tasks, 'task')} and {counted(names, 'held name')}"

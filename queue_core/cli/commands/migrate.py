@@ -10,6 +10,7 @@ from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import json_option
 from queue_core.cli.output import print_info, print_json, progress
 from queue_core.errors import StoreError
+from queue_core.process.wording import counted
 from queue_core.transfer.migration import MigrationResult, QueueMigration, queues_to_move, queues_to_undo
 
 
@@ -78,16 +79,16 @@ def _print_moved(moved: MigrationResult, to: str, *, as_json: bool) -> None:
     elif moved.was_done:
         print_info(f"{moved.queue}: is at {to} already; nothing was done")
     else:
-        result = f"{moved.queue}: {moved.tasks:,} tasks and {moved.names:,} held names are at {to}"
+        result = f"{moved.queue}: {counted(moved.tasks, 'task')} and {counted(moved.names, 'held name')} are at {to}"
         print_info(f"{result}, settings {moved.settings}")
         if moved.in_flight:
             print_info(f"{moved.queue}: {moved.in_flight:,} of them were in flight and run again when their leases end")
         if moved.refused:
-            print_info(f"{moved.queue}: {moved.refused:,} tasks were left out: their names are taken there")
+            print_info(f"{moved.queue}: {counted(moved.refused, 'task')} left out: the name is taken there")
 
 
 def _print_aborted(queue: str, dropped: int, back_at: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"queue": queue, "dropped": dropped, "at": back_at})
     else:
-        print_info(f"{queue}: is open again at {back_at}; {dropped:,} copied tasks were deleted")
+        print_info(f"{queue}: is open again at {back_at}; {counted(dropped, 'copied task')} deleted")

@@ -88,7 +88,7 @@ def stats(
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as found:
         if by_tag:
-            return _print_tags(_all_tags(found.tag_stats), as_json=as_json)
+            return _print_tags(queue, _all_tags(found.tag_stats), as_json=as_json)
         counts = found.stats(tags=wanted)
     oldest = _oldest_seconds(counts)
     if as_json:
@@ -138,7 +138,7 @@ def _all_tags(page_of: object) -> list[TagStats]:
         after = page[-1].tag
 
 
-def _print_tags(found: list[TagStats], *, as_json: bool) -> int:
+def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     if as_json:
         print_json([{"tag": one.tag} | flat_json(one.stats) for one in found])
         return exits.OK
@@ -148,7 +148,7 @@ def _print_tags(found: list[TagStats], *, as_json: bool) -> int:
         least=("DELETED", "ADDED", "DELAYED"),
         keeps=("READY",),
     )
-    print_table(heads, rows, empty="no tasks, no tags")
+    print_table(heads, rows, empty=f"no tags in {queue}: it has had no tasks")
     return exits.OK
 
 

@@ -15,6 +15,7 @@ from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.config.units import format_bytes
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
+from queue_core.process.wording import counted
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.queue_files.plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 
@@ -113,7 +114,7 @@ def _confirm(changed: str, shown: str) -> None:
 
 
 def _changed(plan: QueueFilePlan) -> str:
-    count = _counted(len(plan.changes), "queue")
+    count = counted(len(plan.changes), "queue")
     if plan.storage is None:
         return count
     return f"{count} and the storage limit" if plan.changes else "the storage limit"
@@ -142,7 +143,7 @@ def _print_plan(entries: QueueFileEntries, plan: QueueFilePlan) -> None:
     ]
     print_table(columns("QUEUE", "CHANGE", "SETTING", "FROM", "TO"), rows, empty="nothing to do")
     if entries.push_queues:
-        count = _counted(len(entries.push_queues), "push queue")
+        count = counted(len(entries.push_queues), "push queue")
         print_info(f"listed only: {count}, as Towline calls no handlers: {', '.join(entries.push_queues)}")
     for spec in plan.moved:
         print_info(f"skipped: {spec.name} was moved to {spec.moved_to}; apply the file there")
@@ -173,7 +174,3 @@ def _sizes(edit: SettingEdit) -> tuple[str | None, str | None]:
 
 def _shown(value: Setting) -> Setting:
     return (", ".join(value) or None) if isinstance(value, tuple) else value
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -34,7 +34,7 @@ SCRIPT_FAILED = 1
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="File with the bearer token  [default: TOWLINE_TOKEN]",
 )
-@click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Settings file.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="Settings file.")
 @json_option
 @click.argument("script", type=click.Path(exists=True, path_type=Path))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)

@@ -33,7 +33,7 @@ from queue_core.worker.settings import DEFAULT_URL, WorkerSettings
 @click.option("--grace", type=DURATION, help="Time from SIGTERM until unfinished tasks are released  [default: 30s]")
 @click.option("--url", help="Server or store  [default: as for every command]")
 @click.option("--store", help="Open this store directly.")
-@click.option("-f", "--file", type=click.Path(path_type=Path, dir_okay=False), help="Settings file.")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="Settings file.")
 @tag_options
 @log_options
 @json_option

@@ -10,21 +10,19 @@ A template whose application has changed on disk forks no more: it says so and e
 import array
 import contextlib
 import ctypes
-import importlib
 import json
 import os
 import signal
 import socket
 import sys
-import traceback
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final, NoReturn, TypedDict
 
 from queue_core.clock import SystemClock
-from queue_core.errors import QueueError
 from queue_core.process.terminal import open_missing_streams
+from queue_core.worker.template.application import import_application
 from queue_core.worker.template.environment_block import (
     ROOM_VARIABLE,
     NoRoomError,
@@ -33,7 +31,7 @@ from queue_core.worker.template.environment_block import (
     shorten_command,
 )
 from queue_core.worker.template.hazards import find_hazards
-from queue_core.worker.template.imported_files import changed_files, imported_files
+from queue_core.worker.template.imported_files import FileVersion, changed_files, written_since
 from queue_core.worker.template.preparation import prepare_to_fork, reseed
 from queue_core.worker.template.started_threads import recorded_threads
 
@@ -51,11 +49,8 @@ EXIT_MISCONFIGURED: Final = 78
 _PR_SET_NAME: Final = 15
 _PR_SET_PDEATHSIG: Final = 1
 _DESCRIPTORS: Final = 2
-_STORES: Final = {
-    "sqlite": "queue_core.stores.sqlite.store",
-    "postgresql": "queue_core.stores.postgres.store",
-    "redis": "queue_core.stores.redis.store",
-}
+FILES_AT_ONCE: Final = 100
+"""Files that one message names: a path has up to 4,096 bytes, a message about 200 KiB."""
 
 
 class ForkRequest(TypedDict):
@@ -72,18 +67,23 @@ def main() -> NoReturn:
     control.set_inheritable(False)
     del os.environ[ROOM_VARIABLE]  # it stays in /proc alone
     clock = SystemClock()
-    began = clock.monotonic()
+    began, began_at = clock.monotonic(), clock.now()
     with recorded_threads() as threads:
-        failure = _import_application()
-    if failure:
-        _send(control, {"failed": failure[-MAX_FAILURE_CHARACTERS:]})
+        imported = import_application(os.environ)
+    for files in _batches(imported.files):
+        _send(control, {"files": files})
+    if imported.failure:
+        _send(control, {"failed": imported.failure[-MAX_FAILURE_CHARACTERS:]})
         _leave(EXIT_MISCONFIGURED)
+    written = written_since(began_at, imported.files)
+    if written:  # perhaps after it was read
+        _send(control, {"outdated": written[0]})
+        _leave(0)
     hazards = [hazard.sentence for hazard in find_hazards(own_descriptors={control.fileno()}, threads=threads)]
     try:
         find_room()
     except NoRoomError as error:
         hazards.append(f"a supervisor could not find its forked workers again: {error}")
-    files = imported_files()
     prepare_to_fork()
     _send(
         control,
@@ -95,7 +95,7 @@ def main() -> NoReturn:
     )
     while (asked := _next_request(control)) is not None:
         request, descriptors = asked
-        changed = changed_files(files)
+        changed = changed_files(imported.files)
         if changed:
             _send(control, {"outdated": changed[0]})
             _leave(0)
@@ -106,24 +106,11 @@ def main() -> NoReturn:
     _leave(0)
 
 
-def _import_application() -> str:
-    """Import what a worker imports; return why it can't be, or ""."""
-    from queue_core.connect import SERVER_SCHEMES
-    from queue_core.worker import __main__ as _main  # noqa: F401 - so that no worker has to
-    from queue_core.worker.app import load_app
-
-    url = os.environ.get("TOWLINE_URL", "")
-    try:
-        if url and not url.startswith(SERVER_SCHEMES):
-            with contextlib.suppress(ImportError):  # a worker says it in a sentence
-                importlib.import_module(_STORES.get(url.partition(":")[0], "queue_core.stores"))
-        folder = os.environ.get("TOWLINE_APP_FOLDER", "")
-        load_app(os.environ.get("TOWLINE_APP", ""), app_folder=Path(folder) if folder else None)
-    except QueueError as error:
-        return str(error)
-    except BaseException:  # noqa: BLE001 - whatever an import may raise
-        return traceback.format_exc(limit=-5)
-    return ""
+def _batches(files: Mapping[str, FileVersion]) -> Iterator[Mapping[str, FileVersion]]:
+    """Return the files a message's worth at a time."""
+    known = iter(files.items())
+    while batch := dict(islice(known, FILES_AT_ONCE)):
+        yield batch
 
 
 def _leave(code: int) -> NoReturn:

@@ -11,10 +11,26 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
-FileVersion = tuple[int, int]
-"""A file's time of change in nanoseconds since the epoch, and its size in bytes."""
+from queue_core.clock import Instant
+
+
+class FileVersion(NamedTuple):
+    """One version of a file. Times are in nanoseconds since the epoch.
+
+    `modified_ns` comes with the content and may be an old one (an unpacked archive); `changed_ns` is when the file was
+    written, moved here or given other rights, by the clock of its host.
+    """
+
+    modified_ns: int
+    size_bytes: int
+    changed_ns: int
+
+    def has_content_of(self, other: "FileVersion | None") -> bool:
+        """Return whether nothing tells that the content differs."""
+        return other is not None and self[:2] == other[:2]
+
 
 _PACKAGE_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
 """Also where a `.pth` file or PYTHONPATH leads to those of another environment."""
@@ -28,7 +44,7 @@ def imported_files() -> dict[str, FileVersion]:
     found = {}
     for _, file, values in application_modules():
         path = str(getattr(values.get("__loader__"), "archive", None) or file)
-        version = _version_of(path)
+        version = version_of(path)
         if version is not None:
             found[path] = version
     return found
@@ -36,7 +52,12 @@ def imported_files() -> dict[str, FileVersion]:
 
 def changed_files(known: Mapping[str, FileVersion]) -> list[str]:
     """Return the files that were changed, replaced or removed since `imported_files` saw them, sorted."""
-    return sorted(path for path, version in known.items() if _version_of(path) != version)
+    return sorted(path for path, version in known.items() if not version.has_content_of(version_of(path)))
+
+
+def written_since(began_at: Instant, files: Mapping[str, FileVersion]) -> list[str]:
+    """Return the files that were written after `began_at`, sorted."""
+    return sorted(path for path, version in files.items() if version.changed_ns > began_at * 1000)
 
 
 def application_modules() -> list[tuple[str, str, dict[str, object]]]:
@@ -63,12 +84,13 @@ def is_of_application(path: str) -> bool:
     )
 
 
-def _version_of(path: str) -> FileVersion | None:
+def version_of(path: str) -> FileVersion | None:
+    """Return the file's version as it is now; None where there is no such file."""
     try:
         status = Path(path).stat()
-    except OSError:
+    except (OSError, ValueError):
         return None
-    return status.st_mtime_ns, status.st_size
+    return FileVersion(status.st_mtime_ns, status.st_size, status.st_ctime_ns)
 
 
 @cache

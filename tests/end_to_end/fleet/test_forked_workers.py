@@ -136,3 +136,50 @@ def test_forked_workers_crash_are_adopted_take_new_code_and_leave_nothing(crew: 
     assert crew.end() == 0
     assert crew.workers() == {}
     eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in templates))
+
+
+@pytest.mark.parametrize("start", ["fork", "exec"])
+def test_a_reload_replaces_workers_of_an_application_that_changed_and_cuts_none(
+    crew: ForkedCrew, towline: Commands, start: str
+) -> None:
+    text = crew.settings.read_text().replace("start: fork", f"start: {start}")
+    crew.settings.write_text(text.replace("max: 1}", "max: 2}"))
+    crew.start()
+    ((first, _),) = eventually(crew.workers, seconds=LONG_SECONDS).items()
+    queues = crew.queues()
+    try:
+        queue = queues.queue("jobs")
+        queue.add([NewTask(b"a long task")])
+        eventually(crew.begun, seconds=LONG_SECONDS)
+        assert towline("reload").code == 0
+        crew.write_app(2)
+        assert towline("reload").code == 0
+        eventually(lambda: len(crew.workers()) == 2, seconds=LONG_SECONDS)  # new before old, which is busy
+        (second,) = crew.workers().keys() - {first}
+        queue.add([NewTask(b"another")])
+        eventually(lambda: len(crew.begun()) == 2, seconds=LONG_SECONDS)
+        assert [(entry[0], entry[2], entry[3]) for entry in crew.begun()] == [(first, "1", "1"), (second, "2", "1")]
+        (changed,) = crew.logged("pool.application_changed")
+        assert changed["workers"] == [first]
+        assert changed["file"] == str(crew.folder / "jobs.py")
+        (crew.notes / "go").touch()
+        eventually(lambda: list(crew.workers()) == [second], seconds=LONG_SECONDS)
+        assert queue.stats().deleted_total == 2
+    finally:
+        queues.close()
+
+
+def test_a_supervisor_that_comes_back_replaces_adopted_workers_of_an_application_that_changed(
+    crew: ForkedCrew,
+) -> None:
+    crew.start()
+    ((first, _),) = eventually(crew.workers, seconds=LONG_SECONDS).items()
+    assert crew.process is not None
+    crew.process.kill()
+    crew.process.wait()
+    crew.write_app(2)
+    crew.start()
+    eventually(lambda: crew.workers() and first not in crew.workers(), seconds=LONG_SECONDS)
+    assert crew.logged("worker.adopted")[-1]["worker"] == first
+    (changed,) = crew.logged("pool.application_changed")
+    assert changed["workers"] == [first]

@@ -135,6 +135,7 @@ def test_a_pool_that_an_operator_scales_down_cuts_no_task_short(crew: TowlineUp,
         done = crew.done(queue)
         assert (done.lost, done.twice, done.released, done.expired) == (0, 0, 0, 0)
         assert not crew.logged("worker.killed", "worker.draining")
+        eventually(lambda: len(crew.logged("worker.reaped")) == 2)
         assert {entry["held"] for entry in crew.logged("worker.reaped")} == {0}
     finally:
         queues.close()

@@ -150,16 +150,6 @@ def test_work_starts_without_what_only_people_need() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_init_writes_files_that_are_right_and_never_over_others(towline: Commands) -> None:
-    assert towline("init", "--dir", "new").code == 0
-    assert towline("check", "-f", "new/towline.yaml", "--import").code == 0
-    before = (towline.folder / "new/towline.yaml").read_text()
-    again = towline("init", "--dir", "new")
-    assert again.code == 73
-    assert "exists already" in again.err
-    assert (towline.folder / "new/towline.yaml").read_text() == before
-
-
 def test_the_example_in_deploy_is_right(towline: Commands) -> None:
     told = towline("check", "-f", str(ROOT / "deploy" / "towline.yaml"), "--import")
     assert (told.code, told.err) == (0, "")
@@ -239,10 +229,10 @@ def test_a_file_that_says_so_sets_nothing(towline: Commands) -> None:
     assert towline("check").code == 0
 
 
-def test_check_imports_an_app_only_when_asked_to(towline: Commands) -> None:
+def test_check_imports_an_app_unless_asked_not_to(towline: Commands) -> None:
     (towline.folder / "towline.yaml").write_text(SETTINGS.replace("tasks:app", "absent:app"))
-    assert towline("check").code == 0
-    told = towline("check", "--import")
+    assert towline("check", "--no-import").code == 0
+    told = towline("check")
     assert told.code == 78
     assert "pools.resize.app: can't import absent" in told.err
 

@@ -55,7 +55,7 @@ def test_doctor_says_where_a_worker_per_task_would_have_done_better(busy: Comman
     worse, other = last_day(busy)
     assert worse["level"] == "warn"
     assert re.fullmatch(
-        r"resize: over the last 5h\d\dm \(600 tasks\) a worker per task would have "
+        r"resize: over the last 5 h \d\d min \(600 tasks\) a worker per task would have "
         r"cost \d\d% less and been (no later|less late) \(p99 .*\); as it was: p99 0.067 slo, 0.0% late",
         worse["found"],
     )
@@ -88,7 +88,7 @@ def test_doctor_stops_replaying_when_it_has_taken_long(busy: Commands, monkeypat
     ("settings", "lack"),
     [
         pytest.param(SETTINGS.replace("log: events.jsonl\n", ""), "there is no lifecycle log", id="no log"),
-        pytest.param(SETTINGS.replace("events.jsonl", "none.jsonl"), "there is no lifecycle log", id="none there"),
+        pytest.param(SETTINGS.replace("events.jsonl", "none.jsonl"), "nothing is recorded in none.jsonl yet", id="none there"),
         pytest.param(SETTINGS, "other: not compared with a worker per task: 0 tasks", id="few tasks"),
         pytest.param(
             SETTINGS.replace("tags: [resize], ", "").replace("untagged: true, ", ""),

@@ -139,6 +139,18 @@ def test_old_figures_say_how_old_they_are_and_why(towline: Commands) -> None:
     assert "no supervisor is alive: this was" in towline("pools").err
 
 
+def test_a_token_that_is_missing_is_named(towline: Commands) -> None:
+    server = ServerThread(
+        MemoryStore(), ServeOptions(port=0, tokens=(AccessToken(Role.VIEWER, "a-secret-0123456789"),))
+    )
+    url = server.start()
+    try:
+        StateDir(towline.folder / ".towline").write_snapshot(a_snapshot(url=url))
+        assert "set TOWLINE_TOKEN, or give --token-file" in " ".join(towline("pools").err.split())
+    finally:
+        server.stop()
+
+
 def test_times_are_iso_8601_for_programs(towline: Commands) -> None:
     for words, path in ((("workers",), ("workers", 0, "since")), (("top", "--once"), ("shown_at",))):
         value = towline(*words, "--json").json

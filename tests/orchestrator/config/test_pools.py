@@ -58,7 +58,9 @@ def test_a_pool_reads_back_from_what_it_writes() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "said"),
     [
-        pytest.param("slo", "30 sec", "30 sec: write a duration such as 500ms, 30s, 5m, 6h, 2d", id="slo-unit"),
+        pytest.param(
+            "slo", "30 sec", "30 sec: write a duration such as 500ms, 30s, 5m, 6h, 2d; did you mean 30s?", id="slo-unit"
+        ),
         pytest.param("slo", 0, "must be more than 0s: 0s", id="slo-zero"),
         pytest.param("slo", True, "True: write a duration such as 500ms, 30s, 5m, 6h, 2d", id="slo-truth"),
         pytest.param("eps", "90%", "must be at most 50%: 90%", id="eps-large"),

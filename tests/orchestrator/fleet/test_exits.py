@@ -8,6 +8,11 @@ from orchestrator.fleet.exits import Cause, cause_of, death_notice, detail_at_wo
 from tests.support.fleet.fleet_builders import AnExit
 
 MIB = 2**20
+UNFINISHED = (
+    '{"event":"lease.lost","queue":"jobs","handler":"resize","task":"a","lease_number":1,"seconds":3.1,'
+    '"place":"tasks.py:14","reason":"the worker gave it back"}'
+)
+OF_THE_WORKER = '  File "/srv/queue_core/worker/invocation.py", line 154 in _call'
 
 
 @pytest.mark.parametrize(
@@ -78,6 +83,50 @@ MIB = 2**20
 )
 def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
     assert cause_of(ended, drained=False, overdue=False) == (cause, told)
+
+
+@pytest.mark.parametrize(
+    ("ended", "drained", "cause", "told"),
+    [
+        pytest.param(
+            AnExit("w1", code=78, last_lines=['{"event":"worker.refused","reason":"no module named tasks"}']),
+            False,
+            Cause.MISCONFIGURED,
+            "exit code 78: no module named tasks",
+            id="why it can't work",
+        ),
+        pytest.param(
+            AnExit("w1", code=0, last_lines=['{"event":"worker.drained","reason":"SIGTERM","code":0}']),
+            False,
+            Cause.DRAINED,
+            "asked to finish by somebody else, with SIGTERM",
+            id="somebody else's signal",
+        ),
+        pytest.param(
+            AnExit("w1", code=0, last_lines=['{"event":"worker.drained","reason":"7 tasks done, at most 7","code":0}']),
+            False,
+            Cause.FINISHED,
+            "finished by itself: 7 tasks done, at most 7",
+            id="recycled",
+        ),
+        pytest.param(
+            AnExit("w1", code=0, last_lines=[UNFINISHED]),
+            True,
+            Cause.DRAINED,
+            "asked to finish; resize, at tasks.py:14, was not done by then",
+            id="a call at the end of the grace",
+        ),
+        pytest.param(
+            AnExit("w1", signal=signal.SIGSEGV, stack=['  File "/srv/tasks.py", line 41 in decode', OF_THE_WORKER]),
+            False,
+            Cause.SIGNALLED,
+            "ended by SIGSEGV at tasks.py:41 in decode",
+            id="the line that called native code",
+        ),
+    ],
+)
+def test_an_end_in_the_workers_own_words(ended: AnExit, *, drained: bool, cause: Cause, told: str) -> None:
+    assert cause_of(ended, drained=drained, overdue=False) == (cause, told)
 
 
 def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.runtime import SpawnRequest
+from orchestrator.runtime import ApplicationReport, SpawnRequest
 from orchestrator.runtimes import template_process
 from orchestrator.runtimes.template_process import LIVING, ForkedWorker, TemplateState
 from orchestrator.runtimes.templates import (
@@ -21,6 +21,7 @@ from orchestrator.runtimes.templates import (
     KEPT_SECONDS,
     LOOK_AGAIN_SECONDS,
     MAX_FAILED_FORKS,
+    MAX_IDLE,
     MAX_IMPORTING,
     RETRY_SECONDS,
     Templates,
@@ -30,6 +31,7 @@ from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.template_bench import REPOSITORY, open_descriptors
 
 APP: Final = "from queue_core.worker.app import App\napp = App()\n"
+CHANGES: Final = 10
 UNSAFE: Final = f"import socket\nheld = socket.socketpair()\n{APP}"
 
 
@@ -348,3 +350,119 @@ def test_no_descriptor_or_process_is_left_by_40_renewals(stage: TemplatesStage) 
         stage.templates.collect()
     assert stage.pid() != before
     assert open_descriptors() == descriptors
+
+
+def reported(stage: TemplatesStage, request: SpawnRequest, *, since: float = 0.0, **more: str) -> ApplicationReport:
+    """Wait for the report on the application of the request's pool."""
+
+    def report() -> ApplicationReport | None:
+        environment = stage.environment(request, **more)
+        return stage.templates.application(request, environment, since=Monotonic(since), now=Monotonic(stage.now))
+
+    return eventually(report, seconds=60)
+
+
+@pytest.mark.parametrize(("start", "is_kept"), [("auto", True), ("exec", False)])
+def test_the_report_on_an_application_names_the_newest_file(
+    stage: TemplatesStage, start: str, *, is_kept: bool
+) -> None:
+    (stage.folder / "prices.py").touch()
+    stage.write(f"import prices\n{APP}")
+    request = stage.request(start=start)
+    written = (stage.folder / "tasks.py").stat().st_ctime
+    found = reported(stage, request)
+    assert (found.failure, found.changed_file) == ("", str(stage.folder / "tasks.py"))
+    assert found.changed_at == pytest.approx(written)
+    eventually(lambda: len(stage.collected()) == is_kept)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        pytest.param("import nothing_of_this_name\n", "No module named 'nothing_of_this_name'", id="missing import"),
+        pytest.param("def work(:\n", "tasks.py:1: invalid syntax", id="syntax"),
+        pytest.param("1 / 0\n", "tasks.py:1: ZeroDivisionError", id="it raises"),
+        pytest.param("application = 1\n", "it has no 'app'", id="no such attribute"),
+        pytest.param(APP, "no handler for 'resize' in queue 'thumbs'", id="no handler"),
+        pytest.param(
+            f"{APP}@app.task(queue='thumbs', tag='other')\ndef work(task): ...\n",
+            "no handler for 'resize'",
+            id="no handler for a tag",
+        ),
+    ],
+)
+def test_the_report_says_why_workers_cannot_use_an_application_until_it_is_mended(
+    stage: TemplatesStage, text: str, failure: str
+) -> None:
+    stage.write(text)
+    request = stage.request(start="exec")
+    variables = {"TOWLINE_QUEUE": "thumbs", "TOWLINE_TAGS": '["resize"]'}
+    found = reported(stage, request, **variables)
+    assert failure in found.failure
+    assert reported(stage, request, **variables) == found
+    eventually(lambda: not stage.collected())
+    stage.write(f"{APP}@app.task(queue='thumbs', tag='resize')\ndef work(task): ...\n")
+    assert reported(stage, request, **variables).failure == ""
+
+
+def test_an_application_that_did_not_change_is_not_imported_again(stage: TemplatesStage) -> None:
+    request = stage.request()
+    first = reported(stage, request)
+    pid = stage.pid()
+    stage.now += 60
+    assert reported(stage, request, since=stage.now) == first
+    (stage.folder / "tasks.py").chmod(0o640)  # no other content
+    assert reported(stage, request, since=stage.now) == first
+    assert stage.pid() == pid
+    stage.write(f"{APP}1 + 1\n")
+    assert reported(stage, request, since=stage.now).changed_at > first.changed_at
+    assert stage.pid() != pid
+    assert stage.fork(request)
+
+
+def test_a_failure_is_looked_into_again_when_asked(stage: TemplatesStage) -> None:
+    stage.write(f"import os\nassert os.path.exists('{stage.folder}/data')\n{APP}")
+    request = stage.request()
+    assert "AssertionError" in reported(stage, request).failure
+    (stage.folder / "data").touch()
+    stage.now += 1
+    assert "AssertionError" in reported(stage, request).failure
+    assert reported(stage, request, since=stage.now).failure == ""
+
+
+def test_an_import_during_which_its_file_was_written_is_done_again(stage: TemplatesStage) -> None:
+    new = f"{APP}NEW = True\n"
+    stage.write(f"import pathlib\n{APP}pathlib.Path(__file__).write_text({new!r})\n")
+    request = stage.request()
+    assert reported(stage, request).failure == ""
+    assert stage.settled(request) == "ready"
+    assert stage.fork(request)
+
+
+def test_an_application_that_writes_to_its_files_at_each_import_is_reported_all_the_same(stage: TemplatesStage) -> None:
+    stage.write(f"import pathlib\n{APP}path = pathlib.Path(__file__)\npath.write_text(path.read_text() + '#')\n")
+    assert reported(stage, stage.request()).failure == ""
+
+
+def test_few_templates_are_kept_for_pools_without_workers(stage: TemplatesStage) -> None:
+    names = [f"pool{number}" for number in range(MAX_IDLE + 2)]
+    for name in names:
+        stage.now += 1
+        reported(stage, stage.request(name))
+    stage.maintain("pool0")
+    eventually(lambda: len(stage.collected()) == MAX_IDLE + 1)
+    assert not stage.fork(stage.request("pool1"))  # unused for the longest time
+    assert stage.fork(stage.request("pool0"))
+
+
+def test_changes_of_an_application_leave_no_process_and_no_descriptor(stage: TemplatesStage) -> None:
+    request = stage.request()
+    reported(stage, request)
+    before = open_descriptors()
+    for number in range(CHANGES):
+        stage.now += 10
+        stage.write(APP + "#" * (number + 1))  # of another size: bytecode counts as current by whole seconds and size
+        assert reported(stage, request, since=stage.now).failure == ""
+        assert stage.fork(request)
+    stage.pid()  # the only one
+    assert open_descriptors() == before

@@ -1,5 +1,6 @@
 """Turns after the settings changed: pools that come, go and come back, and workers that are replaced."""
 
+from orchestrator.runtime import ApplicationReport
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.reconciler_stage import ReconcilerStage
 
@@ -50,3 +51,41 @@ def test_changed_settings_replace_workers_new_before_old(stage: ReconcilerStage)
     stage.turn()
     assert stage.runtime.calls == [("spawn", "resize-2"), ("drain", old)]
     assert stage.source.retired == {old}
+
+
+def test_workers_of_an_application_that_changed_are_replaced_new_before_old(stage: ReconcilerStage) -> None:
+    (old,) = stage.with_workers(1)
+    at = stage.clock.wall_seconds()
+    stage.runtime.applications["resize"] = ApplicationReport(changed_at=at, changed_file="/srv/tasks.py")
+    stage.clock.advance(60)
+    stage.turn()
+    assert stage.runtime.calls == []  # nobody has asked for a reload
+    stage.set_pools(a_pool(least=1))
+    stage.turn()
+    assert stage.runtime.calls == [("spawn", "resize-2")]
+    (changed,) = stage.logged("pool.application_changed")
+    assert (changed["pool"], changed["file"], changed["workers"]) == ("resize", "/srv/tasks.py", [old])
+    stage.source.seen.add("resize-2")
+    stage.turn()
+    assert stage.runtime.calls == [("spawn", "resize-2"), ("drain", old)]
+    stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
+    stage.runtime.calls.clear()
+    stage.set_pools(a_pool(least=1))
+    stage.turn()
+    assert stage.runtime.calls == []  # the new one has the new file
+
+
+def test_workers_stay_while_their_changed_application_cannot_be_imported(stage: ReconcilerStage) -> None:
+    stage.with_workers(1)
+    at = stage.clock.wall_seconds()
+    stage.runtime.applications["resize"] = ApplicationReport("can't import tasks: tasks.py:1: no", at, "/srv/tasks.py")
+    stage.set_pools(a_pool(least=1))
+    stage.turn(after=60)
+    stage.turn()
+    assert stage.runtime.calls == []
+    stage.runtime.applications["resize"] = None  # it imports
+    stage.turn()
+    assert stage.runtime.calls == []
+    stage.runtime.applications["resize"] = ApplicationReport("", at, "/srv/tasks.py")
+    stage.turn()
+    assert stage.runtime.calls == [("spawn", "resize-2")]

@@ -87,9 +87,7 @@ def test_a_name_that_is_taken_is_exit_code_1(towline: Commands) -> None:
 
 def test_every_line_of_stdin_is_a_task(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     pipe_in(monkeypatch, b"".join(b"%d\n" % number for number in range(2500)))
-    added = towline("add", "thumbs", "--lines", "--tag", "n")
-    assert added.code == 0
-    assert len(added.out.splitlines()) == 2500
+    assert towline("add", "thumbs", "--lines", "--tag", "n").code == 0
     assert states(towline)["ready"] == 2500
 
 

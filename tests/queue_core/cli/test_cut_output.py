@@ -78,9 +78,9 @@ def added(folder: Path, count: int = 3) -> list[str]:
 def test_all_tasks_are_added_and_counted_when_nobody_reads_their_names(folder: Path, cut: type[no_reader]) -> None:
     lines = b"".join(b"%d\n" % number for number in range(2500))
     with cut() as stdout:
-        told = run("add", "thumbs", "--lines", folder=folder, stdin=lines, stdout=stdout)
+        told = run("add", "thumbs", "--lines", "--names", folder=folder, stdin=lines, stdout=stdout)
     assert told.code == 74
-    assert "2500 added" in told.err
+    assert "2,500 tasks added" in told.err
     assert "try again" not in told.err
     with opened(folder) as queue:
         assert queue.stats().ready == 2500
@@ -89,7 +89,7 @@ def test_all_tasks_are_added_and_counted_when_nobody_reads_their_names(folder: P
 def test_a_task_is_added_once_and_nobody_is_told_to_try_again(folder: Path) -> None:
     with no_space() as stdout:
         told = run("add", "thumbs", "x", folder=folder, stdout=stdout)
-    assert (told.code, told.err.splitlines()[-1]) == (74, "1 added")
+    assert (told.code, told.err.splitlines()[-1]) == (74, "1 task added to thumbs")
     assert "try again" not in told.err
 
 
@@ -139,7 +139,7 @@ def test_a_reader_that_reads_all_is_no_cut_whenever_it_goes(folder: Path) -> Non
 def test_a_change_is_finished_when_neither_stdout_nor_stderr_has_a_reader(folder: Path) -> None:
     lines = b"".join(b"%d\n" % number for number in range(1500))
     with no_reader() as nobody:
-        told = run("add", "thumbs", "--lines", folder=folder, stdin=lines, stdout=nobody, stderr=nobody)
+        told = run("add", "thumbs", "--lines", "--names", folder=folder, stdin=lines, stdout=nobody, stderr=nobody)
     assert told.code == 74
     with opened(folder) as queue:
         assert queue.stats().ready == 1500
@@ -201,4 +201,4 @@ def test_lines_that_are_added_before_one_fails_are_told_with_where_to_go_on(fold
     with opened(folder) as queue:
         ready = queue.stats().ready
     assert ready
-    assert f"the first {ready:,} tasks are added" in told.err
+    assert f"{ready:,} tasks, lines 1 to {ready:,}, are added" in told.err

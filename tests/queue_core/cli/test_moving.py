@@ -79,7 +79,7 @@ def test_tasks_that_are_left_out_are_told(towline: Commands) -> None:
     towline("export", "x.jsonl")
     told = towline("import", "x.jsonl")
     assert told.code == 0
-    assert "names are taken there" in told.err
+    assert "23 tasks left out: the name is taken there" in told.err
 
 
 def test_a_dry_run_counts_and_opens_no_store(towline: Commands) -> None:

@@ -10,7 +10,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 
@@ -27,6 +27,7 @@ class FakeRuntime:
         self.refuses = ""
         self.condition = ""
         self.forks_left: dict[str, int] = {}
+        self.applications: dict[str, ApplicationReport | None] = {}
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
         self.is_unreported = False
@@ -63,6 +64,9 @@ class FakeRuntime:
 
     def forks(self, pool: PoolSpec) -> bool:
         return self.forks_left.get(pool.name, 0) > 0
+
+    def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
+        return self.applications.get(request.pool.name, NOTHING_KNOWN)
 
     def drain(self, worker: str) -> None:
         self.calls.append(("drain", worker))

@@ -35,4 +35,6 @@ def __getattr__(name: str) -> App:
         raise AttributeError(name)
     if "TOWLINE_WORKER" in os.environ:
         os.execvp("sh", ["sh", "-c", os.environ["SCRIPT"]])
-    return App()
+    app = App()
+    app.task(queue=os.environ.get("TOWLINE_QUEUE") or "thumbs")(print)
+    return app

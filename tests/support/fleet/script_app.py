@@ -16,4 +16,6 @@ def __getattr__(name: str) -> App:
         if spec is None or spec.name != _TEMPLATE:
             sys.exit("this worker was not forked from a template")
         os.execvp("sh", ["sh", "-c", os.environ["SCRIPT"]])
-    return App()
+    app = App()
+    app.task(queue="thumbs")(print)
+    return app

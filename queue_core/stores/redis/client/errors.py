@@ -142,7 +142,8 @@ def _refusal(code: str, text: str, where: str) -> RedisFailure:
         return RedisFailure(
             "stop",
             StoreUnsafeError(
-                f"the user at {where} lacks a right ({text}): ACL SETUSER it the rights listed in doc/redis.md"
+                f"the user at {where} lacks a right ({text}): "
+                "ACL SETUSER it the rights listed in queue_core/doc/redis.md"
             ),
         )
     if code == "ERR" and "Function not found" in text:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.worker.template.imported_files import changed_files
+from queue_core.worker.template.imported_files import FileVersion, changed_files
 
 ROOT = Path(__file__).resolve().parents[4]
 PROGRAM = """
@@ -34,7 +34,7 @@ def application(tmp_path: Path) -> Path:
     return folder
 
 
-def files_of(folder: Path) -> dict[str, tuple[int, int]]:
+def files_of(folder: Path) -> dict[str, FileVersion]:
     """The application's files, as its process sees them."""
     more = str(folder / "more.zip")
     environment = {
@@ -42,14 +42,15 @@ def files_of(folder: Path) -> dict[str, tuple[int, int]]:
         "PYTHONPATH": os.pathsep.join([str(folder), more, str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
     ran = subprocess.run([sys.executable, "-c", PROGRAM], cwd=folder, env=environment, capture_output=True, check=True)
-    return {path: tuple(version) for path, version in json.loads(ran.stdout).items()}
+    return {path: FileVersion(*version) for path, version in json.loads(ran.stdout).items()}
 
 
 def test_the_files_of_an_application_are_its_own_modules(application: Path) -> None:
     files = {path: version for path, version in files_of(application).items() if str(application) in path}
     assert {Path(path).name for path in files} == {"__init__.py", "tasks.py", "prices.py", "more.zip"}
     for path, version in files.items():
-        assert version == (Path(path).stat().st_mtime_ns, Path(path).stat().st_size)
+        status = Path(path).stat()
+        assert version == (status.st_mtime_ns, status.st_size, status.st_ctime_ns)
 
 
 def test_installed_packages_and_the_standard_library_are_not_the_application(application: Path) -> None:
