@@ -235,7 +235,7 @@ class Renewals:
         final.due_at, final.news_at = final.ends_at - early_seconds, float("inf")
 
     def _give_back(self, final: Sequence[RenewedLease]) -> None:
-        """Give leases back that end now, at the queue's `max_lease`, with the line at which their handler stands.
+        """Give leases back that end now, at the queue's `max_lease`, with the line their handler is at (ADR 34).
 
         One try, so that no renewal waits for it: a lease that is not given back expires, and nobody knows why.
         """

@@ -59,8 +59,11 @@ NO_IMAGE: Final = Failure(
 )
 RESIZE: Final = TagFilter.of("resize")
 MINUTE: Final = 60.0
-ROUNDED_SECONDS: Final = 17.0
-"""What the minutes of all times lack, so that they are rounded up for three quarters of a minute to come."""
+ROUNDED_SECONDS: Final = 28.0
+"""What the minutes of all times lack, so that they are rounded up for nearly a minute to come."""
+ADDING_SECONDS: Final = 69.5
+WAITED_SECONDS: Final = 19 * MINUTE - ROUNDED_SECONDS
+"""The time in which tasks are added and fail, and the time since."""
 FRESH_SECONDS: Final = 15.0
 MIB: Final = 1 << 20
 WORKERS: Final = (
@@ -115,7 +118,7 @@ def seeded(folder: Path) -> Iterator[None]:
     _write_log(folder / "events.jsonl", now)
     _write_output(files.path / "workers", then)
     _write_state(files, then)
-    clock = ManualClock(Instant(round((now - 20 * MINUTE + ROUNDED_SECONDS) * MICROSECONDS)))
+    clock = ManualClock(Instant(round((now - ADDING_SECONDS - WAITED_SECONDS) * MICROSECONDS)))
     store = MemoryStore()
     server = ServerThread(store, ServeOptions(socket_path=folder / "towline.sock"), clock=clock)
     server.start()
@@ -129,7 +132,7 @@ def seeded(folder: Path) -> Iterator[None]:
 
 
 def _add_tasks(server: ServerThread, clock: ManualClock) -> None:
-    """Add tasks in every state within 20 minutes, through the server, so that it remembers their events."""
+    """Add tasks in every state through the server, so that it remembers their events."""
     queues = HttpQueues(server.url)
     queues.put_queue(QueueSpec("thumbs", lease_seconds=3_600.0, max_leases=5, retry_min_seconds=0.0))
     queues.put_queue(QueueSpec("transcoding", lease_seconds=21_600.0, max_leases=2, retry_min_seconds=0.0))
@@ -148,7 +151,7 @@ def _add_tasks(server: ServerThread, clock: ManualClock) -> None:
     thumbs.add([NewTask(b"later", name="newsletter-2026-11", tag="mail", delay_seconds=24 * MINUTE)])
     transcoding.add([NewTask(b"\xff\xd8\xff\xe0 a film", name="film-1"), NewTask(b"another film", name="film-2")])
     transcoding.lease(worker="transcode-large-x81kqa")
-    clock.advance(20 * MINUTE - ROUNDED_SECONDS - 69.5)
+    clock.advance(WAITED_SECONDS)
     queues.close()
 
 

@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
 from queue_core.cli.task_story import merged_events
@@ -170,3 +171,18 @@ def test_an_error_given_by_hand_is_kept(towline: Commands) -> None:
     lease = towline("lease", "thumbs", "--json").json
     assert towline("release", "thumbs", lease["token"], "--error", "the disk is full").code == 0  # type: ignore[call-overload,index]
     assert "the disk is full" in towline("why", "cat").out
+
+
+def test_of_a_lease_that_expired_it_says_what_its_workers_certificate_does(towline: Commands) -> None:
+    with opened(towline) as queue:
+        queue.add(NewTask(PAYLOAD, name="cat"))
+        queue.lease(worker="resize-aaa", seconds=0.0)
+        queue.lease(worker="resize-bbb", seconds=0.0)
+        assert queue.stats().dead == 1
+    (towline.folder / ".towline").mkdir()
+    hung = {"worker": "resize-bbb", "pool": "resize", "cause": "unresponsive", "detail": "it hung at tasks.py:27"}
+    StateDir(towline.folder / ".towline").deaths.append({"at": 0.0} | hung)
+    told = towline("why", "cat").out
+    assert "its worker: it hung at tasks.py:27; see `towline why-died resize-bbb`" in told
+    assert "why-died resize-aaa" not in told
+    assert "mend what its last lease names" in told
