@@ -11,6 +11,7 @@ from rich.text import Text
 
 from orchestrator.demo.frame import frame_of, status_line
 from orchestrator.demo.run_state import DemoRun
+from queue_core.cli.cut_output import OutputCutError
 from queue_core.cli.output import terminal_width
 from queue_core.cli.wrapping import wrapped
 
@@ -20,6 +21,8 @@ INDENT: Final = 8
 SUMMARY: Final = 8
 """Lines for the summary below the last frame."""
 SHORTEST: Final = 6
+_CLOSED: Final = contextlib.suppress(OSError, OutputCutError)
+"""A terminal that was closed ends the run, by its hang-up; the report is still written."""
 _ENTER: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE: Final = "\x1b[H\x1b[J\x1b[?25h\x1b[?1049l"
 _BEGIN_FRAME: Final = "\x1b[?2026h\x1b[H"
@@ -65,7 +68,8 @@ class LiveView:
         """Leave the screen as it was, and print the last frame below, with room for the summary."""
         columns, lines = _size()
         last = [] if self._run is None else frame_of(self._run, columns=columns, lines=max(SHORTEST, lines - SUMMARY))
-        self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(last)))
+        with _CLOSED:
+            self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(last)))
 
     def update(self, run: DemoRun) -> None:
         """Draw a frame if anything is new."""
@@ -76,7 +80,8 @@ class LiveView:
         self._drawn = state
         self._run = run
         frame = frame_of(run, columns=size[0], lines=size[1])
-        self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(frame)) + _END_FRAME)
+        with _CLOSED:
+            self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(frame)) + _END_FRAME)
 
     def _encoded(self, lines: list[Text]) -> list[str]:
         encoded = []
@@ -87,9 +92,8 @@ class LiveView:
         return encoded
 
     def _write(self, text: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal was closed, which ends the run: its report is still written
-            self._console.file.write(text)
-            self._console.file.flush()
+        self._console.file.write(text)
+        self._console.file.flush()
 
 
 def _size() -> tuple[int, int]:

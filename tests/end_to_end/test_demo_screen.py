@@ -74,8 +74,12 @@ class DemoOnATerminal:
         self._drawn_from: Counts | None = None
 
     def step(self) -> None:
-        """Look at the store, then read what the demo has written, then look again."""
-        before_read = self._counts[-1]
+        """Read what the demo has written, then look at the store.
+
+        A frame that ends in this read was not whole in the read before, so the next frame's figures are newer than the
+        look before that one.
+        """
+        before_last_read = self._counts[-2] if len(self._counts) > 1 else None
         self.terminal.read(0.05)
         self._counts.append(self._look())
         raw = self.terminal.raw
@@ -86,12 +90,13 @@ class DemoOnATerminal:
             self._stream.feed(frame)
             text = "\n".join(line.rstrip() for line in self._screen.display).rstrip()
             found = Frame(text, self.terminal.size, self._drawn_from, self._counts[-1])
-            if self.frames and found.pools == self.frames[-1].pools:  # drawn again for a message, with the same figures
+            if self.frames and self.frames[-1].pools in ({}, found.pools):
+                # Drawn again, for a message or another size, with the figures of the frame before.
                 found = Frame(text, found.size, self.frames[-1].before, found.after)
             self.frames.append(found)
             if self.terminal.size == WIDE:
                 assert text == shown(frame, WIDE), "something was left of the frame before"
-            self._drawn_from = before_read  # the next frame's figures are read after this frame was written
+            self._drawn_from = before_last_read
 
     def resize(self, size: Size) -> None:
         self.terminal.resize(size)
