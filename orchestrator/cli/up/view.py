@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,9 @@ class UpView:
     url: str = ""
     token: str | None = None
 
-    def begin(self, url: str, *, token: str | None, title: Sequence[object]) -> None:
+    def begin(
+        self, url: str, *, token: str | None, title: Sequence[object], handlers: Mapping[str, int] | None = None
+    ) -> None:
         """Show the header, on a terminal; `url` and `token` are where the queues are."""
         self.url, self.token = url, token
         if self.screen is None or not self.tells_events:
@@ -50,7 +52,7 @@ class UpView:
         output = f"Workers' output appears here and in {where}" if self.screen.shows_output else f"Output is in {where}"
         names = tuple(map(str, title))
         width = self.screen.columns()
-        self.screen.header(header(self.project.pools, title=names, output=output, width=width))
+        self.screen.header(header(self.project.pools, title=names, output=output, width=width, handlers=handlers))
 
     @contextmanager
     def counted(self, *, store: str) -> Iterator[None]:
