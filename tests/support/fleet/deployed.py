@@ -50,6 +50,15 @@ RUN mkdir -p /var/lib/postgresql/data /var/run/postgresql \\
  && for program in /usr/lib/postgresql/*/bin/*; do ln -s $program /usr/local/bin/; done
 CMD ["start-postgres"]
 """
+SERVER: Final = "towline-exported-server:latest"
+_SERVER_DOCKERFILE: Final = """\
+FROM BASE
+RUN ["python3", "-c", "import os; os.makedirs('/var/lib/towline'); os.chmod('/var/lib/towline', 0o1777)"]
+WORKDIR /app
+USER 10001:10001
+ENTRYPOINT ["towline"]
+CMD ["up"]
+"""
 
 
 def local_base(engine: PrivateDockerEngine) -> str:
@@ -109,6 +118,14 @@ def build_towline(engine: PrivateDockerEngine, *, base: str) -> str:
     return TOWLINE
 
 
+def exported_server(engine: PrivateDockerEngine) -> str:
+    """Return an image for `export --server-image`: the test image as `deploy/Dockerfile` would finish it."""
+    with engine.client() as client:
+        recipe = _SERVER_DOCKERFILE.replace("BASE", engine.image())
+        built(client.build(fileobj=io.BytesIO(recipe.encode()), tag=SERVER, network_mode="none", rm=True, decode=True))
+    return SERVER
+
+
 def built(steps: object) -> None:
     """Read a build to its end. Raises `AssertionError` with its last lines when it failed."""
     told: list[str] = []
@@ -120,16 +137,17 @@ def built(steps: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """`docker compose` (or `docker-compose`) on the files of `deploy/`, as a separate project."""
+    """`docker compose` (or `docker-compose`) on the file of `deploy/` or another, as a separate project."""
 
     program: tuple[str, ...]
     project: str
     environment: Mapping[str, str]
-    override: Path
+    override: Path | None = None
+    file: Path = ROOT / "deploy/compose.yaml"
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Return the command's output. Raises `AssertionError` with all output when it fails."""
-        files = [ROOT / "deploy/compose.yaml", self.override]
+        files = [self.file, self.override] if self.override is not None else [self.file]
         command = [*self.program, *(f"--file={file}" for file in files), "--project-name", self.project]
         done = subprocess.run(
             [*command, *arguments],
