@@ -16,7 +16,7 @@ from tests.support.stores.engines import memory_directory
 
 PATIENCE_SECONDS = 120.0
 MOST = 4
-SHOWN_CHARS = 6_000
+SHOWN_CHARS = 20_000
 SETTINGS = """\
 store: sqlite:///queue.db
 server: {{tokens: [{{role: admin, token_file: admin.token}}]}}
@@ -80,7 +80,7 @@ def test_a_pool_of_containers_in_the_exported_file_goes_from_none_to_its_most_an
             seconds=PATIENCE_SECONDS,
         )
     assert workers(engine) == 0
-    stack("exec", "-T", "towline", "towline", "add", "thumbs", "--lines", stdin="rest 0.5\n" * 60)
+    stack("exec", "-T", "towline", "towline", "add", "thumbs", "--lines", stdin="rest 3\n" * 30)
     eventually(lambda: workers(engine) == MOST, seconds=PATIENCE_SECONDS)
     assert "bad " not in stack("exec", "-T", "towline", "towline", "doctor")
     eventually(lambda: workers(engine) == 0, seconds=PATIENCE_SECONDS)
