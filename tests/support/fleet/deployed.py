@@ -20,6 +20,7 @@ from tests.support.docker.images import base_image
 from tests.support.stores.engine_process import EngineUnavailableError
 
 BASE: Final = "towline-deploy-base:latest"
+REVISION: Final = "0123abc"
 TOWLINE: Final = "towline-deploy:latest"
 POSTGRES: Final = "towline-deploy-postgres:latest"
 _POSTGRES_FILES: Final = "towline-deploy-postgres-files:latest"
@@ -109,7 +110,7 @@ def build_towline(engine: PrivateDockerEngine, *, base: str) -> str:
             path=str(ROOT),
             dockerfile="deploy/Dockerfile",
             tag=TOWLINE,
-            buildargs={"BASE_IMAGE": base, "REVISION": "0123abc"},
+            buildargs={"BASE_IMAGE": base, "REVISION": REVISION},
             network_mode="host",
             rm=True,
             decode=True,
