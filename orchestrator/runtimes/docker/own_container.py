@@ -56,12 +56,17 @@ def container_in(mountinfo: str) -> str | None:
     return None
 
 
-def own_container(api: Api, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer | None:
-    """Return our container; None on a host, and in a container of another engine. Raises what the engine raises."""
+def our_container(mounts_file: Path = MOUNTS_FILE) -> str | None:
+    """Return the id of the container in which we run; None on a host."""
     try:
-        known = container_in(mounts_file.read_text(encoding="utf-8", errors="replace"))
+        return container_in(mounts_file.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
+
+
+def own_container(api: Api, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer | None:
+    """Return our container; None on a host, and in a container of another engine. Raises what the engine raises."""
+    known = our_container(mounts_file)
     if known is None:
         return None
     try:
@@ -112,6 +117,6 @@ def _placed(mount: Mapping[str, object], own: OwnContainer) -> Mapping[str, obje
 def not_mounted(path: str, own: OwnContainer) -> str:
     """Return the message for a file of ours that containers can't be given, with what to do."""
     return (
-        f"containers need {path}, which is in the supervisor's own container {own.container[:12]} and on none of its "
-        "mounts: give that container a volume there"
+        f"containers need {path}, which is on no mount of the supervisor's own container {own.container[:12]}: "
+        "give that container a volume there"
     )

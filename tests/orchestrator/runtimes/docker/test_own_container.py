@@ -79,9 +79,7 @@ def test_our_own_files_are_moved_and_those_of_the_settings_are_not() -> None:
 
 
 def test_a_file_on_no_mount_is_refused_with_what_to_do() -> None:
-    with pytest.raises(
-        SpawnError, match=r"containers need /tmp/token, .* container 4cac5bf518d5 .* give that .* volume"
-    ):
+    with pytest.raises(SpawnError, match=r"containers need /tmp/token, .* container 4cac5bf518d5: give that .* volume"):
         placed(a_body(("/tmp/token", f"{SECRETS_TARGET}/{TOKEN_SECRET}")), OWN)
 
 
