@@ -23,7 +23,7 @@ _MOUNTED_AT: Final = frozenset({"/etc/hostname", "/etc/hosts", "/etc/resolv.conf
 
 
 @value
-class Place:
+class ContainerMount:
     """A mount of a container: `target` is a path in it, `source` the same on the engine's host; "" if not known."""
 
     target: str
@@ -35,7 +35,7 @@ class OwnContainer:
     """A container in which we run, with all its mounts."""
 
     container: str
-    places: tuple[Place, ...]
+    places: tuple[ContainerMount, ...]
 
     def on_host(self, path: str) -> str | None:
         """Return the path on the engine's host of one in the container; None if it is on no mount."""
@@ -75,7 +75,9 @@ def own_container(api: Api, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer 
         return None
     mounts = at(facts, "Mounts")
     listed = mounts if isinstance(mounts, Sequence) and not isinstance(mounts, str) else ()
-    return OwnContainer(known, tuple(Place(text(at(one, "Destination")), text(at(one, "Source"))) for one in listed))
+    return OwnContainer(
+        known, tuple(ContainerMount(text(at(one, "Destination")), text(at(one, "Source"))) for one in listed)
+    )
 
 
 class OwnPlaces:

@@ -11,7 +11,7 @@ from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.docker.own_container import (
     OwnContainer,
     OwnPlaces,
-    Place,
+    ContainerMount,
     container_in,
     own_container,
     placed,
@@ -35,10 +35,10 @@ PODMAN = """\
 OWN = OwnContainer(
     ID,
     (
-        Place("/var/lib/towline", "/volumes/state/_data"),
-        Place("/var/lib/towline/run", "/srv/run"),
-        Place("/plugin", ""),
-        Place("/app/towline.yaml", "/home/ann/towline.yaml"),
+        ContainerMount("/var/lib/towline", "/volumes/state/_data"),
+        ContainerMount("/var/lib/towline/run", "/srv/run"),
+        ContainerMount("/plugin", ""),
+        ContainerMount("/app/towline.yaml", "/home/ann/towline.yaml"),
     ),
 )
 
