@@ -228,6 +228,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     lines = [
         "Queue and supervisor, and the workers of pools with `runtime: external`. Compose 1.29, or 2.24 and later.",
         "From `towline export --to compose`; change the settings file and export again rather than this file.",
+        *_how_to_the_engine(request),
         "",
         f"  docker compose --file {FILE} up --detach",
         f"  docker compose exec {QUEUE} towline pools",
@@ -239,12 +240,6 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     if needed:
         names = ", ".join(f"{one.env}" for one in needed)
         lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
-    if sockets := [*dict.fromkeys(path for _, path in _sockets(request))]:
-        named = " (or DOCKER_SOCKET)" if SOCKET in sockets else ""
-        message = (
-            f"The engine that runs this file starts the containers of pools. Mounted: {', '.join(sockets)}{named}."
-        )
-        lines += ["", message, f"  export DOCKER_GROUP=$(stat -c %g {shlex.quote(sockets[0])})"]
     files = [one for one in settings.secrets if one.file is not None]
     if files:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]
@@ -254,3 +249,15 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         lines += ["", message, f"  docker compose exec {QUEUE} towline pools"]
         lines += [f"  docker compose up --detach --no-recreate --scale {name}=N" for name in external]
     return lines
+
+
+def _how_to_the_engine(request: ExportRequest) -> list[str]:
+    """Return what has to be done once, before all else: every command of Compose asks for the variable."""
+    sockets = [*dict.fromkeys(path for _, path in _sockets(request))]
+    if not sockets:
+        return []
+    named = " (or DOCKER_SOCKET)" if SOCKET in sockets else ""
+    message = (
+        f"The engine that runs this file starts the containers of pools. Mounted: {', '.join(sockets)}{named}. Once:"
+    )
+    return ["", message, f"  echo DOCKER_GROUP=$(stat -c %g {shlex.quote(sockets[0])}) >> .env"]

@@ -1,6 +1,7 @@
 """What `towline export --to compose` writes, brought up on an engine of its own: it works as it stands."""
 
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -53,10 +54,8 @@ def stack(engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[Compose]:
     for name, written in EXPORTS["compose"](request).files.items():
         (tmp_path / name).write_text(written)
     (tmp_path / "admin.token").write_text("a-token-of-the-test")
-    group = str(engine.socket.stat().st_gid)
-    compose = Compose(
-        program, engine.home.name.lower(), {"DOCKER_HOST": engine.url, "DOCKER_GROUP": group}, file=tmp_path / FILE
-    )
+    subprocess.run(["/bin/sh", "-c", the_group_of_the_socket(tmp_path / FILE)], cwd=tmp_path, check=True)
+    compose = Compose(program, engine.home.name.lower(), {"DOCKER_HOST": engine.url}, file=tmp_path / FILE)
     try:
         compose("up", "--detach")
         yield compose
@@ -87,6 +86,12 @@ def test_a_pool_of_containers_in_the_exported_file_goes_from_none_to_its_most_an
     assert '"ready": 0' in stack("exec", "-T", "towline", "towline", "stats", "thumbs", "--json")
     for command in executed(stack.file.read_text()):
         stack("exec", "-T", *command)
+
+
+def the_group_of_the_socket(file: Path) -> str:
+    """The command of the head that is executed once, before the file is brought up."""
+    (line,) = [line for line in file.read_text().splitlines() if line.startswith("#   echo DOCKER_GROUP=")]
+    return line.removeprefix("#")
 
 
 def executed(text: str) -> list[list[str]]:

@@ -149,7 +149,7 @@ def test_an_engine_elsewhere_is_told_to_get_no_token() -> None:
 
 def test_the_head_says_what_it_needs_of_the_engine_and_of_compose() -> None:
     environment = compose(a_request(of_containers(""))).files["compose.yaml"].split("services:")[0]
-    assert "export DOCKER_GROUP=$(stat -c %g /var/run/docker.sock)" in environment
+    assert "echo DOCKER_GROUP=$(stat -c %g /var/run/docker.sock) >> .env" in environment
     assert "Needs Compose 2.24" in environment
     files = compose(a_request(of_containers("", tokens="token_file: a"))).files["compose.yaml"].split("services:")[0]
     assert "Needs Compose 2.24" not in files

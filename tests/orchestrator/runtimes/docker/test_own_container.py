@@ -9,9 +9,9 @@ from orchestrator.errors import SpawnError
 from orchestrator.runtimes.docker.create import LOCK_TARGET, SECRETS_TARGET, TOKEN_SECRET
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.docker.own_container import (
+    ContainerMount,
     OwnContainer,
     OwnPlaces,
-    ContainerMount,
     container_in,
     own_container,
     placed,
