@@ -82,6 +82,10 @@ def test_a_pool_of_containers_in_the_exported_file_goes_from_none_to_its_most_an
     stack("exec", "-T", "towline", "towline", "add", "thumbs", "--lines", stdin="rest 3\n" * 30)
     eventually(lambda: workers(engine) == MOST, seconds=PATIENCE_SECONDS)
     assert "bad " not in stack("exec", "-T", "towline", "towline", "doctor")
+    with engine.client() as client:
+        client.kill(server["Id"], "SIGKILL")
+        stack("up", "--detach")
+        eventually(lambda: b'"adopted":4' in client.logs(server["Id"]), seconds=PATIENCE_SECONDS)
     eventually(lambda: workers(engine) == 0, seconds=PATIENCE_SECONDS)
     assert '"ready": 0' in stack("exec", "-T", "towline", "towline", "stats", "thumbs", "--json")
     for command in executed(stack.file.read_text()):
