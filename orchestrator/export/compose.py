@@ -3,7 +3,9 @@
 import math
 import shlex
 from typing import Final
+from urllib.parse import urlsplit
 
+from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
 from orchestrator.export.settings import (
@@ -22,11 +24,14 @@ Object = dict[str, object]
 
 QUEUE: Final = "towline"
 NETWORK: Final = "towline"
+VOLUME: Final = "towline_state"
 FILE: Final = "compose.yaml"
 SETTINGS_FILE: Final = "towline.compose.yaml"
 GRACE_MARGIN_SECONDS: Final = 5
 STOP_SECONDS: Final = 60
-_SOCKET: Final = "/var/run/docker.sock"
+SOCKET: Final = "/var/run/docker.sock"
+_UNIX: Final = "unix://"
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def compose(request: ExportRequest) -> ExportedFiles:
@@ -36,16 +41,17 @@ def compose(request: ExportRequest) -> ExportedFiles:
     settings = portable(request, found, runtimes={name: _runtime(pool) for name, pool in pools.items()})
     for pool in pools.values():
         _check(pool, request, found)
+    _check_engines(request, found)
     found.check()
     services: Object = {QUEUE: _queue(request, settings)}
     for pool in pools.values():
         if pool.runtime_kind == "external":
             services[pool.name] = _workers(request, pool, settings)
+    # Every name is given, since Compose would put the folder's before it; it has no `name` of its own before 2.
     whole: Object = {
-        "name": "towline",
         "services": services,
         "networks": {NETWORK: {"name": NETWORK}},
-        "volumes": {"state": {}},
+        "volumes": {"state": {"name": VOLUME}},
     }
     if settings.secrets:
         whole["secrets"] = {one.name: _source(one) for one in settings.secrets}
@@ -63,12 +69,35 @@ def _runtime(pool: PoolSpec) -> object:
     if pool.runtime.docker is None:
         return pool.runtime_kind
     docker = pool.runtime.docker.model_dump(mode="json", exclude_defaults=True)
-    return {"docker": {"url": f"http://{QUEUE}:{PORT}", "network": NETWORK, **docker}}
+    if not _is_here(pool.runtime.docker):
+        return {"docker": docker}
+    host = "127.0.0.1" if pool.runtime.docker.network == "host" else QUEUE  # where the port is published
+    return {"docker": {"url": f"http://{host}:{PORT}", "network": NETWORK, **docker}}
+
+
+def _is_here(docker: ContainerSettings) -> bool:
+    """Return whether the pool's engine is reached by a socket: it is then the one that runs the compose file."""
+    return docker.engine is None or docker.engine.startswith(_UNIX)
+
+
+def _sockets(request: ExportRequest) -> list[tuple[PoolSpec, str]]:
+    """Return the pools of containers, each with the socket of its engine."""
+    return [
+        (pool, (pool.runtime.docker.engine or SOCKET).removeprefix(_UNIX))
+        for pool in request.project.pools.values()
+        if pool.runtime.docker is not None and _is_here(pool.runtime.docker)
+    ]
+
+
+def _socket(path: str) -> Object:
+    """Mount an engine's socket. In the long form a missing one is an error, and no folder is made in its place."""
+    source = f"${{DOCKER_SOCKET:-{SOCKET}}}" if path == SOCKET else literal(path)
+    return {"type": "bind", "source": source, "target": literal(path)}
 
 
 def _queue(request: ExportRequest, settings: Portable) -> Object:
-    kinds = {pool.runtime_kind for pool in request.project.pools.values()}
-    volumes: list[str] = [f"./{SETTINGS_FILE}:/app/towline.yaml:ro", f"state:{STATE_FOLDER}"]
+    sockets = _sockets(request)
+    volumes: list[object] = [f"./{SETTINGS_FILE}:/app/towline.yaml:ro", f"state:{STATE_FOLDER}"]
     service: Object = {
         "image": literal(request.server_image),
         "command": ["up", "--json"],
@@ -90,8 +119,10 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
     }
-    if "docker" in kinds:
-        volumes.append(f"{_SOCKET}:{_SOCKET}")
+    if (token := settings.token("admin", "viewer", "worker")) is not None:  # of commands that are executed in it
+        service["environment"] = {"TOWLINE_TOKEN_FILE": f"{SECRETS_FOLDER}/{token.name}"}
+    if sockets:
+        volumes += [_socket(path) for path in dict.fromkeys(path for _, path in sockets)]
         service["group_add"] = ["${DOCKER_GROUP:?the number of the group that owns the engine's socket}"]
     return service
 
@@ -127,6 +158,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         message = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
         found.warn((*path, "runtime"), message)
     elif pool.runtime.docker is not None:
+        _check_way(pool.runtime.docker, (*path, "runtime", "docker"), found)
         if pool.runtime.docker.secrets:
             message = "the supervisor's container does not have these files: mount them there under the same paths"
             found.warn((*path, "runtime", "docker", "secrets"), message)
@@ -138,6 +170,46 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
             found.wrong((*path, "runtime"), f"which image? give --image {pool.name}=NAME")
         if pool.app is None and pool.command is None:
             found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+
+
+def _check_engines(request: ExportRequest, found: Findings) -> None:
+    """Refuse a second engine: only one runs the compose file, and has its network and its volumes."""
+    here = [(pool, path.replace("/var/run/", "/run/", 1)) for pool, path in _sockets(request)]
+    for pool, path in here[1:]:
+        if path != here[0][1]:
+            why = (
+                f"another engine than that of pool {here[0][0].name}: only the one that runs {FILE} has its network "
+                "and its volumes; name the same, or make this pool's runtime external"
+            )
+            found.wrong(("pools", pool.name, "runtime", "docker", "engine"), why)
+
+
+def _check_way(docker: ContainerSettings, path: tuple[str, ...], found: Findings) -> None:
+    """Check that the supervisor's container reaches the pool's engine, and the pool's containers the queue."""
+    if not _is_here(docker):
+        where = urlsplit(docker.engine or "")
+        if where.scheme == "ssh":
+            why = f"the supervisor's container has no ssh and no keys: name the socket of the engine that runs {FILE}"
+            found.wrong((*path, "engine"), why)
+        elif where.hostname in _LOOPBACK:
+            why = f"{where.hostname} is the supervisor's own container there: name unix:///PATH, the engine's socket"
+            found.wrong((*path, "engine"), why)
+        elif docker.url is None:
+            why = (
+                f"an engine elsewhere does not know {QUEUE}, the service of the queue: give the pool the url at which "
+                "its containers find it"
+            )
+            found.wrong((*path, "engine"), why)
+        else:
+            why = (
+                "an engine elsewhere is given no token: make it one of the pool's secrets, named by TOWLINE_TOKEN_FILE"
+            )
+            found.warn((*path, "engine"), why)
+    elif docker.url is None and docker.network not in (None, "host", NETWORK):
+        why = (
+            f"{docker.network}: the queue is not on this network: leave it out, or give the pool a url that is reached"
+        )
+        found.wrong((*path, "network"), why)
 
 
 def _source(secret: ExportedSecret) -> Object:
@@ -154,8 +226,9 @@ def literal(text: str) -> str:
 
 def _how(request: ExportRequest, settings: Portable) -> list[str]:
     lines = [
-        "Queue and supervisor, and the workers of pools with `runtime: external`. Compose 2.24 or later.",
+        "Queue and supervisor, and the workers of pools with `runtime: external`. Compose 1.29, or 2.24 and later.",
         "From `towline export --to compose`; change the settings file and export again rather than this file.",
+        *_how_to_the_engine(request),
         "",
         f"  docker compose --file {FILE} up --detach",
         f"  docker compose exec {QUEUE} towline pools",
@@ -166,7 +239,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     needed = [one for one in settings.secrets if one.env is not None]
     if needed:
         names = ", ".join(f"{one.env}" for one in needed)
-        lines += ["", f"In the environment, or in a file .env beside this one: {names}."]
+        lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
     files = [one for one in settings.secrets if one.file is not None]
     if files:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]
@@ -176,3 +249,15 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         lines += ["", message, f"  docker compose exec {QUEUE} towline pools"]
         lines += [f"  docker compose up --detach --no-recreate --scale {name}=N" for name in external]
     return lines
+
+
+def _how_to_the_engine(request: ExportRequest) -> list[str]:
+    """Return what has to be done once, before all else: every command of Compose asks for the variable."""
+    sockets = [*dict.fromkeys(path for _, path in _sockets(request))]
+    if not sockets:
+        return []
+    named = " (or DOCKER_SOCKET)" if SOCKET in sockets else ""
+    message = (
+        f"The engine that runs this file starts the containers of pools. Mounted: {', '.join(sockets)}{named}. Once:"
+    )
+    return ["", message, f"  echo DOCKER_GROUP=$(stat -c %g {shlex.quote(sockets[0])}) >> .env"]

@@ -128,8 +128,8 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
     container: Object = {
         "name": "worker",
         "image": image,
-        "command": [_literal(argument) for argument in arguments_of(pool)],
-        "env": [{"name": name, "value": _literal(text)} for name, text in sorted(environment.items())],
+        "command": [literal(argument) for argument in arguments_of(pool)],
+        "env": [{"name": name, "value": literal(text)} for name, text in sorted(environment.items())],
         "resources": _resources(pool),
         "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
     }
@@ -232,6 +232,6 @@ def _secret_volume(name: str, secrets: Sequence[ExportedSecret]) -> Object:
     return {"name": name, "secret": {"secretName": SECRET, "items": items, "defaultMode": 0o444}}
 
 
-def _literal(text: str) -> str:
-    """Escape `$`: Kubernetes expands $(NAME) in values and arguments, and turns $$ into $."""
+def literal(text: str) -> str:
+    """Escape `$`: Kubernetes expands $(NAME) in values and arguments, and turns $$ into $. So every one is doubled."""
     return text.replace("$", "$$")

@@ -111,7 +111,13 @@ _SERVICE: Final = _object(
     stop_grace_period=_DURATION,
     networks=_TEXTS,
     ports={"type": "array", "items": _TEXT, "uniqueItems": True},
-    volumes={"type": "array", "items": _TEXT, "uniqueItems": True},
+    volumes={
+        "type": "array",
+        "items": {
+            "oneOf": [_TEXT, _object(("type", "source", "target"), type={"enum": ["bind"]}, source=_TEXT, target=_TEXT)]
+        },
+        "uniqueItems": True,
+    },
     secrets=_TEXTS,
     healthcheck=_object(
         ("test",),

@@ -15,7 +15,8 @@ from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.container_state import at, text
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, error_text, translated_errors
-from orchestrator.settings_file import DEFAULT_FILE, Project
+from orchestrator.runtimes.docker.own_container import MOUNTS_FILE, not_mounted, our_container, own_container
+from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -26,20 +27,21 @@ from queue_core.config.store_urls import masked
 ANSWER_SECONDS = 5.0
 
 
-def engine_findings(project: Project | None) -> Iterator[Finding]:
-    """Check every engine that a pool of containers needs, and those pools."""
+def engine_findings(project: Project | None, *, mounts_file: Path = MOUNTS_FILE) -> Iterator[Finding]:
+    """Check every engine that a pool of containers needs, and those pools; `mounts_file` has our own mounts."""
     pools = [pool for pool in (project.pools.values() if project else ()) if pool.containers is not None]
     engines: dict[str | None, list[PoolSpec]] = {}
     for pool in pools:
         engines.setdefault(pool.containers.engine if pool.containers else None, []).append(pool)
     for url, served in engines.items():
-        yield from _engine(url, served)
+        state_dir = state_of(project).path if project is not None else Path()
+        yield from _engine(url, served, state_dir=state_dir, mounts_file=mounts_file)
     for pool in pools:
         if project is not None:
             yield from _way_to_queue(pool, project.queue_file.server.url(project.directory))
 
 
-def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
+def _engine(url: str | None, pools: list[PoolSpec], *, state_dir: Path, mounts_file: Path) -> Iterator[Finding]:
     names = ", ".join(pool.name for pool in pools)
     engine = None
     try:
@@ -48,9 +50,12 @@ def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
             api = engine.api(seconds=ANSWER_SECONDS)
             info = api.info()
             missing = [pool for pool in pools if pool.runtime_kind == "docker" and not _has_image(engine, pool)]
+            own = own_container(api, mounts_file=mounts_file)
     except (RuntimeUnavailableError, docker.errors.DockerException) as error:
         message = error_text(error) if isinstance(error, docker.errors.APIError) else str(error)
         fix = f"start it, or name it by DOCKER_HOST or pools.*.runtime.docker.engine ({DEFAULT_ENGINE} by default)"
+        if engine is not None and engine.socket_path is not None and our_container(mounts_file) is not None:
+            fix = "mount its socket in this container under the same path, as `towline export --to compose` does"
         yield Finding("docker", "bad", f"{message}; needed by {names}", fix)
         return
     finally:
@@ -58,6 +63,9 @@ def _engine(url: str | None, pools: list[PoolSpec]) -> Iterator[Finding]:
             engine.close()
     version, driver = text(at(info, "ServerVersion")), text(at(info, "CgroupVersion"))
     yield Finding("docker", "ok", f"{masked(engine.url)} answers: {version}, cgroup v{driver or '?'}; for {names}")
+    if own is not None and own.on_host(str(state_dir)) is None and any(pool.runtime_kind == "docker" for pool in pools):
+        message = f"no worker of {names} can start: {not_mounted(str(state_dir), own)}"
+        yield Finding("docker", "bad", message, "mount a volume there, as `towline export --to compose` does")
     for pool in missing:
         if pool.containers is None:
             continue

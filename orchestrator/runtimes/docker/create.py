@@ -16,6 +16,10 @@ QUEUE_TARGET: Final = "/run/towline/queue"
 SECRETS_TARGET: Final = "/run/secrets"
 TOKEN_SECRET: Final = "towline-token"  # noqa: S105  the file's name
 URL_SECRET: Final = "towline-url"  # noqa: S105
+OWN_TARGETS: Final = frozenset(
+    {LOCK_TARGET, QUEUE_TARGET, f"{SECRETS_TARGET}/{TOKEN_SECRET}", f"{SECRETS_TARGET}/{URL_SECRET}"}
+)
+"""Where the supervisor's own files are mounted in a container."""
 APP_MODULE: Final = "queue_core.worker"
 HOST_NAME: Final = "host.docker.internal"
 """The name of the host inside its containers."""

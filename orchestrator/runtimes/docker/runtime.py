@@ -31,6 +31,7 @@ from orchestrator.runtimes.docker.events import EngineWatch
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.orphans import OrphanCollector
+from orchestrator.runtimes.docker.own_container import OwnPlaces
 from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegistry
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
@@ -79,6 +80,7 @@ class DockerRuntime:
         self._registry = ContainerRegistry(self._engine, self._threads, follower, self.logs, on_exit=self._exited)
         self._watch = EngineWatch(self._engine, self._registry, state=self._state, review=self._review)
         self._images = Images(self._engine)
+        self._places = OwnPlaces()
         self._host = identity.host_id()
         self._orphans = OrphanCollector(
             self._engine, self._threads, self._state_dir, state=self._state, host=self._host, lock=lock
@@ -234,6 +236,7 @@ class DockerRuntime:
         try:
             api = self._engine.api(seconds=WORK_SECONDS)
             with translated_errors(self._engine.url):
+                body = self._places.placed(api, body)
                 self._images.prepare(api, request.pool, settings, body)
                 try:
                     made = api.create_container_from_config(body, self._name_of(request.worker))

@@ -1,5 +1,9 @@
 """The image of `deploy/Dockerfile` and the stack of `deploy/compose.yaml`, on an engine and images made here."""
 
+import os
+import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +15,19 @@ import pytest
 
 from queue_core.api import Queue
 from queue_core.connect import open_queue
+from tests.support.commands import ROOT
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
-from tests.support.fleet.deployed import Compose, build_towline, compose_program, local_base, local_postgres
+from tests.support.fleet.deploy_comments import taught
+from tests.support.fleet.deployed import (
+    BASE,
+    REVISION,
+    Compose,
+    build_towline,
+    compose_program,
+    local_base,
+    local_postgres,
+)
 from tests.support.stores.engines import memory_directory
 
 Json = dict[str, object]
@@ -49,6 +63,7 @@ def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the
     with engine.client() as client:
         it_says_what_it_is(client, image)
         it_runs_read_only_and_is_healthy(client, image)
+    its_own_commands_build_and_run_it(engine)
     try:
         environment = {
             "DOCKER_HOST": engine.url,
@@ -65,8 +80,41 @@ def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the
     try:
         compose("up", "--detach", "--no-build")
         the_demo_is_done(engine, compose)
+        the_commands_of_its_head_work(compose)
     finally:
         compose("down", "--volumes", "--timeout", "5")
+
+
+def its_own_commands_build_and_run_it(engine: PrivateDockerEngine) -> None:
+    """What the head of the Dockerfile says, with what a machine without a registry needs besides."""
+    if shutil.which("docker") is None:
+        pytest.skip("docker: its client is not installed (Debian: apt-get install docker.io)")
+    (build,), (run,) = (
+        [shlex.split(one.text) for one in taught() if one.text.startswith(start)]
+        for start in ("docker build ", "docker run ")
+    )
+    environment = {**os.environ, "DOCKER_HOST": engine.url, "DOCKER_BUILDKIT": "0"}
+    local = ["--network=host", f"--build-arg=BASE_IMAGE={BASE}", f"--build-arg=REVISION={REVISION}"]
+    for command in (
+        [*build[:2], *local, *build[2:]],
+        [*run[:2], "--network=none", "--detach", "--name=as-taught", *run[2:]],
+        ["docker", "exec", "as-taught", "sh", "-c", "until towline health; do sleep 0.2; done"],
+        ["docker", "stop", "as-taught"],
+        ["docker", "rm", "--volumes", "as-taught"],
+    ):
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+def the_commands_of_its_head_work(compose: Compose) -> None:
+    """What is added by one of them is a task like the demo's."""
+    lines = [shlex.split(one.text.partition(" < ")[0]) for one in taught() if one.inside]
+    assert len(lines) > 3
+    for line in lines:
+        told = compose("exec", "-T", *[word for word in line[3:] if word != "-T"], stdin="/etc/passwd\n")
+        assert told or "add" in line, line
 
 
 def it_says_what_it_is(client: docker.APIClient, image: str) -> None:
@@ -75,7 +123,7 @@ def it_says_what_it_is(client: docker.APIClient, image: str) -> None:
     assert config["Healthcheck"]["Test"] == ["CMD", "towline", "health"]
     labels = config["Labels"]
     assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
-    assert labels["org.opencontainers.image.revision"] == "0123abc"
+    assert labels["org.opencontainers.image.revision"] == REVISION
 
 
 def it_runs_read_only_and_is_healthy(client: docker.APIClient, image: str) -> None:

@@ -10,13 +10,17 @@ from orchestrator.settings_file import Project, parse
 from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 
 
-def a_project(tmp_path: Path, runtime: str, *, listen: str = "unix:/srv/run/queue.sock") -> Project:
+def a_project(tmp_path: Path, runtime: str, *, listen: str = "unix:/srv/run/queue.sock", more: str = "") -> Project:
     text = f"""
+    {more}
     server: {{listen: "{listen}"}}
     queues: {{thumbs: {{max_leases: 3}}}}
     pools: {{resize: {{queue: thumbs, app: "tasks:app", slo: 30s, runtime: {runtime}}}}}
     """
     return parse(text, name="towline.yaml", directory=tmp_path)
+
+
+ENGINES_FILE = "8:1 /var/lib/docker/containers/{container}/hostname /etc/hostname rw - ext4 /dev/sda1 rw\n"
 
 
 def found_in(project: Project) -> list[Finding]:
@@ -52,3 +56,32 @@ def test_a_queue_on_a_loopback_address_is_out_of_reach(tmp_path: Path) -> None:
     found = found_in(a_project(tmp_path, settings, listen="127.0.0.1:7878"))
     assert [one.level for one in found] == ["bad", "bad"]
     assert "pool resize can't reach the queue at http://127.0.0.1:7878" in found[1].found
+
+
+@pytest.mark.parametrize(("volume", "level"), [("own-state:/var/lib/towline", None), ("own-other:/elsewhere", "bad")])
+def test_a_state_directory_that_containers_can_not_be_given_is_bad(
+    docker_engine: PrivateDockerEngine, tmp_path: Path, volume: str, level: str | None
+) -> None:
+    with docker_engine.client() as client:
+        host = client.create_host_config(binds=[volume], network_mode="none")
+        ours = client.create_container(TEST_IMAGE, ["true"], host_config=host)["Id"]
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"732 700 {ENGINES_FILE.format(container=ours)}")
+    settings = f'{{docker: {{image: "{TEST_IMAGE}", pull: never, engine: "{docker_engine.url}", network: host}}}}'
+    project = a_project(tmp_path, settings, more="supervisor: {state_dir: /var/lib/towline/supervisor}")
+    first, *others = engine_findings(project, mounts_file=mounts)
+    assert (first.check, first.level) == ("docker", "ok")
+    assert [other.level for other in others] == ([level] if level else [])
+    for other in others:
+        assert other.found.startswith("no worker of resize can start: containers need /var/lib/towline/supervisor")
+        assert ours[:12] in other.found
+
+
+def test_a_socket_that_is_not_in_our_container_is_told_to_be_mounted(tmp_path: Path) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"732 700 {ENGINES_FILE.format(container='a' * 64)}")
+    settings = f'{{docker: {{image: a, engine: "unix://{tmp_path}/none.sock", network: host}}}}'
+    (found,) = engine_findings(a_project(tmp_path, settings), mounts_file=mounts)
+    assert (found.level, "mount its socket in this container" in found.fix) == ("bad", True)
+    (found,) = engine_findings(a_project(tmp_path, settings), mounts_file=tmp_path / "none")
+    assert "DOCKER_HOST" in found.fix

@@ -71,6 +71,90 @@ def test_a_pool_named_as_the_queues_service_is_refused() -> None:
         compose(a_request(SETTINGS.replace("  resize:", "  towline:"), images={"": "a"}))
 
 
+def of_containers(*pools: str, tokens: str = "token_env: TOWLINE_ADMIN") -> str:
+    """Settings of these containers' settings, each a pool's, named p0, p1, ..."""
+    named = "".join(
+        f"  p{number}: {{queue: q, app: 'tasks:app', slo: 5s, runtime: {{docker: {{image: a, {more}}}}}}}\n"
+        for number, more in enumerate(pools)
+    )
+    return f"server: {{tokens: [{{role: admin, {tokens}}}]}}\nqueues: {{q: {{}}}}\npools:\n{named}"
+
+
+def exported_volumes(*pools: str) -> list[object]:
+    whole = yaml.safe_load(compose(a_request(of_containers(*pools))).files["compose.yaml"])
+    jsonschema_rs.validate(COMPOSE, whole)
+    return [volume for volume in whole["services"]["towline"]["volumes"] if isinstance(volume, dict)]
+
+
+@pytest.mark.parametrize(
+    ("engines", "mounted"),
+    [
+        ([""], [("${DOCKER_SOCKET:-/var/run/docker.sock}", "/var/run/docker.sock")]),
+        (['engine: "unix:///run/user/1000/docker.sock"'] * 2, [("/run/user/1000/docker.sock",) * 2]),
+        (['engine: "unix:///srv/a $b.sock"'], [("/srv/a $$b.sock",) * 2]),
+        (['engine: "tcp://engine:2375", url: "http://queue:7878"'], []),
+    ],
+)
+def test_the_socket_of_each_engine_is_mounted_where_the_settings_look_for_it(
+    engines: list[str], mounted: list[tuple[str, str]]
+) -> None:
+    assert exported_volumes(*engines) == [
+        {"type": "bind", "source": source, "target": target} for source, target in mounted
+    ]
+
+
+def test_two_names_of_the_usual_socket_are_one_engine() -> None:
+    assert len(exported_volumes("", 'engine: "unix:///run/docker.sock"')) == 2
+
+
+@pytest.mark.parametrize(
+    ("pools", "told"),
+    [
+        (
+            ["", 'engine: "unix:///srv/b.sock"'],
+            r"pools\.p1\.runtime\.docker\.engine: another engine than that of pool p0",
+        ),
+        (['engine: "ssh://ann@host"'], "no ssh and no keys"),
+        (['engine: "tcp://127.0.0.1:2375"'], "127.0.0.1 is the supervisor's own container"),
+        (['engine: "tcp://engine:2375"'], "does not know towline, the service of the queue: give the pool the url"),
+        (["network: none"], "none: the queue is not on this network"),
+        (["network: backend"], "backend: the queue is not on this network"),
+    ],
+)
+def test_containers_that_compose_would_not_start_are_refused(pools: list[str], told: str) -> None:
+    with pytest.raises(ExportRefusedError, match=told):
+        compose(a_request(of_containers(*pools)))
+
+
+@pytest.mark.parametrize(
+    ("pool", "url", "network"),
+    [
+        ("", "http://towline:7878", "towline"),
+        ("network: host", "http://127.0.0.1:7878", "host"),
+        ('network: backend, url: "http://queue:1"', "http://queue:1", "backend"),
+        ('engine: "tcp://engine:2375", url: "http://queue:1"', "http://queue:1", None),
+    ],
+)
+def test_a_container_is_told_where_it_finds_the_queue(pool: str, url: str, network: str | None) -> None:
+    text = compose(a_request(of_containers(pool))).files[SETTINGS_FILE]
+    docker = parse(text, name=SETTINGS_FILE, directory=Path("/app")).pools["p0"].runtime.docker
+    assert docker is not None
+    assert (docker.url, docker.network) == (url, network)
+
+
+def test_an_engine_elsewhere_is_told_to_get_no_token() -> None:
+    pool = 'engine: "tcp://engine:2375", url: "http://queue:1"'
+    assert [line for line in compose(a_request(of_containers(pool))).warnings if "is given no token" in line]
+
+
+def test_the_head_says_what_it_needs_of_the_engine_and_of_compose() -> None:
+    environment = compose(a_request(of_containers(""))).files["compose.yaml"].split("services:")[0]
+    assert "echo DOCKER_GROUP=$(stat -c %g /var/run/docker.sock) >> .env" in environment
+    assert "Needs Compose 2.24" in environment
+    files = compose(a_request(of_containers("", tokens="token_file: a"))).files["compose.yaml"].split("services:")[0]
+    assert "Needs Compose 2.24" not in files
+
+
 def test_processes_in_the_container_of_the_supervisor_are_told() -> None:
     told = compose(a_request(SETTINGS.replace("runtime: external", "runtime: process"))).warnings
     assert any("their code must be in its image" in line for line in told)

@@ -1,6 +1,7 @@
 """Pools on Kubernetes: what is written is valid there, no value breaks out of it, and what can't be is refused."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,11 @@ import jsonschema_rs
 import kubernetes_validate
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.export.keda import keda
+from orchestrator.export.kubernetes import literal
 from orchestrator.export.request import ExportedFiles, ExportRefusedError
 from orchestrator.settings_file import parse
 from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
@@ -30,13 +34,50 @@ def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def unquoted(text: str) -> str:
-    """As Kubernetes reads a value or an argument: $$ stands for $, and $(NAME) for a variable, of which none is meant.
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """As Kubernetes reads a value or an argument: `$$` is `$`, `$(NAME)` a variable's value or, of none, itself.
 
-    Source: `expansion.Expand` of Kubernetes.
+    Source: `expansion.Expand` of Kubernetes (third_party/forked/golang/expansion/expand.go).
     """
-    assert "$(" not in text.replace("$$", "")
-    return text.replace("$$", "$")
+    found, at = "", 0
+    while at < len(text):
+        if text[at] != "$" or at + 1 == len(text):
+            found, at = found + text[at], at + 1
+        elif text[at + 1] == "$":
+            found, at = found + "$", at + 2
+        elif text[at + 1] == "(" and (end := text.find(")", at)) >= 0:
+            name = text[at + 2 : end]
+            found, at = found + variables.get(name, f"$({name})"), end + 1
+        else:
+            found, at = found + text[at : at + 2], at + 2
+    return found
+
+
+def started(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """A container's variables, each of which may name those before it, and its command, which may name all."""
+    variables: dict[str, str] = {}
+    for variable in container["env"]:
+        variables[variable["name"]] = expanded(variable["value"], variables)
+    return variables, [expanded(argument, variables) for argument in container["command"]]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *(
+            ("$$", "$"),
+            ("$", "$"),
+            ("$(A)", "1"),
+            ("$$(A)", "$(A)"),
+            ("$$$(A)", "$1"),
+            ("$(B)", "$(B)"),
+            ("$(A", "$(A"),
+        ),
+        *(("a$b", "a$b"), ("$A", "$A"), ("${A}", "${A}"), ("$$$", "$$"), ("$()", "$()"), ("$(A)$(A)", "11")),
+    ],
+)
+def test_the_rules_of_kubernetes_are_these(written: str, read: str) -> None:
+    assert expanded(written, {"A": "1"}) == read
 
 
 def test_every_object_is_one_that_kubernetes_and_keda_take() -> None:
@@ -76,8 +117,8 @@ def test_a_worker_is_told_what_a_supervisor_would_tell_it() -> None:
     objects = manifests(keda(a_request()))
     pod = one(objects, "Deployment", "towline-resize")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    environment = {v["name"]: unquoted(v["value"]) for v in container["env"]}
-    assert container["command"] == ["python3", "-m", "queue_core.worker"]
+    environment, command = started(container)
+    assert command == ["python3", "-m", "queue_core.worker"]
     assert pod["terminationGracePeriodSeconds"] == 36
     assert (
         environment.items()
@@ -94,25 +135,42 @@ def test_a_worker_is_told_what_a_supervisor_would_tell_it() -> None:
     )
     assert not environment.keys() & {"TOWLINE_WORKER", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_TOKEN"}
     render = one(objects, "Deployment", "towline-render")["spec"]["template"]["spec"]
-    assert [unquoted(argument) for argument in render["containers"][0]["command"]] == [
-        "/usr/bin/env",
-        "--do=$HOME %i 'x'",
-        "two\nlines",
-    ]
+    assert started(render["containers"][0])[1] == ["/usr/bin/env", "--do=$HOME %i 'x'", "two\nlines"]
     assert render["containers"][0]["resources"]["limits"] == {"memory": "536870912", "cpu": "500m"}
     assert render["securityContext"]["runAsUser"] == 1000
 
 
-@pytest.mark.parametrize("text", ["$", "$$", "$$$", "a$", "$(HOME)", "$$(HOME)", "$$$(HOME)", "price: $$5", "${HOME}"])
+DOLLARS = (
+    *("$", "$$", "$$$", "a$", "$a", "$(HOME)", "$$(HOME)", "$$$(HOME)", "price: $$5", "${HOME}", "$(HOME", "$()", "$)"),
+    *(
+        "$(A)",
+        "$(A)$(A)",
+        "$$(A)$",
+        "$($(A))",
+        "$(TOWLINE_URL)",
+        "\u00e9$\u00e9",
+        "$\n$(A)",
+        "$ (A)",
+        "\\$(A)",
+        "%(A)s",
+    ),
+)
+
+
+@pytest.mark.parametrize("text", DOLLARS)
 def test_every_dollar_reaches_the_worker_as_it_was_written(text: str) -> None:
     pool = {"queue": "q", "command": ["run", text], "slo": "30s", "runtime": "external"}
     tokens = [{"role": "admin", "token_env": "TOWLINE_ADMIN"}]
     settings = json.dumps({"server": {"tokens": tokens}, "queues": {"q": {}}, "pools": {"p": pool}})
-    objects = manifests(keda(a_request(settings, images={"p": "image"}, env={"PRICE": text})))
+    objects = manifests(keda(a_request(settings, images={"p": "image"}, env={"A": "1", "PRICE": text})))
     (container,) = one(objects, "Deployment", "towline-p")["spec"]["template"]["spec"]["containers"]
-    environment = {v["name"]: unquoted(v["value"]) for v in container["env"]}
-    assert environment["PRICE"] == text
-    assert [unquoted(argument) for argument in container["command"]] == ["run", text]
+    environment, command = started(container)
+    assert (environment["PRICE"], environment["A"], command) == (text, "1", ["run", text])
+
+
+@given(text=st.text(st.sampled_from("$()A{}\u00e9 "), max_size=12))
+def test_any_text_is_read_as_it_was_escaped(text: str) -> None:
+    assert expanded(literal(text), {"A": "1", "": "2"}) == text
 
 
 def test_selectors_find_the_pods_they_are_for_and_no_others() -> None:

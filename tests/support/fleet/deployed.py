@@ -20,6 +20,7 @@ from tests.support.docker.images import base_image
 from tests.support.stores.engine_process import EngineUnavailableError
 
 BASE: Final = "towline-deploy-base:latest"
+REVISION: Final = "0123abc"
 TOWLINE: Final = "towline-deploy:latest"
 POSTGRES: Final = "towline-deploy-postgres:latest"
 _POSTGRES_FILES: Final = "towline-deploy-postgres-files:latest"
@@ -49,6 +50,15 @@ RUN mkdir -p /var/lib/postgresql/data /var/run/postgresql \\
  && chown 999:999 /var/lib/postgresql/data /var/run/postgresql && chmod 3777 /var/run/postgresql \\
  && for program in /usr/lib/postgresql/*/bin/*; do ln -s $program /usr/local/bin/; done
 CMD ["start-postgres"]
+"""
+SERVER: Final = "towline-exported-server:latest"
+_SERVER_DOCKERFILE: Final = """\
+FROM BASE
+RUN ["python3", "-c", "import os; os.makedirs('/var/lib/towline'); os.chmod('/var/lib/towline', 0o1777)"]
+WORKDIR /app
+USER 10001:10001
+ENTRYPOINT ["towline"]
+CMD ["up"]
 """
 
 
@@ -100,13 +110,21 @@ def build_towline(engine: PrivateDockerEngine, *, base: str) -> str:
             path=str(ROOT),
             dockerfile="deploy/Dockerfile",
             tag=TOWLINE,
-            buildargs={"BASE_IMAGE": base, "REVISION": "0123abc"},
+            buildargs={"BASE_IMAGE": base, "REVISION": REVISION},
             network_mode="host",
             rm=True,
             decode=True,
         )
         built(steps)
     return TOWLINE
+
+
+def exported_server(engine: PrivateDockerEngine) -> str:
+    """Return an image for `export --server-image`: the test image as `deploy/Dockerfile` would finish it."""
+    with engine.client() as client:
+        recipe = _SERVER_DOCKERFILE.replace("BASE", engine.image())
+        built(client.build(fileobj=io.BytesIO(recipe.encode()), tag=SERVER, network_mode="none", rm=True, decode=True))
+    return SERVER
 
 
 def built(steps: object) -> None:
@@ -120,16 +138,17 @@ def built(steps: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """`docker compose` (or `docker-compose`) on the files of `deploy/`, as a separate project."""
+    """`docker compose` (or `docker-compose`) on the file of `deploy/` or another, as a separate project."""
 
     program: tuple[str, ...]
     project: str
     environment: Mapping[str, str]
-    override: Path
+    override: Path | None = None
+    file: Path = ROOT / "deploy/compose.yaml"
 
     def __call__(self, *arguments: str, stdin: str = "") -> str:
         """Return the command's output. Raises `AssertionError` with all output when it fails."""
-        files = [ROOT / "deploy/compose.yaml", self.override]
+        files = [self.file, self.override] if self.override is not None else [self.file]
         command = [*self.program, *(f"--file={file}" for file in files), "--project-name", self.project]
         done = subprocess.run(
             [*command, *arguments],
