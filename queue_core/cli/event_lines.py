@@ -6,7 +6,6 @@ Which events are shown, and in which words, is said by `worker_events`, and by t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +14,7 @@ import click
 from queue_core.attempts.failures import is_library
 from queue_core.cli.wrapping import columns_of, padded, wrapped
 from queue_core.process.terminal import clean
-from queue_core.process.wording import counted, shown_seconds
+from queue_core.process.wording import counted, shown_clock, shown_seconds
 
 Mark = Literal["", "|", "!", "x"]
 """Between a line's name and its text: `|` output, `!` a warning, `x` a failure or a death."""
@@ -64,7 +63,7 @@ class LineLayout:
 
     def lines(self, line: EventLine, *, at: float) -> list[str]:
         """Return a line as the terminal gets it; `at` is in seconds since the epoch."""
-        prefix = f"{shown_time(at)}{GAP}"
+        prefix = f"{shown_clock(at, now_seconds=at)}{GAP}"
         if line.name:
             prefix += self._name(line.name) + " "
         elif self.names and line.mark:
@@ -118,11 +117,6 @@ class FailureCounts:
         if others:
             text = f"{counted(others, 'more failure')} of this kind {when}: {first.short}"
             yield replace(first, name=first.group or first.name, text=text, more=(), hint="", kind=())
-
-
-def shown_time(at: float) -> str:
-    """Return the local time of day: `12:04:31`."""
-    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def event_words(event: str) -> str:
