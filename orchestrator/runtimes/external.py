@@ -5,15 +5,14 @@ A spawn is an expectation until a worker meets it (see `orchestrator.fleet.exter
 
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import expected_ref, is_external
-from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes.elsewhere import WorkersElsewhere
 
 
-class ExternalRuntime:
+class ExternalRuntime(WorkersElsewhere):
     """A `Runtime` without workers of its own."""
 
     def __init__(self) -> None:
@@ -24,29 +23,11 @@ class ExternalRuntime:
         pool = request.pool
         return WorkerHandle(request.worker, pool.name, expected_ref(request.worker), pool.digest(), now)
 
-    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
-        """See `Runtime.forks`: others start its workers."""
-        return False
-
-    def application(
-        self,
-        request: SpawnRequest,  # noqa: ARG002
-        *,
-        since: Monotonic,  # noqa: ARG002
-        now: Monotonic,  # noqa: ARG002
-    ) -> ApplicationReport:
-        """See `Runtime.application`: it is not on this host."""
-        return NOTHING_KNOWN
-
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the external system ends it."""
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: the external system ends it."""
-
-    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`: nothing is known."""
-        return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:  # noqa: ARG002 - the protocol's
         """See `Runtime.reap`: exits are not visible here."""

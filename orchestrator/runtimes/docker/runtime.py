@@ -12,16 +12,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
 from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
@@ -33,6 +32,7 @@ from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.orphans import OrphanCollector
 from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegistry
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
+from orchestrator.runtimes.elsewhere import WorkersElsewhere
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 ANSWER_SECONDS: Final = 5.0
@@ -44,7 +44,7 @@ UPKEEP_SECONDS: Final = 10.0
 REF: Final = "docker:"
 
 
-class DockerRuntime:
+class DockerRuntime(WorkersElsewhere):
     """A `Runtime` of containers on one engine. All but `wake` belong to one thread."""
 
     def __init__(
@@ -127,20 +127,6 @@ class DockerRuntime:
                 docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
             ) from error
 
-    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
-        """See `Runtime.forks`: its containers execute."""
-        return False
-
-    def application(
-        self,
-        request: SpawnRequest,  # noqa: ARG002
-        *,
-        since: Monotonic,  # noqa: ARG002
-        now: Monotonic,  # noqa: ARG002
-    ) -> ApplicationReport:
-        """See `Runtime.application`: it is not on this host."""
-        return NOTHING_KNOWN
-
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""
         container = self._registry.get(worker)
@@ -152,10 +138,6 @@ class DockerRuntime:
         container = self._registry.get(worker)
         if container is not None:
             self._registry.signal(container, "SIGKILL")
-
-    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`: nothing is known."""
-        return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also checks logs, the watchdog and orphans now and then."""
