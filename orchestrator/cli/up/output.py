@@ -93,6 +93,8 @@ class UpScreen:
     _events: deque[tuple[float, Mapping[str, object]]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     _failures: FailureCounts = field(default_factory=FailureCounts)
     _deaths: list[_Death] = field(default_factory=list)
+    _troubles: dict[object, object] = field(default_factory=dict)
+    """By pool, the trouble that was told last."""
     _is_stopping: bool = False
     _summary: list[str] = field(default_factory=list)
 
@@ -175,11 +177,24 @@ class UpScreen:
         if is_death(entry) and self.reader.shows(str(entry.get("level"))):
             self._deaths.append(self._death(entry, at))
             return []
+        if self._is_told(entry):
+            return []
         lines = [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
         if entry.get("event") != events.WORK_COUNTED:
             return lines
         self._summary = lines  # the last line, behind counts and deaths that are told at the end
         return []
+
+    def _is_told(self, entry: Mapping[str, object]) -> bool:
+        """Return whether an event is a decision that changes nothing, for a trouble that a line has told already."""
+        if entry.get("event") == events.POOL_TROUBLED:
+            self._troubles[entry.get("pool")] = entry.get("sentence")
+        return (
+            not self.reader.is_whole
+            and entry.get("event") == events.POOL_DECIDED
+            and entry.get("current") == entry.get("target")
+            and entry.get("why") == self._troubles.get(entry.get("pool"))
+        )
 
     def _death(self, entry: Mapping[str, object], at: float) -> _Death:
         ago, held = entry.get("seconds_ago"), entry.get("held")

@@ -102,6 +102,17 @@ def test_a_limit_that_a_decision_names_already_is_not_told_again(file: TextIO) -
     assert stage.shown() == ["resize     stays at 0: 1 task waits: max is 0; it is paused"]
 
 
+def test_a_trouble_is_not_told_again_as_the_reason_of_a_decision_that_changes_nothing(file: TextIO) -> None:
+    late = "1 task waits 2 s longer than its slo of 1 s: max is 1"
+    troubled = {"event": events.POOL_TROUBLED, "level": "warning", "pool": "resize", "sentence": late}
+    stage = ScreenStage(file)
+    stage.screen.take(troubled)
+    stage.screen.take(DECIDED | {"current": 1, "target": 1, "why": late, "limits": ["max is 1"]})
+    assert stage.shown() == [f"resize     ! {late}"]
+    stage.screen.take(DECIDED | {"current": 1, "target": 2, "why": late})
+    assert stage.shown() == [f"resize     1 -> 2: {late}"]
+
+
 def test_the_header_comes_first(file: TextIO) -> None:
     stage = ScreenStage(file)
     stage.screen.take(DECIDED)
