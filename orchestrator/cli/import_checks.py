@@ -4,7 +4,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.clock import SystemMonotonicClock
@@ -29,11 +29,12 @@ class ImportFindings:
     """The result of the imports.
 
     `failures` has the sentence of each pool whose application can't be used; `unknown` are the pools whose imports took
-    too long.
+    too long. `handlers` counts those of the others.
     """
 
     failures: Mapping[str, str]
     unknown: tuple[str, ...] = ()
+    handlers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def problems(self) -> list[str]:
@@ -60,6 +61,7 @@ def check_imports(
     waiting = [pool for pool in project.pools.values() if pool.app is not None and pool.runtime_kind == "process"]
     running: dict[str, TemplateProcess] = {}
     failures: dict[str, str] = {}
+    handlers: dict[str, int] = {}
     began_at = clock.monotonic()
     try:
         while (waiting or running) and clock.monotonic() < began_at + seconds:
@@ -76,12 +78,14 @@ def check_imports(
                 if process.poll() != "importing":
                     if process.state == "failed":
                         failures[name] = reason_in(process.failure)
+                    elif process.handlers:
+                        handlers[name] = process.handlers
                     _end(running.pop(name))
             time.sleep(POLL_SECONDS)
     finally:
         for process in running.values():
             _end(process)
-    return ImportFindings(failures, (*running, *(pool.name for pool in waiting)))
+    return ImportFindings(failures, (*running, *(pool.name for pool in waiting)), handlers)
 
 
 def _started(pool: PoolSpec, *, url: str, withheld: frozenset[str]) -> TemplateProcess:

@@ -81,6 +81,8 @@ class TemplateProcess:
         self.files: dict[str, FileState] = {}
         """The application's own files as they were at its import."""
         self.import_seconds = 0.0
+        self.handlers = 0
+        """The number of the application's handlers for the pool's tasks."""
         self._is_ended_by_us = False
         self.orphans: set[int] = set()
         """Children that became ours during forks and are no known worker; whoever collects them takes them out."""
@@ -150,9 +152,10 @@ class TemplateProcess:
         elif "outdated" in message:
             self.state, self.failure = "outdated", f"{message['outdated']} has changed"
         else:
-            hazards, seconds = message.get("hazards"), message.get("seconds")
+            hazards, seconds, handlers = (message.get(name) for name in ("hazards", "seconds", "handlers"))
             self.hazards = [str(hazard) for hazard in hazards] if isinstance(hazards, list) else ()
             self.import_seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
+            self.handlers = handlers if isinstance(handlers, int) else 0
             self.state = "unsafe" if self.hazards else "ready"
 
     def fork(self, environment: Mapping[str, str], *, cwd: str | None, log: int) -> ForkedWorker:

@@ -3,6 +3,7 @@
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,8 +151,7 @@ def up(
         ]
     )
     project = load_project(file, flags=flags)
-    if is_wanted(checks_imports, as_json=as_json):
-        refuse_unusable(project)
+    handlers = handlers_in(project) if is_wanted(checks_imports, as_json=as_json) else None
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
     with ExitStack() as stack:
@@ -168,7 +168,8 @@ def up(
         stack.callback(server.stop)
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
-        view.begin(url, token=ours, title=(file or Path(DEFAULT_FILE), masked(settings.store.url), address))
+        title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
+        view.begin(url, token=ours, title=title, handlers=handlers)
         run = _Run(project, file, flags, heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
@@ -198,8 +199,7 @@ def supervise(
     """
     terminal = begin_as_daemon()
     project = load_project(file)
-    if is_wanted(checks_imports, as_json=as_json):
-        refuse_unusable(project)
+    handlers = handlers_in(project) if is_wanted(checks_imports, as_json=as_json) else None
     found = url or project.queue_file.server.url(project.directory)
     token = bearer_token()
     with ExitStack() as stack:
@@ -210,7 +210,8 @@ def supervise(
             listener = _listener(project, project.supervisor.listen, paths)
             statistics = (f"statistics at {listener.start()}",)
             stack.callback(listener.stop)
-        view.begin(found, token=token, title=(file or Path(DEFAULT_FILE), masked(found), *statistics))
+        title = file or Path(DEFAULT_FILE), masked(found), *statistics
+        view.begin(found, token=token, title=title, handlers=handlers)
         run = _Run(project, file, (), heartbeat, terminal)
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
@@ -222,14 +223,18 @@ def is_wanted(choice: bool | None, *, as_json: bool) -> bool:  # noqa: FBT001
     return choice if choice is not None else not as_json and sys.stdout.isatty()
 
 
-def refuse_unusable(project: Project) -> None:
-    """Raise `CommandError` with a line for each pool whose application can't be used."""
+def handlers_in(project: Project) -> Mapping[str, int]:
+    """Import the pools' applications, and return the number of handlers by pool, where there are any.
+
+    Raises `CommandError` with a line for each pool whose application can't be used.
+    """
     findings = check_imports(project, on_wait=lambda apps: print_info(f"importing {' and '.join(apps)} ..."))
     for note in findings.notes:
         print_info(note)
     if findings.failures:
         fix = "mend it, or add --no-import-check: other pools start, and this one once a file of it changes"
         raise CommandError(findings.problems, code=exits.BAD_CONFIG, fix=fix)
+    return findings.handlers
 
 
 def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:

@@ -21,19 +21,22 @@ def header(
     title: tuple[str, ...],
     output: str,
     width: int | None,
+    handlers: Mapping[str, int] | None = None,
 ) -> list[str]:
     """Return the lines of the header.
 
     Args:
         title: what stands behind the version: the settings file, the store, the address.
         output: where workers' output appears, as a sentence's beginning.
+        handlers: the number of handlers by pool, where the programs were imported; None: that is not shown.
     """
     lines = wrapped("   ".join(("Towline " + _version(), *map(clean, title))), width=width, hang=_INDENT)
-    heads = columns("pool", "queue", "tags", "workers", "slo", least=("tags", "queue"), keeps=("workers",))
-    rows = [_row(name, spec) for name, spec in list(pools.items())[:MAX_POOLS]]
+    titles = ["pool", "queue", "tags", *(["handlers"] if handlers is not None else []), "workers", "slo"]
+    least = ("handlers", "tags", "queue") if handlers is not None else ("tags", "queue")
+    rows = [_row(name, spec, handlers) for name, spec in list(pools.items())[:MAX_POOLS]]
     if rows:
         room = None if width is None else max(1, width - _INDENT)
-        table = lay_out(heads, rows, width=room)
+        table = lay_out(columns(*titles, least=least, keeps=("workers",)), rows, width=room)
         lines += [f"{' ' * _INDENT}{line}".rstrip() for line in table.lines]
     else:
         lines.append("  no pools: tasks wait until another program leases them")
@@ -43,10 +46,11 @@ def header(
     return [*lines, ""]
 
 
-def _row(name: str, spec: PoolSpec) -> list[object]:
+def _row(name: str, spec: PoolSpec, handlers: Mapping[str, int] | None) -> list[object]:
     tags = "untagged" if spec.untagged else ", ".join(spec.tags or ()) or "any"
+    found = [] if handlers is None else [handlers.get(name)]
     workers = f"{spec.workers.min} to {spec.workers.max}"
-    return [name, spec.queue, tags, workers, shown_setting(spec.slo)]
+    return [name, spec.queue, tags, *found, workers, shown_setting(spec.slo)]
 
 
 def _version() -> str:

@@ -1,7 +1,7 @@
 """Choose where `towline up` and `towline supervise` tell what happens: sentences on a terminal, JSON elsewhere."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,9 @@ class UpView:
     url: str = ""
     token: str | None = None
 
-    def begin(self, url: str, *, token: str | None, title: Sequence[object]) -> None:
+    def begin(
+        self, url: str, *, token: str | None, title: Sequence[object], handlers: Mapping[str, int] | None = None
+    ) -> None:
         """Show the header, on a terminal; `url` and `token` are where the queues are."""
         self.url, self.token = url, token
         if self.screen is None or not self.tells_events:
@@ -50,7 +52,8 @@ class UpView:
         output = f"Workers' output appears here and in {where}" if self.screen.shows_output else f"Output is in {where}"
         names = tuple(map(str, title))
         width = self.screen.columns()
-        self.screen.begin(header(self.project.pools, title=names, output=output, width=width))
+        lines = header(self.project.pools, title=names, output=output, width=width, handlers=handlers)
+        self.screen.begin(lines)
 
     @contextmanager
     def counted(self, *, store: str) -> Iterator[None]:

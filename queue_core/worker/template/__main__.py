@@ -91,6 +91,7 @@ def main() -> NoReturn:
             "ready": True,
             "hazards": [hazard[:MAX_SENTENCE_CHARACTERS] for hazard in hazards][:MAX_SENTENCES],
             "seconds": clock.monotonic() - began,
+            "handlers": imported.handlers,
         },
     )
     while (asked := _next_request(control)) is not None:

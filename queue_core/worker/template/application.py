@@ -29,11 +29,13 @@ class Imported:
     """An application after the attempt to import it.
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can. `files` are those to
-    look at for a change: the application's own, and those in which the import failed.
+    look at for a change: the application's own, and those in which the import failed. `handlers` counts those for the
+    pool's tasks.
     """
 
     failure: str
     files: Mapping[str, FileVersion]
+    handlers: int = 0
 
 
 def import_application(environment: Mapping[str, str]) -> Imported:
@@ -48,19 +50,22 @@ def import_application(environment: Mapping[str, str]) -> Imported:
             with contextlib.suppress(ImportError):  # a worker says it in a sentence
                 importlib.import_module(_STORES.get(url.partition(":")[0], "queue_core.stores"))
         app = load_app(target, app_folder=Path(folder) if folder else None)
-        _check_handlers(app, WorkerSettings.from_environment(environment))
+        handlers = _check_handlers(app, WorkerSettings.from_environment(environment))
     except QueueError as error:
         return Imported(str(error), {**imported_files(), **_failed_files(error, target)})
     except BaseException as error:  # noqa: BLE001 - whatever an import may raise
         text = traceback.format_exc(limit=-5)
         return Imported(text, {**imported_files(), **_failed_files(error, target)})
-    return Imported("", imported_files())
+    return Imported("", imported_files(), handlers)
 
 
-def _check_handlers(app: App, settings: WorkerSettings) -> None:
-    if settings.queue:  # else the worker takes the app's only queue
-        app.offer(settings.queue, settings.tags)
-        app.prepare(app.serving(settings.queue, settings.tags))
+def _check_handlers(app: App, settings: WorkerSettings) -> int:
+    if not settings.queue:  # the worker takes the app's only queue
+        return 0
+    app.offer(settings.queue, settings.tags)
+    handlers = app.serving(settings.queue, settings.tags)
+    app.prepare(handlers)
+    return len(handlers)
 
 
 def _failed_files(error: BaseException, target: str) -> dict[str, FileVersion]:
