@@ -1,6 +1,4 @@
-"""A runtime's answers about workers that are no processes of this host: nothing is forked, imported or looked into."""
-
-from typing import Literal
+"""A runtime's answers about workers that are no processes of this host: nothing is forked or imported."""
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
@@ -23,7 +21,3 @@ class WorkersElsewhere:
     ) -> ApplicationReport:
         """See `Runtime.application`: it is not on this host."""
         return NOTHING_KNOWN
-
-    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002
-        """See `Runtime.examine`: nothing is known."""
-        return ""

@@ -5,6 +5,7 @@ A spawn is an expectation until a worker meets it (see `orchestrator.fleet.exter
 
 import threading
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.fleet.external import expected_ref, is_external
@@ -28,6 +29,10 @@ class ExternalRuntime(WorkersElsewhere):
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: the external system ends it."""
+
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
+        """See `Runtime.examine`: nothing is known."""
+        return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:  # noqa: ARG002 - the protocol's
         """See `Runtime.reap`: exits are not visible here."""

@@ -63,7 +63,7 @@ class LineLayout:
 
     def lines(self, line: EventLine, *, at: float) -> list[str]:
         """Return a line as the terminal gets it; `at` is in seconds since the epoch."""
-        prefix = f"{shown_clock(at, now_seconds=at)}{GAP}"
+        prefix = f"{shown_time(at)}{GAP}"
         if line.name:
             prefix += self._name(line.name) + " "
         elif self.names and line.mark:
@@ -117,6 +117,11 @@ class FailureCounts:
         if others:
             text = f"{counted(others, 'more failure')} of this kind {when}: {first.short}"
             yield replace(first, name=first.group or first.name, text=text, more=(), hint="", kind=())
+
+
+def shown_time(at: float) -> str:
+    """Return the local time of day: `12:04:31`."""
+    return shown_clock(at, now_seconds=at)
 
 
 def event_words(event: str) -> str:

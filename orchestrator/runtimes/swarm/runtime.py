@@ -4,6 +4,7 @@ Swarm creates, places and removes tasks; which worker ends, and when, is our dec
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
@@ -90,6 +91,10 @@ class SwarmRuntime(WorkersElsewhere):
         """
         self._registry.request(worker, "kill", at=self._clock.monotonic())
         self._watch.nudge()
+
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
+        """See `Runtime.examine`: nothing is known."""
+        return ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""
