@@ -8,6 +8,7 @@ from html import escape
 from typing import Final
 
 from orchestrator.values import value
+from queue_core.process.wording import shown_setting
 
 Steps = Sequence[tuple[float, float]]
 """Instants in seconds, rising, each with the value from then until the next."""
@@ -265,16 +266,7 @@ def _time_axis(chart: Chart, y: int, width: int) -> Iterator[str]:
     tick = next((tick for tick in _TICKS if tick >= wanted), _TICKS[-1] * math.ceil(wanted / _TICKS[-1]))
     for place in range(int(chart.seconds / tick + 1e-9) + 1):
         x = _x(place * tick, chart, width)
-        yield _text(x, y, shown_time(place * tick), "faint", anchor="end" if x > width - _RIGHT - 20 else "middle")
-
-
-def shown_time(seconds: float) -> str:
-    """Format a time of the axis: "30 s", "5 min", "2 h", "1 h 30 min"."""
-    whole = round(seconds)
-    if whole < 60 or whole % 60:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // 60, 60)
-    return " ".join([f"{hours} h"] * (hours > 0) + [f"{minutes} min"] * (minutes > 0))
+        yield _text(x, y, shown_setting(place * tick), "faint", anchor="end" if x > width - _RIGHT - 20 else "middle")
 
 
 def shown_value(number: float) -> str:
@@ -295,7 +287,7 @@ def _described(chart: Chart) -> str:
     """Return the chart in words, for those who don't see it."""
     panels = ", ".join(f"{panel.name} ({panel.unit})" if panel.unit else panel.name for panel in chart.panels)
     marks = "".join(f"; {mark.text}" for mark in chart.marks)
-    return f"{chart.title or 'Chart'}: {panels} over {shown_time(chart.seconds)}{marks}"
+    return f"{chart.title or 'Chart'}: {panels} over {shown_setting(round(chart.seconds))}{marks}"
 
 
 def _x(at_seconds: float, chart: Chart, width: int) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
 from orchestrator.fleet.quarantine import SOLO_MARK
+from orchestrator.json_fields import count_in, list_in, mappings_of
 from queue_core.cli.event_lines import EventLine, pairs_of
 from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
 from queue_core.process.wording import counted, shown_seconds
@@ -55,11 +56,9 @@ def is_death(entry: Entry) -> bool:
 
 def held_tasks(entry: Entry) -> list[OrphanedTask]:
     """Return the tasks that a dead worker held, as far as its event names them."""
-    tasks = entry.get("tasks")
     return [
         OrphanedTask(str(one.get("queue")), str(one.get("task")), str(one.get("fate")))
-        for one in (tasks if isinstance(tasks, list) else ())
-        if isinstance(one, dict)
+        for one in mappings_of(entry.get("tasks"))
     ]
 
 
@@ -108,8 +107,8 @@ def short_name(worker: str) -> str:
 
 def _decided(entry: Entry, reader: EventReader) -> list[EventLine]:
     current, target, why = entry.get("current"), entry.get("target"), str(entry.get("why"))
-    limits = [str(limit) for limit in _list(entry, "limits")]
-    notes = [str(note) for note in _list(entry, "notes") if str(note).startswith("dry run")]
+    limits = [str(limit) for limit in list_in(entry, "limits") if str(limit) not in why]
+    notes = [str(note) for note in list_in(entry, "notes") if str(note).startswith("dry run")]
     said = "; ".join([why, *limits, *notes])
     text = f"stays at {target}: {said}" if current == target else f"{current} -> {target}: {said}"
     if reader.is_whole:
@@ -129,11 +128,11 @@ def _standby(entry: Entry, _reader: EventReader) -> list[EventLine]:
 
 
 def _reloaded(entry: Entry, _reader: EventReader) -> list[EventLine]:
-    changes = [change for change in _list(entry, "changes") if isinstance(change, dict)]
-    made = [str(queue) for queue in _list(entry, "queues")]
+    changes = mappings_of(entry.get("changes"))
+    made = [str(queue) for queue in list_in(entry, "queues")]
     lines = [EventLine(_change(change), name=str(change.get("pool"))) for change in changes]
     lines += [EventLine(f"The queue {queue} was made.") for queue in made]
-    waiting = [str(setting) for setting in _list(entry, "next_start")]
+    waiting = [str(setting) for setting in list_in(entry, "next_start")]
     lines += [EventLine(not_in_force(setting), mark="!") for setting in waiting]
     return lines or [EventLine("The settings were read again: nothing changed.")]
 
@@ -143,7 +142,7 @@ def not_in_force(setting: str) -> str:
     return f"{setting} is changed in the settings file, and not in force until `towline up` is started again."
 
 
-def _change(change: Mapping[object, object]) -> str:
+def _change(change: Entry) -> str:
     if change.get("kind") == "removed":
         return "removed from the settings; its workers finish what they hold"
     if change.get("kind") == "added":
@@ -155,7 +154,7 @@ def _change(change: Mapping[object, object]) -> str:
 
 
 def _reload_refused(entry: Entry, _reader: EventReader) -> list[EventLine]:
-    mistakes = tuple(str(mistake) for mistake in _list(entry, "mistakes"))
+    mistakes = tuple(str(mistake) for mistake in list_in(entry, "mistakes"))
     text = "The settings file can't be used, so the old settings stay:"
     return [EventLine(text, mark="x", more=mistakes, hint="towline check")]
 
@@ -205,20 +204,10 @@ def _stopping(entry: Entry, _reader: EventReader) -> list[EventLine]:
 
 
 def _counted(entry: Entry, _reader: EventReader) -> list[EventLine]:
-    done, dead, waiting = (_number(entry, name) for name in ("done", "dead", "waiting"))
+    done, dead, waiting = (count_in(entry, name) for name in ("done", "dead", "waiting"))
     waits = "waits" if waiting == 1 else "wait"
     text = f"Stopped. {done:,} done, {dead:,} dead, {waiting:,} still {waits} in {entry.get('store')}."
     return [EventLine(text)]
-
-
-def _number(entry: Entry, name: str) -> int:
-    found = entry.get(name)
-    return found if isinstance(found, int) else 0
-
-
-def _list(entry: Entry, name: str) -> list[object]:
-    found = entry.get(name)
-    return found if isinstance(found, list) else []
 
 
 def _named(line: EventLine, name: str) -> EventLine:

@@ -1,7 +1,6 @@
 """Workers' output on a terminal: a prefix for each worker, and log entries as people read them; or as JSON."""
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -9,7 +8,7 @@ import click
 
 from orchestrator.runtimes.worker_output import entry_in
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
-from queue_core.cli.output import echo, wants_colour
+from queue_core.cli.output import echo
 from queue_core.process.terminal import clean, clean_json
 from queue_core.process.wording import counted
 
@@ -72,11 +71,6 @@ class LinePrinter:
             return ""
         mark = f"{clean(worker):<{self._width}} | "
         return click.style(mark, fg=colour) if self._has_colours else mark
-
-
-def has_colours() -> bool:
-    """Return whether stdout is a terminal that shows colours, and the user has not switched them off."""
-    return wants_colour() and os.environ.get("TERM") != "dumb"
 
 
 def shown_lines(text: str) -> tuple[str, Sequence[str]]:

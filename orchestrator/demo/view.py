@@ -1,7 +1,6 @@
 """Show a run: live on a terminal, as plain lines elsewhere."""
 
 import contextlib
-import os
 import sys
 from typing import Final, Self
 
@@ -14,6 +13,7 @@ from orchestrator.demo.run_state import DemoRun
 from queue_core.cli.cut_output import OutputCutError
 from queue_core.cli.output import terminal_width
 from queue_core.cli.wrapping import wrapped
+from queue_core.process.terminal import DEFAULT_SIZE, TerminalSize, terminal_size
 
 STATUS_SECONDS: Final = 5.0
 """Time between two lines with the run's figures."""
@@ -66,22 +66,25 @@ class LiveView:
 
     def __exit__(self, *_error: object) -> None:
         """Leave the screen as it was, and print the last frame below, with room for the summary."""
-        columns, lines = _size()
-        last = [] if self._run is None else frame_of(self._run, columns=columns, lines=max(SHORTEST, lines - SUMMARY))
+        size, run = self._size(), self._run
+        last = [] if run is None else frame_of(run, columns=size.columns, lines=max(SHORTEST, size.lines - SUMMARY))
         with _CLOSED:
             self._write(_LEAVE + "".join(f"{line}\n" for line in self._encoded(last)))
 
     def update(self, run: DemoRun) -> None:
         """Draw a frame if anything is new."""
-        size = _size()
+        size = self._size()
         state = (len(run.history), run.logged, run.is_over, size)
         if state == self._drawn:
             return
         self._drawn = state
         self._run = run
-        frame = frame_of(run, columns=size[0], lines=size[1])
+        frame = frame_of(run, columns=size.columns, lines=size.lines)
         with _CLOSED:
             self._write(_BEGIN_FRAME + _END_LINE.join(self._encoded(frame)) + _END_FRAME)
+
+    def _size(self) -> TerminalSize:
+        return terminal_size(sys.stdout) or DEFAULT_SIZE
 
     def _encoded(self, lines: list[Text]) -> list[str]:
         encoded = []
@@ -94,12 +97,3 @@ class LiveView:
     def _write(self, text: str) -> None:
         self._console.file.write(text)
         self._console.file.flush()
-
-
-def _size() -> tuple[int, int]:
-    """Return the terminal's present columns and lines."""
-    try:
-        found = os.get_terminal_size(sys.stdout.fileno())
-    except (OSError, ValueError):
-        found = os.terminal_size((0, 0))
-    return found.columns or 80, found.lines or 24

@@ -3,11 +3,19 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal
 
+from orchestrator.json_fields import (
+    Json,
+    count_in,
+    known_count_in,
+    list_in,
+    mapping_of,
+    mappings_of,
+    number_in,
+    text_in,
+)
 from orchestrator.values import value
-
-Json: TypeAlias = dict[str, object]
 
 DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"
 _SHOWN_STATES: Final = {"draining": "finishing"}
@@ -125,44 +133,52 @@ def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFi
 
     A snapshot of an earlier release, or one that is incomplete, has zeros and empty texts for what it does not say.
     """
-    listed = snapshot.get("workers")
-    workers = [one for one in (listed if isinstance(listed, list) else ()) if isinstance(one, dict)]
+    workers = mappings_of(snapshot.get("workers"))
     busy = Counter(str(worker.get("pool")) for worker in workers if worker.get("state") == "busy")
     return FleetFigures(
-        _text(snapshot, "phase"),
-        _text(snapshot, "url"),
-        tuple([_pool(name, _part({"": pool}, ""), busy[name]) for name, pool in _part(snapshot, "pools").items()]),
+        text_in(snapshot, "phase"),
+        text_in(snapshot, "url"),
+        tuple([_pool(name, mapping_of(pool), busy[name]) for name, pool in mapping_of(snapshot.get("pools")).items()]),
         tuple([_worker(worker, now_seconds) for worker in workers]),
-        tuple([UnservedFigures(_text(one, "queue"), _text(one, "sentence")) for one in _listed(snapshot, "unserved")]),
+        tuple(
+            [
+                UnservedFigures(text_in(one, "queue"), text_in(one, "sentence"))
+                for one in mappings_of(snapshot.get("unserved"))
+            ]
+        ),
     )
 
 
 def _pool(name: str, pool: Json, busy: int) -> PoolFigures:
-    sample, decision, settings = _part(pool, "sample"), _part(pool, "decision"), _part(pool, "settings")
-    waited, concern = _part(pool, "waited"), _part(pool, "concern")
+    sample, decision, settings = (
+        mapping_of(pool.get("sample")),
+        mapping_of(pool.get("decision")),
+        mapping_of(pool.get("settings")),
+    )
+    waited, concern = mapping_of(pool.get("waited")), mapping_of(pool.get("concern"))
     return PoolFigures(
         pool=name,
-        queue=_text(settings, "queue"),
-        workers=_count(pool, "current"),
+        queue=text_in(settings, "queue"),
+        workers=count_in(pool, "current"),
         busy=busy,
-        target=_optional(pool, "target"),
-        min_workers=_optional(settings, "settings_min"),
-        max_workers=_optional(settings, "settings_max"),
-        ready=_count(sample, "ready"),
-        delayed=_count(sample, "delayed"),
-        in_flight=_count(sample, "in_flight"),
-        dead=_count(sample, "dead"),
-        oldest_seconds=_number(sample, "oldest_seconds") if _count(sample, "ready") else 0.0,
-        slo_seconds=_number(settings, "slo_seconds"),
+        target=known_count_in(pool, "target"),
+        min_workers=known_count_in(settings, "settings_min"),
+        max_workers=known_count_in(settings, "settings_max"),
+        ready=count_in(sample, "ready"),
+        delayed=count_in(sample, "delayed"),
+        in_flight=count_in(sample, "in_flight"),
+        dead=count_in(sample, "dead"),
+        oldest_seconds=number_in(sample, "oldest_seconds") if count_in(sample, "ready") else 0.0,
+        slo_seconds=number_in(settings, "slo_seconds"),
         paused=sample.get("paused") is True,
-        done=_optional(sample, "deleted_total"),
-        p99_over_slo=_number(waited, "p99_over_slo") if waited.get("leases") else None,
-        rule=_text(decision, "rule"),
+        done=known_count_in(sample, "deleted_total"),
+        p99_over_slo=number_in(waited, "p99_over_slo") if waited.get("leases") else None,
+        rule=text_in(decision, "rule"),
         limited_by=_texts(decision, "limited_by"),
-        notes=(*_texts(decision, "notes"), *_suspected(_count(pool, "suspects"))),
+        notes=(*_texts(decision, "notes"), *_suspected(count_in(pool, "suspects"))),
         concern_kinds=_texts(concern, "kinds"),
-        concern=_text(concern, "why"),
-        states=_states(pool, _text(settings, "queue"), is_paused=sample.get("paused") is True),
+        concern=text_in(concern, "why"),
+        states=_states(pool, text_in(settings, "queue"), is_paused=sample.get("paused") is True),
     )
 
 
@@ -172,36 +188,30 @@ def _states(pool: Json, queue: str, *, is_paused: bool) -> tuple[str, ...]:
     return (*([pause] if is_paused else []), *[state for state in _texts(pool, "states") if state != pause])
 
 
-def _listed(values: Mapping[str, object], name: str) -> list[Json]:
-    found = values.get(name)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
 def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
-    state = _text(worker, "state")
-    tasks = worker.get("tasks")
+    state = text_in(worker, "state")
     notes = [word for word in ("forked", "adopted") if worker.get(word)]
     if state == "unresponsive":
-        notes.append(_text(worker, "condition") or "neither holds nor requests a lease")
+        notes.append(text_in(worker, "condition") or "neither holds nor requests a lease")
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")
     return WorkerFigures(
-        worker=_text(worker, "worker"),
-        pool=_text(worker, "pool"),
-        pid=_optional(worker, "pid"),
+        worker=text_in(worker, "worker"),
+        pool=text_in(worker, "pool"),
+        pid=known_count_in(worker, "pid"),
         state="leasing" if state == "idle" and worker.get("leasing") is True else _SHOWN_STATES.get(state, state),
         state_seconds=_since(worker, "since", now_seconds),
-        tasks=tuple([_task(one) for one in (tasks if isinstance(tasks, list) else ()) if isinstance(one, dict)]),
-        holding=_count(worker, "holding"),
-        finished=_count(worker, "finished"),
-        memory_bytes=_count(worker, "memory_bytes"),
+        tasks=tuple([_task(one) for one in mappings_of(worker.get("tasks"))]),
+        holding=count_in(worker, "holding"),
+        finished=count_in(worker, "finished"),
+        memory_bytes=count_in(worker, "memory_bytes"),
         age_seconds=_since(worker, "spawned_at", now_seconds),
         notes=tuple(notes),
     )
 
 
 def _task(task: Json) -> RunningTask:
-    return RunningTask(_text(task, "task"), _number(task, "held_seconds"))
+    return RunningTask(text_in(task, "task"), number_in(task, "held_seconds"))
 
 
 def _suspected(count: int) -> tuple[str, ...]:
@@ -211,33 +221,8 @@ def _suspected(count: int) -> tuple[str, ...]:
 
 
 def _since(values: Json, name: str, now_seconds: float) -> float:
-    return max(0.0, now_seconds - _number(values, name)) if values.get(name) is not None else 0.0
-
-
-def _part(values: Mapping[str, object], name: str) -> Json:
-    part = values.get(name)
-    return part if isinstance(part, dict) else {}
-
-
-def _text(values: Mapping[str, object], name: str) -> str:
-    found = values.get(name)
-    return "" if found is None else str(found)
+    return max(0.0, now_seconds - number_in(values, name)) if values.get(name) is not None else 0.0
 
 
 def _texts(values: Json, name: str) -> tuple[str, ...]:
-    found = values.get(name)
-    return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def _number(values: Json, name: str) -> float:
-    found = values.get(name)
-    return float(found) if isinstance(found, int | float) else 0.0
-
-
-def _count(values: Json, name: str) -> int:
-    return int(_number(values, name))
-
-
-def _optional(values: Json, name: str) -> int | None:
-    found = values.get(name)
-    return found if isinstance(found, int) else None
+    return tuple(map(str, list_in(values, name)))

@@ -69,9 +69,6 @@ class LastWords:
         return f"{call.handler} runs on without its lease{f', at {call.place}' if call.place else ''}"
 
 
-NO_WORDS: Final = LastWords()
-
-
 def last_words_of(lines: Sequence[str]) -> LastWords:
     """Return what the last lines of a worker's output say of its end."""
     reason, failed = "", ""

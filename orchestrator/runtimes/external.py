@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import expected_ref, is_external
-from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes.elsewhere import WorkersElsewhere
 
 
-class ExternalRuntime:
+class ExternalRuntime(WorkersElsewhere):
     """A `Runtime` without workers of its own."""
 
     def __init__(self) -> None:
@@ -23,20 +23,6 @@ class ExternalRuntime:
         """See `Runtime.spawn`: the worker is expected from now on."""
         pool = request.pool
         return WorkerHandle(request.worker, pool.name, expected_ref(request.worker), pool.digest(), now)
-
-    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
-        """See `Runtime.forks`: others start its workers."""
-        return False
-
-    def application(
-        self,
-        request: SpawnRequest,  # noqa: ARG002
-        *,
-        since: Monotonic,  # noqa: ARG002
-        now: Monotonic,  # noqa: ARG002
-    ) -> ApplicationReport:
-        """See `Runtime.application`: it is not on this host."""
-        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the external system ends it."""

@@ -6,9 +6,10 @@ queues, up to a hundred pools a call, each for counts and leases that a store ha
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 from orchestrator.fleet.workers import NOT_COUNTED
+from orchestrator.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import Instant, seconds_between
@@ -16,8 +17,6 @@ from queue_core.config.pool_tags import PoolTags
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
-
-Json: TypeAlias = dict[str, object]
 
 NO_FINISHED: Final = (1 << 53) - 1
 """A cursor beyond every finished lease: a snapshot without a cursor has nothing to count from."""
@@ -45,11 +44,11 @@ def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
     A tag that was ever leased is one of them only if the supervisor says so, as it sees whether its leases go on.
     Raises `QueueError`.
     """
-    published = _listed(snapshot.get("unserved"))
+    published = mappings_of(snapshot.get("unserved"))
     known = {(one.get("queue"), one.get("tag")) for one in published}
     by_queue: dict[str, list[PoolTags]] = {}
-    for name, pool in _mapping(snapshot.get("pools")).items():
-        settings = _mapping(_mapping(pool).get("settings"))
+    for name, pool in mapping_of(snapshot.get("pools")).items():
+        settings = mapping_of(mapping_of(pool).get("settings"))
         queue = settings.get("queue")
         if isinstance(queue, str):
             by_queue.setdefault(queue, []).append(PoolTags(name, queue, _tags(settings.get("tags"))))
@@ -74,13 +73,13 @@ def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation
     """
     leases = {name: _PoolLeases(observation) for name, observation in observed.items()}
     workers = []
-    for worker in _listed(snapshot.get("workers")):
+    for worker in mappings_of(snapshot.get("workers")):
         of_pool = leases.get(str(worker.get("pool")))
         workers.append(dict(worker) if of_pool is None else _worker(worker, of_pool, now_seconds))
     by_pool = _by_pool(workers)
-    pools = dict(_mapping(snapshot.get("pools")))
+    pools = dict(mapping_of(snapshot.get("pools")))
     for name, observation in observed.items():
-        pools[name] = _pool(_mapping(pools.get(name)), observation, by_pool.get(name, []), now_seconds)
+        pools[name] = _pool(mapping_of(pools.get(name)), observation, by_pool.get(name, []), now_seconds)
     return {**snapshot, "pools": pools, "workers": workers}
 
 
@@ -110,9 +109,9 @@ class _PoolLeases:
 
 
 def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQuery]]:
-    workers = _by_pool(_listed(snapshot.get("workers")))
-    for name, pool in _mapping(snapshot.get("pools")).items():
-        settings, sample = _mapping(_mapping(pool).get("settings")), _mapping(_mapping(pool).get("sample"))
+    workers = _by_pool(mappings_of(snapshot.get("workers")))
+    for name, pool in mapping_of(snapshot.get("pools")).items():
+        settings, sample = mapping_of(mapping_of(pool).get("settings")), mapping_of(mapping_of(pool).get("sample"))
         queue, cursor = settings.get("queue"), sample.get("cursor")
         if isinstance(queue, str):
             after = cursor if isinstance(cursor, int) else NO_FINISHED
@@ -123,7 +122,7 @@ def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQ
 def _pool(pool: Json, observed: Observation, workers: Sequence[Json], now_seconds: float) -> Json:
     stats = observed.stats
     sample = {
-        **_mapping(pool.get("sample")),
+        **mapping_of(pool.get("sample")),
         "at": now_seconds,
         "ready": stats.ready,
         "delayed": stats.delayed,
@@ -199,11 +198,3 @@ def _by_pool(workers: Iterable[Json]) -> dict[str, list[Json]]:
     for worker in workers:
         found.setdefault(str(worker.get("pool")), []).append(worker)
     return found
-
-
-def _listed(value: object) -> list[Json]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
-def _mapping(value: object) -> Json:
-    return value if isinstance(value, dict) else {}

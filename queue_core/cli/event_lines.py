@@ -6,7 +6,6 @@ Which events are shown, and in which words, is said by `worker_events`, and by t
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Literal
 
@@ -15,7 +14,7 @@ import click
 from queue_core.attempts.failures import is_library
 from queue_core.cli.wrapping import columns_of, padded, wrapped
 from queue_core.process.terminal import clean
-from queue_core.process.wording import counted, shown_seconds
+from queue_core.process.wording import counted, shown_clock, shown_seconds
 
 Mark = Literal["", "|", "!", "x"]
 """Between a line's name and its text: `|` output, `!` a warning, `x` a failure or a death."""
@@ -122,7 +121,7 @@ class FailureCounts:
 
 def shown_time(at: float) -> str:
     """Return the local time of day: `12:04:31`."""
-    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
+    return shown_clock(at, now_seconds=at)
 
 
 def event_words(event: str) -> str:

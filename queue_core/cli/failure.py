@@ -2,7 +2,6 @@
 
 import errno
 import json
-import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
 from queue_core.cli.output import HANG, terminal_width
 from queue_core.cli.wrapping import wrapped
-from queue_core.process.terminal import clean, clean_json, clean_lines
+from queue_core.process.terminal import allows_colours, clean, clean_json, clean_lines
 
 INDENT: Final = "       "
 """The indent of what belongs to an error: that of the text behind its mark."""
@@ -174,4 +173,4 @@ def _print_usage_error(error: click.UsageError, arguments: Sequence[str]) -> Non
 
 
 def _colour() -> bool | None:
-    return False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None
+    return None if allows_colours() else False

@@ -1,7 +1,6 @@
 """The output of commands: JSON for programs, tables for people, progress on stderr; colour on a terminal only."""
 
 import json
-import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,7 @@ import click
 from queue_core.cli.tables import Column, Paint, columns, lay_out
 from queue_core.cli.wrapping import columns_of, wrapped
 from queue_core.clock import MICROSECONDS, Instant, SystemClock
-from queue_core.process.terminal import clean, clean_json, clean_lines
+from queue_core.process.terminal import allows_colours, clean, clean_json, clean_lines, has_cursor, terminal_size
 from queue_core.process.wording import shown_clock, shown_seconds
 
 __all__ = ["columns", "shown_seconds"]  # made elsewhere, and used with this module by every command that has a table
@@ -95,25 +94,19 @@ def print_info(text: str) -> None:
 
 def wants_colour() -> bool:
     """Return whether stdout is a terminal that shows colours, and the user has not switched them off."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return sys.stdout.isatty() and allows_colours()
 
 
 def can_redraw(*, err: bool = False) -> bool:
     """Return whether a terminal is behind stdout or stderr on which a line can be written anew."""
     stream: TextIO | None = sys.stderr if err else sys.stdout
-    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+    return stream is not None and stream.isatty() and has_cursor()
 
 
 def terminal_width(*, err: bool = False) -> int | None:
     """Return the columns of the terminal behind stdout or stderr; None where there is none: lines stay whole there."""
-    stream: TextIO | None = sys.stderr if err else sys.stdout
-    if stream is None or not stream.isatty():
-        return None
-    try:
-        found = os.get_terminal_size(stream.fileno()).columns
-    except (OSError, ValueError):
-        found = 0
-    return found or _DEFAULT_WIDTH
+    size = terminal_size(sys.stderr if err else sys.stdout)
+    return None if size is None else size.columns
 
 
 def shown_instant(instant: Instant | int | None, *, now: Instant | int | None = None) -> str:
@@ -138,8 +131,6 @@ def shown_payload(payload: bytes, *, characters: int = 60) -> str:
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 
 
-_DEFAULT_WIDTH: Final = 80
-"""The columns of a terminal that does not know its own."""
 LINE_SECONDS: Final = 5.0
 """Seconds between two lines of progress."""
 

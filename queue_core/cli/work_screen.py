@@ -1,7 +1,6 @@
 """Show what `towline work` does on a terminal: sentences, between the lines that its handlers print themselves."""
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from queue_core.connect import open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.process import forking
+from queue_core.process.terminal import allows_colours, write_at_once
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 from queue_core.worker.settings import WorkerSettings
@@ -33,8 +33,7 @@ class WorkScreen:
         self._clock = clock
         self._reader = EventReader(level=level, folder=Path.cwd(), is_alone=True)
         self._asks: Callable[[], Mapping[str, QueueSpec]] | None = lambda: _specs(settings)
-        has_colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        self._layout = LineLayout(has_colours=has_colours)
+        self._layout = LineLayout(has_colours=allows_colours())
         self._failures = FailureCounts()
         self._is_stopping = False
         self._lock = threading.Lock()
@@ -67,7 +66,7 @@ class WorkScreen:
             # A terminal echoes Ctrl-C as ^C; the first line after it is written over that.
             text = f"\r{text}" if self._is_stopping else text
             with contextlib.suppress(OSError, ValueError):
-                os.write(sys.stderr.fileno(), text.encode(sys.stderr.encoding or "utf-8", "backslashreplace"))
+                write_at_once(sys.stderr, text)
 
 
 def _specs(settings: WorkerSettings) -> Mapping[str, QueueSpec]:

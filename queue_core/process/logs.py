@@ -28,7 +28,7 @@ from queue_core.clock import Clock, SystemClock  # noqa: E402
 from queue_core.errors import InvalidSettingError  # noqa: E402
 from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
 from queue_core.process import forking  # noqa: E402
-from queue_core.process.terminal import clean  # noqa: E402
+from queue_core.process.terminal import allows_colours, clean  # noqa: E402
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -67,7 +67,7 @@ def configure(
     if sink is not None:
         last = [structlog.processors.format_exc_info, _handing_over(sink)]
     elif is_text:
-        colours = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        colours = sys.stderr.isatty() and allows_colours()
         shown = structlog.dev.ConsoleRenderer(colors=colours, pad_event_to=22)
         last = [_short_time, _clean_values, shown]
     else:

@@ -1,9 +1,53 @@
-"""The standard streams: open them where they are closed, and escape untrusted text for a terminal."""
+"""The standard streams: open closed ones, tell what the terminal behind one can show, escape untrusted text for it."""
 
 import os
 import re
 import sys
+from dataclasses import dataclass
 from typing import Final, Literal, TextIO
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """The columns and lines of a terminal."""
+
+    columns: int
+    lines: int
+
+
+DEFAULT_SIZE: Final = TerminalSize(80, 24)
+"""The size of a terminal that does not know its own."""
+
+
+def terminal_size(stream: TextIO | None) -> TerminalSize | None:
+    """Return the size of the terminal behind a stream now; None where there is none."""
+    if stream is None or not stream.isatty():
+        return None
+    try:
+        found = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return DEFAULT_SIZE
+    return TerminalSize(found.columns or DEFAULT_SIZE.columns, found.lines or DEFAULT_SIZE.lines)
+
+
+def allows_colours() -> bool:
+    """Return whether a terminal may get colours: not one that is `dumb`, nor where the user has switched them off."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def has_cursor() -> bool:
+    """Return whether what stands on the terminal can be written anew; TERM says so."""
+    return os.environ.get("TERM", "dumb") not in {"dumb", ""}
+
+
+def write_at_once(stream: TextIO, text: str) -> None:
+    """Write past the stream's buffer: a rest that a closed terminal did not take would make the process fail.
+
+    Raises `OSError` and `ValueError`.
+    """
+    data = text.encode(stream.encoding or "utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(stream.fileno(), data) :]
 
 
 def open_missing_streams() -> None:

@@ -14,7 +14,6 @@ from orchestrator.charts import (
     rates_of,
     rounded_up,
     scale_top,
-    shown_time,
     shown_value,
     slots_of,
     svg_of,
@@ -125,13 +124,6 @@ def style_rules(drawn: str) -> list[str]:
 def test_nothing_to_draw_is_drawn() -> None:
     empty = Chart(1.0, [ChartPanel("workers", "workers", [Curve("all", [], "one")])])
     assert ET.fromstring(svg_of(empty, width=350)).tag == f"{SVG}svg"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0 s"), (90, "90 s"), (300, "5 min"), (3_600, "1 h"), (5_400, "1 h 30 min")]
-)
-def test_times_of_an_axis(seconds: float, text: str) -> None:
-    assert shown_time(seconds) == text
 
 
 @pytest.mark.parametrize(

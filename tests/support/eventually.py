@@ -8,9 +8,11 @@ from typing import TypeVar
 Answer = TypeVar("Answer")
 
 POLL_SECONDS = 0.01
+LONGEST_SECONDS = 60.0
+"""Longest wait: a busy host may take its time; only a test that fails waits so long."""
 
 
-def eventually(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
+def eventually(check: Callable[[], Answer], *, seconds: float = LONGEST_SECONDS) -> Answer:
     """Call `check` until its result is true, and return that. Raises `AssertionError` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -22,7 +24,7 @@ def eventually(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
         time.sleep(POLL_SECONDS)
 
 
-async def eventually_async(check: Callable[[], Answer], *, seconds: float = 10.0) -> Answer:
+async def eventually_async(check: Callable[[], Answer], *, seconds: float = LONGEST_SECONDS) -> Answer:
     """Do the same in an event loop, which goes on meanwhile."""
     deadline = time.monotonic() + seconds
     while True:

@@ -14,7 +14,7 @@ _WITH_THE_STORE: Final = "give --store with the URL of the store that the server
 
 HOST_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     **dict.fromkeys(("scale", "drain", "undrain", "reload"), (f"writes into {_STATE}", _ON_THE_HOST)),
-    **dict.fromkeys(("pools", "workers", "top", "why-died"), (f"reads {_STATE}", _ON_THE_HOST)),
+    "why-died": (f"reads {_STATE}", _ON_THE_HOST),
     "plan": (f"reads the settings file and {_STATE}", _ON_THE_HOST),
     "backtest": ("reads the lifecycle log that the settings file names", _ON_THE_HOST),
     "doctor": (

@@ -9,7 +9,6 @@ import click
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
-from orchestrator.fleet.figures import DRAINED
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -53,20 +52,10 @@ def undrain(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     return _set_drained(NOT_DRAINED, file=file, as_json=as_json)
 
 
-def drained_note(files: StateDir) -> str | None:
-    """Return a line that says this host is drained, or None."""
-    return DRAINED if is_drained(files) else None
-
-
-def is_drained(files: StateDir) -> bool:
-    """Return whether this host is drained. An unreadable override counts as no drain."""
-    return files.is_drained()
-
-
 def _set_drained(override: HostOverride, *, file: Path | None, as_json: bool, seconds: float | None = None) -> int:
     files = state_of(load_project(file))
     try:
-        if not (override.drained_at and is_drained(files)):  # a second drain keeps the time of the first
+        if not (override.drained_at and files.is_drained()):  # a second drain keeps the time of the first
             files.write_host_override(override)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error

@@ -9,6 +9,7 @@ from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS,
 from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source, json_times
 from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.figures import figures_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -38,13 +39,10 @@ def titled(concern: Json) -> str:
 
 def concerns_in(snapshot: Json) -> list[Json]:
     """Return the problems of pools that the supervisor reported: `pool`, `kinds` and `why` of each."""
-    pools = snapshot.get("pools")
-    found = []
-    for name, pool in (pools if isinstance(pools, dict) else {}).items():
-        match pool.get("concern"):
-            case {"kinds": list(kinds), "why": str(why)}:
-                found.append({"pool": name, "kinds": kinds, "why": why})
-    return found
+    pools = figures_of(snapshot, now_seconds=0.0).pools
+    return [
+        {"pool": pool.pool, "kinds": list(pool.concern_kinds), "why": pool.concern} for pool in pools if pool.concern
+    ]
 
 
 @command(

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import click
 
 from orchestrator.cli.project_file import load_project
-from orchestrator.cli.worker_lines import LinePrinter, has_colours
+from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import NoOutputError
 from orchestrator.runtimes.worker_output import OutputPosition, entry_in
@@ -25,7 +25,7 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
-from queue_core.cli.output import print_info
+from queue_core.cli.output import print_info, wants_colour
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.store_urls import masked
@@ -269,7 +269,7 @@ def logs(
         raise click.UsageError(f"--since must be a duration of the past, 0 or more: {since:g} s; write 10m")
     reader = _reader(where)
     now = SystemMonotonicClock().wall_seconds
-    printer = LinePrinter(as_json=as_json, colours=has_colours(), is_one_worker=name is not None, pool=name)
+    printer = LinePrinter(as_json=as_json, colours=wants_colour(), is_one_worker=name is not None, pool=name)
     try:
         chosen = TaskLines(task, _held(task, where)) if task is not None else None
         from_second = None if since is None else now() - since

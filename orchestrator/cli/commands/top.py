@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
-from queue_core.cli.output import echo, print_json, terminal_width, wants_colour
+from queue_core.cli.output import can_redraw, echo, print_json, terminal_width, wants_colour
 from queue_core.cli.target import TargetOptions
 from queue_core.cli.wrapping import ASCII_BLOCKS, BLOCKS, wrapped
 
@@ -51,17 +50,12 @@ def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions])
     every = max(MIN_SECONDS, every)
     with FleetReader(source) as reader:
         shown = reader.read()
-        is_full = not (as_json or once) and terminal_width() is not None and _has_cursor()
+        is_full = not (as_json or once) and can_redraw()
         if not is_full:
             goes_on = not once and (as_json or terminal_width() is not None)
             return _print(reader, shown, every if goes_on else None, as_json=as_json)
     _watch(source, shown, every, where)
     return exits.OK
-
-
-def _has_cursor() -> bool:
-    """Return whether the terminal can be drawn on; TERM says so."""
-    return os.environ.get("TERM", "dumb") not in ("dumb", "")
 
 
 def _print(reader: FleetReader, shown: ShownFleet, every: float | None, *, as_json: bool) -> int:

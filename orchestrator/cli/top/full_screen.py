@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Final, Self, TextIO
 
-from orchestrator.cli.top.screen import TerminalSize
+from queue_core.process.terminal import DEFAULT_SIZE, TerminalSize, terminal_size
 
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J"
 """To the other screen, without a cursor and without lines that go on in the next."""
@@ -33,7 +33,6 @@ _SEQUENCES: Final = {
 }
 _NAMES: Final = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 _KEY: Final = re.compile("\x1b[\\[O]([0-9;]*[A-Za-z~])|(.)", re.DOTALL)
-_DEFAULT_SIZE: Final = TerminalSize(80, 24)
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -93,11 +92,7 @@ class FullScreen:
     @property
     def size(self) -> TerminalSize:
         """The size of the terminal now."""
-        try:
-            found = os.get_terminal_size(self._output.fileno())
-        except OSError:
-            return _DEFAULT_SIZE
-        return TerminalSize(found.columns or _DEFAULT_SIZE.columns, found.lines or _DEFAULT_SIZE.lines)
+        return terminal_size(self._output) or DEFAULT_SIZE
 
     def draw(self, lines: Sequence[str], size: TerminalSize) -> None:
         """Draw a frame that was made for `size`."""

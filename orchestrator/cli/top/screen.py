@@ -12,7 +12,7 @@ from orchestrator.cli.top.view import KEYS, WORDS, TopView, chosen, shown_pools,
 from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
-from queue_core.process.terminal import clean
+from queue_core.process.terminal import TerminalSize, clean
 from queue_core.process.wording import counted, shown_clock, shown_seconds
 
 BAR_COLUMNS: Final = 8
@@ -34,14 +34,6 @@ _STATE_STYLES: Final = {
 _STATE_COLUMN: Final = [head.title for head in WORKER_HEADS].index("STATE")
 
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True)
-class TerminalSize:
-    """The columns and lines of a terminal."""
-
-    columns: int
-    lines: int
 
 
 @dataclass(frozen=True, slots=True)

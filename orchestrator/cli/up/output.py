@@ -4,7 +4,6 @@ One thread reads workers' output and writes everything: neither a flood nor a te
 supervisor, and its events come after what was written before them.
 """
 
-import os
 import threading
 import time
 from collections import deque
@@ -31,6 +30,7 @@ from orchestrator.supervisor.output import OutputBatch, OutputFollower, WorkerLi
 from queue_core.cli.cut_output import OutputCutError
 from queue_core.cli.event_lines import EventLine, FailureCounts, LineLayout
 from queue_core.cli.worker_events import EventReader, worker_line
+from queue_core.process.terminal import terminal_size, write_at_once
 from queue_core.process.wording import counted
 
 LOOK_SECONDS: Final = 0.25
@@ -49,8 +49,6 @@ BEGUN_SECONDS: Final = 2.0
 """How long the line of a death waits until its tasks were begun again."""
 MAX_LOOKUPS: Final = 5
 """Deaths whose tasks are looked up at a time."""
-DEFAULT_WIDTH: Final = 80
-"""The columns of a terminal that does not know its own."""
 NAME_CHARS: Final = 7
 """Characters that a worker's name has beside its pool's: `-7f3k2q`."""
 
@@ -79,6 +77,8 @@ class UpScreen:
         clock: the time of lines, and of counting.
         shows_output: whether lines that workers write are shown too.
         where: the folder of workers' output, for a person.
+        lookup: finds when a dead worker's tasks were begun again; None: that is not told.
+        wake: called when there is something to show.
     """
 
     stream: TextIO
@@ -88,12 +88,15 @@ class UpScreen:
     shows_output: bool = True
     where: str = ".towline/workers"
     lookup: TaskLookup | None = None
+    wake: Callable[[], None] = lambda: None
+    _header: Sequence[str] = ()
     _events: deque[tuple[float, Mapping[str, object]]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     _failures: FailureCounts = field(default_factory=FailureCounts)
     _deaths: list[_Death] = field(default_factory=list)
+    _troubles: dict[object, object] = field(default_factory=dict)
+    """By pool, the trouble that was told last."""
     _is_stopping: bool = False
     _summary: list[str] = field(default_factory=list)
-    wake: Callable[[], None] = lambda: None
 
     def take(self, entry: Mapping[str, object]) -> None:
         """Show an event soon. It does not block: the caller is the supervisor's thread, or the server's."""
@@ -102,24 +105,22 @@ class UpScreen:
 
     def columns(self) -> int | None:
         """Return the width of the terminal now."""
-        return _width(self.stream)
+        size = terminal_size(self.stream)
+        return None if size is None else size.columns
 
-    def header(self, lines: Sequence[str]) -> None:
-        """Show lines as they are."""
-        self._events.append((0.0, {"header": lines}))
+    def begin(self, header: Sequence[str]) -> None:
+        """Show lines as they are, above all others."""
+        self._header = header
         self.wake()
 
     def step(self, batch: OutputBatch, *, is_last: bool) -> None:
         """Show what is new: output first, as it was written before the events that wait."""
-        lines: list[str] = []
         waiting = [self._events.popleft() for _ in range(len(self._events))]
         self.layout.width = self.columns()
-        headers = [line for at, entry in waiting if not at for line in entry["header"]]  # type: ignore[attr-defined]
-        lines += headers
+        lines, self._header = list(self._header), ()
         lines += self._of_batch(batch)
         for at, entry in waiting:
-            if at:
-                lines += self._of_event(entry, at)
+            lines += self._of_event(entry, at)
         lines += self._of_deaths(is_last=is_last)
         now = self.clock.monotonic()
         told = self._failures.rest() if is_last else self._failures.due(now=now)
@@ -127,7 +128,7 @@ class UpScreen:
         lines += self._summary if is_last else []
         if lines:
             # A terminal echoes Ctrl-C as ^C; the first line after it is written over that.
-            _write(self.stream, ("\r" if self._is_stopping else "") + "".join(f"{line}\n" for line in lines))
+            write_at_once(self.stream, ("\r" if self._is_stopping else "") + "".join(f"{line}\n" for line in lines))
 
     def _of_batch(self, batch: OutputBatch) -> list[str]:
         at = self.clock.wall_seconds()
@@ -176,11 +177,24 @@ class UpScreen:
         if is_death(entry) and self.reader.shows(str(entry.get("level"))):
             self._deaths.append(self._death(entry, at))
             return []
+        if self._is_told(entry):
+            return []
         lines = [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
         if entry.get("event") != events.WORK_COUNTED:
             return lines
         self._summary = lines  # the last line, behind counts and deaths that are told at the end
         return []
+
+    def _is_told(self, entry: Mapping[str, object]) -> bool:
+        """Return whether an event is a decision that changes nothing, for a trouble that a line has told already."""
+        if entry.get("event") == events.POOL_TROUBLED:
+            self._troubles[entry.get("pool")] = entry.get("sentence")
+        return (
+            not self.reader.is_whole
+            and entry.get("event") == events.POOL_DECIDED
+            and entry.get("current") == entry.get("target")
+            and entry.get("why") == self._troubles.get(entry.get("pool"))
+        )
 
     def _death(self, entry: Mapping[str, object], at: float) -> _Death:
         ago, held = entry.get("seconds_ago"), entry.get("held")
@@ -262,20 +276,6 @@ def shown(follow: Callable[[], OutputFollower] | None, views: Sequence["UpScreen
         is_over.set()
         news.set()
         thread.join(STOP_SECONDS)
-
-
-def _width(stream: TextIO) -> int | None:
-    try:
-        return os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH
-    except (OSError, ValueError):
-        return None
-
-
-def _write(stream: TextIO, text: str) -> None:
-    """Write past the stream's buffer: a rest that a closed terminal did not take would make the process fail."""
-    data = text.encode(stream.encoding or "utf-8", "backslashreplace")
-    while data:
-        data = data[os.write(stream.fileno(), data) :]
 
 
 def with_pools(layout: LineLayout, pools: Sequence[str]) -> LineLayout:

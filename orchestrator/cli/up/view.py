@@ -1,6 +1,5 @@
 """Choose where `towline up` and `towline supervise` tell what happens: sentences on a terminal, JSON elsewhere."""
 
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from queue_core.connect import open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.process import logs
+from queue_core.process.terminal import allows_colours
 from queue_core.stats import QueueStats
 
 TIMEOUT_SECONDS = 2.0
@@ -52,7 +52,8 @@ class UpView:
         output = f"Workers' output appears here and in {where}" if self.screen.shows_output else f"Output is in {where}"
         names = tuple(map(str, title))
         width = self.screen.columns()
-        self.screen.header(header(self.project.pools, title=names, output=output, width=width, handlers=handlers))
+        lines = header(self.project.pools, title=names, output=output, width=width, handlers=handlers)
+        self.screen.begin(lines)
 
     @contextmanager
     def counted(self, *, store: str) -> Iterator[None]:
@@ -124,12 +125,11 @@ def events_shown(
 def _screen(project: Project, log_level: logs.Level, *, to_stderr: bool, shows_output: bool) -> UpScreen:
     stream = sys.stderr if to_stderr else sys.stdout
     queues = {spec.name: spec for spec in project.queue_file.specs()}
-    has_colours = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     folder = state_of(project).path / "workers"
     return UpScreen(
         stream,
         EventReader(queues, log_level, project.directory.resolve()),
-        with_pools(LineLayout(has_colours=has_colours), tuple(project.pools)),
+        with_pools(LineLayout(has_colours=allows_colours()), tuple(project.pools)),
         SystemMonotonicClock(),
         shows_output=shows_output,
         where=_short(folder),

@@ -19,9 +19,8 @@ import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
 from orchestrator.runtimes.docker.container_state import KnownContainer, known_of
@@ -34,6 +33,7 @@ from orchestrator.runtimes.docker.orphans import OrphanCollector
 from orchestrator.runtimes.docker.own_container import OwnPlaces
 from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegistry
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
+from orchestrator.runtimes.elsewhere import WorkersElsewhere
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 ANSWER_SECONDS: Final = 5.0
@@ -45,7 +45,7 @@ UPKEEP_SECONDS: Final = 10.0
 REF: Final = "docker:"
 
 
-class DockerRuntime:
+class DockerRuntime(WorkersElsewhere):
     """A `Runtime` of containers on one engine. All but `wake` belong to one thread."""
 
     def __init__(
@@ -128,20 +128,6 @@ class DockerRuntime:
             raise SpawnError(
                 docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
             ) from error
-
-    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
-        """See `Runtime.forks`: its containers execute."""
-        return False
-
-    def application(
-        self,
-        request: SpawnRequest,  # noqa: ARG002
-        *,
-        since: Monotonic,  # noqa: ARG002
-        now: Monotonic,  # noqa: ARG002
-    ) -> ApplicationReport:
-        """See `Runtime.application`: it is not on this host."""
-        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
-from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
-from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes.elsewhere import WorkersElsewhere
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
 from orchestrator.runtimes.swarm.registry import SwarmRegistry, SwarmWorker
 from orchestrator.runtimes.swarm.scale_up import ScaleUp
@@ -22,7 +22,7 @@ def _no_disown(_worker: str) -> None:
     return None
 
 
-class SwarmRuntime:
+class SwarmRuntime(WorkersElsewhere):
     """A `Runtime` of a swarm's tasks. All but `wake` belong to one thread; another thread watches the tasks.
 
     A worker on the manager's node, or on a node whose engine is in `nodes`, can be signalled. Elsewhere an idle worker
@@ -78,20 +78,6 @@ class SwarmRuntime:
         self._watch.start()
         self._watch.nudge()
         return handle
-
-    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002
-        """See `Runtime.forks`: its containers execute."""
-        return False
-
-    def application(
-        self,
-        request: SpawnRequest,  # noqa: ARG002
-        *,
-        since: Monotonic,  # noqa: ARG002
-        now: Monotonic,  # noqa: ARG002
-    ) -> ApplicationReport:
-        """See `Runtime.application`: it is not on this host."""
-        return NOTHING_KNOWN
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`."""

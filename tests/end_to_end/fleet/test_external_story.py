@@ -43,10 +43,10 @@ def towline_up(folder: Path) -> Iterator[str]:
             stderr=log,
         )
     try:
-        yield eventually(lambda: _url(folder), seconds=30)
+        yield eventually(lambda: _url(folder))
     finally:
         up.terminate()
-        assert up.wait(timeout=30) == 0
+        assert up.wait(timeout=60) == 0
 
 
 def _url(folder: Path) -> str:
@@ -66,14 +66,14 @@ def workers(url: str, state: str) -> float | None:
 
 def test_whoever_starts_the_workers_is_told_how_many_and_they_are_seen(tmp_path: Path) -> None:
     with towline_up(tmp_path) as url:
-        eventually(lambda: number(url, 'towline_pool_desired_workers{pool="resize"}') == 0, seconds=20)
+        eventually(lambda: number(url, 'towline_pool_desired_workers{pool="resize"}') == 0)
         try:
             urlopen(f"{url}/v1/pools/resize/stats", timeout=10)
         except HTTPError as refused:
             assert refused.code == 503
             assert json.loads(refused.read())["type"] == "urn:towline:problem:supervisor-not-ready"
         assert run_program("add", "thumbs", "3", "--url", url, folder=tmp_path).code == 0
-        eventually(lambda: number(url, 'towline_pool_desired_workers{pool="resize"}') == 1, seconds=20)
+        eventually(lambda: number(url, 'towline_pool_desired_workers{pool="resize"}') == 1)
         assert workers(url, "starting") == 1
         worker = subprocess.Popen(
             [sys.executable, "-m", "orchestrator", "work", "tasks:app", "--url", url],
@@ -81,12 +81,12 @@ def test_whoever_starts_the_workers_is_told_how_many_and_they_are_seen(tmp_path:
             env=program_environment() | {"TOWLINE_POOL": "resize"},
             stderr=subprocess.DEVNULL,
         )
-        eventually(lambda: workers(url, "busy") == 1, seconds=30)
+        eventually(lambda: workers(url, "busy") == 1)
         assert workers(url, "starting") == 0
         assert number(url, 'towline_pool_starts_total{pool="resize"}') == 1
         assert (number(url, 'towline_pool_startup_seconds{pool="resize"}') or 0) > 0
-        eventually(lambda: workers(url, "idle") == 1, seconds=20)
+        eventually(lambda: workers(url, "idle") == 1)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(timeout=20) == 0
-        eventually(lambda: workers(url, "idle") == 0, seconds=20)
+        assert worker.wait(timeout=60) == 0
+        eventually(lambda: workers(url, "idle") == 0)
         assert run_program("health", "--url", url, folder=tmp_path).out.endswith("supervisor: leading\n")

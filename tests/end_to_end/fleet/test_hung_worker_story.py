@@ -53,7 +53,7 @@ def up(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
         (tmp_path / "go").touch()
         program.send_signal(signal.SIGTERM)
         try:
-            program.wait(timeout=20)
+            program.wait(timeout=60)
         finally:
             program.kill()
             for worker in procfs.worker_processes(str(tmp_path / ".towline")):
@@ -62,10 +62,10 @@ def up(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 
 def test_a_person_is_told_where_it_hung_how_long_and_what_became_of_its_task(up: Path) -> None:
     files = StateDir(up / ".towline")
-    eventually(lambda: (files.read_snapshot() or {}).get("workers"), seconds=60)
+    eventually(lambda: (files.read_snapshot() or {}).get("workers"))
     with closing(HttpQueues(f"unix://{up}/queue.sock")) as queues:
         queues.queue("jobs").add([NewTask(f"hold {up}".encode(), name="stuck")])
-    (death,) = eventually(lambda: files.read_deaths(limit=1), seconds=60)
+    (death,) = eventually(lambda: files.read_deaths(limit=1))
     worker = str(death["worker"])
     assert death["cause"] in {"hung", "unresponsive"}
     assert death["code"] in {80, 0}

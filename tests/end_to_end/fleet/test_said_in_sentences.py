@@ -60,7 +60,7 @@ def up(towline: Commands, *, slo: str = "60s") -> Iterator[Path]:
             start_new_session=True,
         )
     try:
-        eventually(lambda: towline("health").code == 0, seconds=30)
+        eventually(lambda: towline("health").code == 0)
         yield log
     finally:
         (folder / "go").touch()
@@ -78,7 +78,7 @@ def told(towline: Commands, *arguments: str) -> str:
 def said_by_all(towline: Commands, sentence: str) -> None:
     """Every command that shows the pool says the sentence, as soon as the supervisor knows."""
     for command in SHOWING:
-        assert eventually(lambda command=command: sentence in told(towline, *command), seconds=30), command  # type: ignore[misc]
+        assert eventually(lambda command=command: sentence in told(towline, *command)), command  # type: ignore[misc]
 
 
 def sentences(log: Path, event: str) -> list[str]:
@@ -158,4 +158,4 @@ def test_a_state_that_somebody_ordered_is_said_by_every_command(
         said_by_all(towline, sentence)
         told(towline, *way_back)
         for command in SHOWING:
-            eventually(lambda command=command: sentence not in told(towline, *command), seconds=30)  # type: ignore[misc]
+            eventually(lambda command=command: sentence not in told(towline, *command))  # type: ignore[misc]

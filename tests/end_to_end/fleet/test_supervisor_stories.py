@@ -35,7 +35,7 @@ def test_work_is_done_by_workers_that_come_and_a_stop_ends_them_all(site: Superv
     assert len(site.notes()) == 20
     assert site.workers()
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(timeout=20) == 0
+    assert supervisor.wait(timeout=60) == 0
     assert site.workers() == {}
     assert site.shown()["phase"] == "stopped"
     assert not site.files.is_supervised()
@@ -144,7 +144,7 @@ def test_a_killed_supervisor_comes_back_to_the_same_workers(site: SupervisedSite
     eventually(lambda: worker in {death["worker"] for death in site.files.read_deaths(limit=10)}, seconds=5)
     eventually(lambda: len(site.workers()) == 2)
     second.send_signal(signal.SIGTERM)
-    assert second.wait(timeout=20) == 0
+    assert second.wait(timeout=60) == 0
     assert site.workers() == {}
 
 
@@ -232,6 +232,6 @@ def test_a_handler_that_does_not_finish_is_ended_by_a_second_request_to_stop(sit
     supervisor.send_signal(signal.SIGTERM)
     eventually(lambda: site.shown()["phase"] == "stopping")
     supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(timeout=20) == 0
+    assert supervisor.wait(timeout=60) == 0
     assert site.workers() == {}
     assert site.queue.stats().ready == 1

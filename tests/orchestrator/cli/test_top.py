@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.live_fleet import Json, ShownFleet
 from orchestrator.cli.top.full_screen import frame_of, keys_in
-from orchestrator.cli.top.screen import Marks, TerminalSize, fleet_text, screen
+from orchestrator.cli.top.screen import Marks, fleet_text, screen
 from orchestrator.cli.top.view import (
     POOL_ORDERS,
     WORKER_ORDERS,
@@ -21,6 +21,7 @@ from orchestrator.cli.top.view import (
 )
 from orchestrator.fleet.figures import FleetFigures
 from queue_core.cli.wrapping import columns_of
+from queue_core.process.terminal import TerminalSize
 
 NOON = 1_764_158_671.0
 POOLS = ("resize", "render", "thumbs", "mail", "crawl", "index", "export", "report")

@@ -96,6 +96,31 @@ def test_output_comes_before_the_events_that_waited(file: TextIO) -> None:
     assert stage.shown() == []
 
 
+def test_a_limit_that_a_decision_names_already_is_not_told_again(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(DECIDED | {"target": 0, "why": "1 task waits: max is 0", "limits": ["max is 0", "it is paused"]})
+    assert stage.shown() == ["resize     stays at 0: 1 task waits: max is 0; it is paused"]
+
+
+def test_a_trouble_is_not_told_again_as_the_reason_of_a_decision_that_changes_nothing(file: TextIO) -> None:
+    late = "1 task waits 2 s longer than its slo of 1 s: max is 1"
+    troubled = {"event": events.POOL_TROUBLED, "level": "warning", "pool": "resize", "sentence": late}
+    stage = ScreenStage(file)
+    stage.screen.take(troubled)
+    stage.screen.take(DECIDED | {"current": 1, "target": 1, "why": late, "limits": ["max is 1"]})
+    assert stage.shown() == [f"resize     ! {late}"]
+    stage.screen.take(DECIDED | {"current": 1, "target": 2, "why": late})
+    assert stage.shown() == [f"resize     1 -> 2: {late}"]
+
+
+def test_the_header_comes_first(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(DECIDED)
+    stage.screen.begin([f"{'Towline':>17}"])
+    assert stage.shown(output("resizing cat.jpg"))[0] == "Towline"
+    assert stage.shown() == []
+
+
 def test_any_event_with_a_sentence_is_shown_as_that_sentence(file: TextIO) -> None:
     stage = ScreenStage(file)
     stage.screen.take(

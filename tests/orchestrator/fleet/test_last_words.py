@@ -5,8 +5,8 @@ import json
 import pytest
 
 from orchestrator.fleet.last_words import (
-    NO_WORDS,
     HangingCall,
+    LastWords,
     folded_stack,
     last_words_of,
     place_in_stack,
@@ -72,7 +72,7 @@ def test_each_call_that_it_could_not_end_is_told_once_and_by_its_kind() -> None:
     assert words.condition == "resize runs on without its lease, at tasks.py:14"
     assert last_words_of([of_a_call("lease.lost", reason="the worker gave it back")]).unfinished == (CALL,)
     assert last_words_of([of_a_call("handler.timed_out")]).timed_out == (CALL,)
-    assert last_words_of(["lease.lost"]) == NO_WORDS
+    assert last_words_of(["lease.lost"]) == LastWords()
 
 
 IN_A_HANDLER = [

@@ -11,14 +11,14 @@ from queue_core.cli.event_lines import (
     FailureCounts,
     LineLayout,
     folded_traceback,
-    shown_time,
 )
 from queue_core.cli.worker_events import EventReader, worker_line
+from queue_core.process.wording import shown_clock
 from queue_core.task import QueueSpec
 from queue_core.worker import events
 
 AT = 1_700_000_000.0
-CLOCK = shown_time(AT)
+CLOCK = shown_clock(AT, now_seconds=AT)
 TRACEBACK = """\
 Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/queue_core/worker/invocation.py", line 154, in _call

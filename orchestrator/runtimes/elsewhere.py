@@ -1,0 +1,23 @@
+"""A runtime's answers about workers that are no processes of this host: nothing is forked or imported."""
+
+from orchestrator.clock import Monotonic
+from orchestrator.config.pools import PoolSpec
+from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, SpawnRequest
+
+
+class WorkersElsewhere:
+    """The part of a `Runtime` that is the same for containers and for workers that others start."""
+
+    def forks(self, pool: PoolSpec) -> bool:  # noqa: ARG002  as the protocol has it, here and below
+        """See `Runtime.forks`: they are executed."""
+        return False
+
+    def application(
+        self,
+        request: SpawnRequest,  # noqa: ARG002
+        *,
+        since: Monotonic,  # noqa: ARG002
+        now: Monotonic,  # noqa: ARG002
+    ) -> ApplicationReport:
+        """See `Runtime.application`: it is not on this host."""
+        return NOTHING_KNOWN
