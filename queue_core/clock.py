@@ -59,7 +59,7 @@ class SystemClock:
 
 
 SLEW_PERCENT = 8
-"""A store's time gains or loses at most so much on elapsed time after a step, so every lease keeps 90 % of its length."""
+"""A store's time gains or loses at most so much on elapsed time after a step, so a lease keeps 90 % of its length."""
 STEP_MICROSECONDS = 100_000
 """The wall clock was stepped when it moved by more than this against the monotonic clock; time servers slew both."""
 MAX_READING_MICROSECONDS = 20_000
@@ -110,7 +110,7 @@ class Course:
 
 
 class SteadyClock:
-    """A `Clock` that goes on steadily when the host's wall clock is stepped: wall time at the start plus monotonic time.
+    """A `Clock` that goes on when the host's wall clock is stepped: wall time at the start plus monotonic time.
 
     Only `adopt` changes its course, so that all processes that share a store keep the same one; its store calls that
     where nobody else can act. Time in which the host was suspended counts as a step: nobody could work in it.

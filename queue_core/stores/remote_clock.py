@@ -2,13 +2,14 @@
 
 An answer that carries the store's time bounds its offset from the time since this host's boot; the shorter the round
 trip, the closer. The bounds of several answers are intersected; an answer outside means that the store's clock was set.
+Leases don't end by that: the time that verbs get goes on, and is slewed to the store's (ADR 36).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from queue_core.clock import MICROSECONDS, Instant, SystemClock, microseconds_since_boot
+from queue_core.clock import MICROSECONDS, Instant, SystemClock, lag_left, microseconds_since_boot
 from queue_core.errors import StoreUnavailableError
 
 STALE_SECONDS = 3.0
@@ -22,7 +23,7 @@ MAX_OPENING_READS = 3
 DRIFT = 200e-6
 """Seconds per second by which two hosts' clocks may drift apart. A faster drift is treated as a clock that was set."""
 MAX_STANDSTILL_SECONDS = 1.0
-"""The clock stands still rather than go back by up to this."""
+"""A store's clock that was set by up to this is followed at once, and back by standing still; beyond, it is slewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,9 @@ class _Bounds:
 class RemoteClock:
     """A `Clock` with the store's time, to within `error_seconds`. Thread-safe.
 
-    It goes back only when the store's clock was set back by more than `MAX_STANDSTILL_SECONDS`, or a server whose clock
-    is behind took over: otherwise nothing would expire until the old time came again. By less, it stands still until
-    the store has caught up.
+    It never goes back. Where the store's clock was set by more than `MAX_STANDSTILL_SECONDS`, or a server with another
+    clock took over, it goes on a little faster or slower until the two agree, so that no lease ends early or late by
+    the step. Where it was set back by less, it stands still until the store has caught up.
     """
 
     def __init__(self, *, since_boot: Callable[[], int] = microseconds_since_boot) -> None:
@@ -62,6 +63,10 @@ class RemoteClock:
         self._latest = 0
         self._answered_at = 0
         self._set_at = 0
+        self._lag = 0
+        self._lag_at = 0
+        self.steps = 0
+        self.step_seconds = 0.0
 
     def renew_after_fork(self) -> None:
         """In the child of a fork: keep the parent's estimate, with a new lock."""
@@ -76,11 +81,19 @@ class RemoteClock:
                 raise StoreUnavailableError(
                     "the store's time is not known yet: it has not answered since it was opened"
                 )
-            now = self._since_boot() + self._offset
+            since_boot = self._since_boot()
+            now = since_boot + self._offset
+            if self._lag:
+                now -= lag_left(self._lag, since_boot - self._lag_at)
             if now < self._latest:
                 return Instant(self._latest)
             self._latest = now
             return Instant(now)
+
+    @property
+    def lag_seconds(self) -> float:
+        """How far the store's clock is ahead of `now` since it was set; negative when it is behind."""
+        return lag_left(self._lag, self._since_boot() - self._lag_at) / MICROSECONDS
 
     def monotonic(self) -> float:
         """Return this host's monotonic seconds, for waiting."""
@@ -136,9 +149,17 @@ class RemoteClock:
                 self._set(_Bounds(low, high, current.at))
             else:
                 self._set_at = received_at
+                before = self._offset
                 self._set(measured)
-                if received_at + self._offset < self._latest - MAX_STANDSTILL_SECONDS * MICROSECONDS:
-                    self._latest = 0
+                self._slew(self._offset - before, received_at)
+
+    def _slew(self, step: int, at: int) -> None:
+        """Go on steadily after the store's clock was found set by `step`."""
+        if abs(step) > MAX_STANDSTILL_SECONDS * MICROSECONDS:
+            self._lag = lag_left(self._lag, at - self._lag_at) + step
+            self._lag_at = at
+            self.steps += 1
+            self.step_seconds = step / MICROSECONDS
 
     def _set(self, bounds: _Bounds) -> None:
         self._bounds = bounds
