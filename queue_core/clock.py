@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import NewType, Protocol, runtime_checkable
 
 Instant = NewType("Instant", int)
 """Microseconds since the epoch, UTC."""
@@ -109,6 +109,34 @@ class Course:
         return Course(self.boot, offset, self.lag_at(monotonic) + step, monotonic, self.steps + 1, step)
 
 
+@dataclass(frozen=True, slots=True)
+class ClockSteps:
+    """What a store's time went through: how many steps of the clock below it, the last one, and the lag that is left.
+
+    A positive lag means that store time is behind that clock and gains on it.
+    """
+
+    steps: int = 0
+    step_seconds: float = 0.0
+    lag_seconds: float = 0.0
+
+    @property
+    def slewed_seconds(self) -> float:
+        """Seconds until the lag is made up."""
+        return abs(self.lag_seconds) * 100 / SLEW_PERCENT
+
+
+@runtime_checkable
+class StepsClock(Clock, Protocol):
+    """A clock that goes on steadily when the clock below it is stepped."""
+
+    def steps(self) -> ClockSteps:
+        """Return the steps so far."""
+
+    def is_stepped(self) -> bool:
+        """Return whether there was a step that only the next change in the store will notice."""
+
+
 class SteadyClock:
     """A `Clock` that goes on when the host's wall clock is stepped: wall time at the start plus monotonic time.
 
@@ -144,6 +172,10 @@ class SteadyClock:
     def lag_seconds(self) -> float:
         """The wall clock's lead over store time; negative when it is behind."""
         return self.course.lag_at(self._monotonic()) / MICROSECONDS
+
+    def steps(self) -> ClockSteps:
+        """See `StepsClock.steps`."""
+        return ClockSteps(self.course.steps, self.course.step / MICROSECONDS, self.lag_seconds)
 
     def next_course(self, kept: Course | None = None) -> Course | None:
         """Return the course to adopt, if it is not the present one.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from queue_core.clock import MICROSECONDS, Instant, SystemClock, lag_left, microseconds_since_boot
+from queue_core.clock import MICROSECONDS, ClockSteps, Instant, SystemClock, lag_left, microseconds_since_boot
 from queue_core.errors import StoreUnavailableError
 
 STALE_SECONDS = 3.0
@@ -65,8 +65,8 @@ class RemoteClock:
         self._set_at = 0
         self._lag = 0
         self._lag_at = 0
-        self.steps = 0
-        self.step_seconds = 0.0
+        self._steps = 0
+        self._step = 0
 
     def renew_after_fork(self) -> None:
         """In the child of a fork: keep the parent's estimate, with a new lock."""
@@ -90,10 +90,15 @@ class RemoteClock:
             self._latest = now
             return Instant(now)
 
-    @property
-    def lag_seconds(self) -> float:
-        """How far the store's clock is ahead of `now` since it was set; negative when it is behind."""
-        return lag_left(self._lag, self._since_boot() - self._lag_at) / MICROSECONDS
+    def steps(self) -> ClockSteps:
+        """See `StepsClock.steps`."""
+        with self._lock:
+            lag = lag_left(self._lag, self._since_boot() - self._lag_at)
+            return ClockSteps(self._steps, self._step / MICROSECONDS, lag / MICROSECONDS)
+
+    def is_stepped(self) -> bool:
+        """See `StepsClock.is_stepped`: the next answer tells."""
+        return False
 
     def monotonic(self) -> float:
         """Return this host's monotonic seconds, for waiting."""
@@ -158,8 +163,8 @@ class RemoteClock:
         if abs(step) > MAX_STANDSTILL_SECONDS * MICROSECONDS:
             self._lag = lag_left(self._lag, at - self._lag_at) + step
             self._lag_at = at
-            self.steps += 1
-            self.step_seconds = step / MICROSECONDS
+            self._steps += 1
+            self._step = step
 
     def _set(self, bounds: _Bounds) -> None:
         self._bounds = bounds

@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition, Lock
 from typing import TypeAlias
 
-from queue_core.clock import Course, Instant, SteadyClock
+from queue_core.clock import ClockSteps, Course, Instant, SteadyClock
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
@@ -415,6 +416,22 @@ def kept_course(connection: SqliteConnection) -> Course | None:
     """Return the course of the store's time that the file keeps; None before the first write."""
     row = connection.execute(_COURSE).fetchone()
     return None if row is None else Course(*row)
+
+
+def steps_in(driver: Driver, path: Path) -> ClockSteps:
+    """Return the steps that the store's time in this file went through since the host's boot. Raises `StoreError`."""
+    clock = SteadyClock()
+    try:
+        connection = driver.connect(str(path), "")
+        try:
+            kept = kept_course(connection)
+        finally:
+            connection.close()
+    except driver.error as error:
+        raise driver.translate(error, str(path)) from error
+    if kept is not None and (course := clock.next_course(kept)) is not None:
+        clock.adopt(course)
+    return clock.steps()
 
 
 def keep_course(session: SqliteSession, clock: SteadyClock) -> None:
