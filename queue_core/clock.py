@@ -1,5 +1,6 @@
 """The only place in the queue that reads a clock. Instants are shared between machines and compared with `==`."""
 
+import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -73,9 +74,13 @@ def lag_left(lag: int, elapsed: int) -> int:
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the host; "" where there is none."""
+    """Return a name for this boot of the host, and for the time namespace, which has its own monotonic clock.
+
+    "" where there is none.
+    """
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}/{os.stat('/proc/self/ns/time').st_ino}"
     except OSError:
         return ""
 
@@ -183,7 +188,7 @@ class SteadyClock:
         Args:
             kept: the course that the store keeps, where it does; of another boot it says nothing about this one.
         """
-        known = kept if kept is not None and kept.boot == self._boot else self.course
+        known = kept if kept is not None and kept.boot == self._boot != "" else self.course
         before = self._monotonic()
         wall = self._host.now()
         monotonic = self._monotonic()

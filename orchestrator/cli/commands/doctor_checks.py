@@ -278,7 +278,12 @@ def _stepped_clock(store: Path | None) -> Finding | None:
         f"the store's time is {shown_seconds(abs(steps.lag_seconds))} {'behind' if forward else 'ahead of'} it, and "
         f"follows it within {shown_seconds(steps.slewed_seconds)}"
     )
-    return Finding("clock", "warn", message, "no lease is affected; keep the clock with a time server that runs all the time (chrony)")
+    return Finding(
+        "clock",
+        "warn",
+        message,
+        "no lease is affected; keep the clock with a time server that runs all the time (chrony)",
+    )
 
 
 def _server(project: Project | None) -> Finding:

@@ -231,10 +231,11 @@ class SqliteStore:
             bring_forward(session, until=clock.wall(), now=clock.now())
 
     def _follow_time(self, session: SqliteSession) -> None:
-        """Follow the file's course of time as a reader, which can't set it."""
+        """Follow the file's course of time as a reader, which can't keep another one there."""
         clock, kept = self._clock, kept_course(session.connection)
-        if kept is not None and clock.next_course(kept) == kept:
-            clock.adopt(kept)
+        course = None if kept is None else clock.next_course(kept)
+        if course is not None and (course == kept or not self._follows_file):
+            clock.adopt(course)
 
     def _check_open(self) -> None:
         self._reopen()

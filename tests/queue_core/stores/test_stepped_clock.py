@@ -63,6 +63,9 @@ def test_the_next_process_follows_the_same_course(tmp_path: Path, host: ManualCl
         assert len(queues.queue("q").lease()) == 1
     host.step(step)  # no process has the store open
     host.advance(0.9 * LEASE_SECONDS)
+    reader = LocalQueues(QueueService(SqliteStore(path, clock=SteadyClock(host, boot="this"))))
+    with closing(reader):
+        assert reader.queue("q").stats().in_flight == 1
     with (
         closing(a_queues(SqliteStore(path, clock=SteadyClock(host, boot="this")))) as one,
         closing(a_queues(SqliteStore(path, clock=SteadyClock(host, boot="this")))) as other,
@@ -131,60 +134,75 @@ def test_an_eta_that_the_wall_clock_has_reached_is_due(opened: Callable[[], Loca
         assert lease.waited_seconds < 1.0
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_random_steps_make_no_double_lease_and_lose_nothing(tmp_path: Path, host: ManualClock, seed: int) -> None:
-    random = Random(seed)
-    path = tmp_path / "q.db"
+class Chaos:
+    """Random calls of two processes over one file, on a host whose clock is stepped at random."""
 
-    def process() -> LocalQueues:
-        return a_queues(SqliteStore(path, durability="relaxed", clock=SteadyClock(host, boot="this")))
+    def __init__(self, path: Path, host: ManualClock, random: Random) -> None:
+        self._path, self._host, self._random = path, host, random
+        self._processes = [self._process(), self._process()]
+        self._held: dict[str, tuple[Lease, float]] = {}  # by task: the lease, and when it began or was renewed
+        self.done: set[bytes] = set()
+        self.added = 0
 
-    processes = [process(), process()]
-    held: dict[str, tuple[Lease, float]] = {}  # by task: the lease, and when it began or was renewed
-    done: set[bytes] = set()
-    added = 0
-    for call in range(1_500):
-        host.advance(random.choice([0.0, 0.1, 2.0, 7.0]))
+    def _process(self) -> LocalQueues:
+        return a_queues(SqliteStore(self._path, durability="relaxed", clock=SteadyClock(self._host, boot="this")))
+
+    def disturb(self, call: int) -> None:
+        """Let time pass; step the clock now and then, and restart a process."""
+        self._host.advance(self._random.choice([0.0, 0.1, 2.0, 7.0]))
         if call % 25 == 7:
-            host.step(random.choice([5.0, 20.0, 3_600.0, -3_600.0, random.uniform(-7_200, 7_200)]))
+            self._host.step(self._random.choice([5.0, 20.0, 3_600.0, -3_600.0, self._random.uniform(-7_200, 7_200)]))
         if call % 200 == 199:
-            which = random.randrange(2)
-            processes[which].close()
-            processes[which] = process()
-        queue = random.choice(processes).queue("q")
-        now = host.monotonic()
-        kind = random.choice(["add", "lease", "delete", "renew"])
+            which = self._random.randrange(2)
+            self._processes[which].close()
+            self._processes[which] = self._process()
+
+    def call(self) -> None:
+        """Make one call at one of the processes; fail for a lease of a task that is leased or done."""
+        queue = self._random.choice(self._processes).queue("q")
+        kind = self._random.choice(["add", "lease", "delete", "renew"])
+        now = self._host.monotonic()
         if kind == "add":
-            queue.add(NewTask(str(added).encode()))
-            added += 1
+            queue.add(NewTask(str(self.added).encode()))
+            self.added += 1
         elif kind == "lease":
             for lease in queue.lease(3):
-                if (before := held.pop(lease.name, None)) is not None:
-                    assert now - before[1] >= 0.9 * LEASE_SECONDS, "a second lease before the first one's time"
-                assert lease.payload not in done
-                held[lease.name] = (lease, now)
+                before = self._held.pop(lease.name, None)
+                assert before is None or now - before[1] >= 0.9 * LEASE_SECONDS, "leased before the lease's time"
+                assert lease.payload not in self.done
+                self._held[lease.name] = (lease, now)
         else:
-            certain = [(lease, since) for lease, since in held.values() if now - since < 0.9 * LEASE_SECONDS]
-            if not certain:
-                continue
-            lease, _ = random.choice(certain)
-            if kind == "renew":
+            current = [lease for lease, since in self._held.values() if now - since < 0.9 * LEASE_SECONDS]
+            if current and kind == "renew":
+                lease = self._random.choice(current)
                 queue.renew([lease], seconds=LEASE_SECONDS)
-                held[lease.name] = (lease, now)
-            else:
+                self._held[lease.name] = (lease, now)
+            elif current:
+                lease = self._random.choice(current)
                 queue.delete([lease])
-                done.add(lease.payload)
-                del held[lease.name]
-    host.advance(1.2 * LEASE_SECONDS)
-    queue = processes[0].queue("q")
-    while leases := queue.lease(100):
-        for lease in leases:
-            assert lease.payload not in done
-            done.add(lease.payload)
-        queue.delete(leases)
-    assert len(done) == added
-    for each in processes:
-        each.close()
+                self.done.add(lease.payload)
+                del self._held[lease.name]
+
+    def finish(self) -> None:
+        """Do what is left, once every lease is over."""
+        self._host.advance(1.2 * LEASE_SECONDS)
+        queue = self._processes[0].queue("q")
+        while leases := queue.lease(100):
+            assert self.done.isdisjoint(lease.payload for lease in leases)
+            self.done.update(lease.payload for lease in leases)
+            queue.delete(leases)
+        for each in self._processes:
+            each.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_steps_make_no_double_lease_and_lose_nothing(tmp_path: Path, host: ManualClock, seed: int) -> None:
+    chaos = Chaos(tmp_path / "q.db", host, Random(seed))
+    for call in range(1_500):
+        chaos.disturb(call)
+        chaos.call()
+    chaos.finish()
+    assert len(chaos.done) == chaos.added > 0
 
 
 def test_a_clock_that_was_never_stepped_is_the_hosts(host: ManualClock) -> None:
