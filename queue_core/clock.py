@@ -1,6 +1,5 @@
 """The only place in the queue that reads a clock. Instants are shared between machines and compared with `==`."""
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +79,7 @@ def boot_id() -> str:
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}/{os.stat('/proc/self/ns/time').st_ino}"
+        return f"{boot}/{Path('/proc/self/ns/time').stat().st_ino}"
     except OSError:
         return ""
 
