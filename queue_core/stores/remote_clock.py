@@ -166,9 +166,7 @@ class RemoteClock:
             bounds = self._bounds.at_age(self._since_boot())
             return max(self._offset - bounds.low, bounds.high - self._offset) / MICROSECONDS
 
-    def observe(
-        self, store_now: Instant, *, sent_at: int, received_at: int, record: ClockRecord | None = None
-    ) -> None:
+    def observe(self, store_now: Instant, *, sent_at: int, received_at: int, record: ClockRecord | None = None) -> None:
         """Improve the estimate with an answer that carried the store's time.
 
         Args:

@@ -11,9 +11,9 @@ from queue_core.errors import StoreUnavailableError
 from queue_core.stores.remote_clock import (
     DRIFT,
     MAX_STANDSTILL_SECONDS,
+    NEVER_STEPPED,
     STALE_SECONDS,
     VAGUE_STALE_SECONDS,
-    NEVER_STEPPED,
     ClockRecord,
     RemoteClock,
     decode_record,
