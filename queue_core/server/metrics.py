@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from queue_core.clock import Instant
+from queue_core.clock import ClockSteps, Instant
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
@@ -39,12 +39,20 @@ def read_all_stats(work: UnitOfWork) -> AllStats:
 class QueueMetrics(Collector):
     """Reads the counts when it is scraped; keeps nothing."""
 
-    def __init__(self, read: Callable[[], AllStats], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], AllStats],
+        waiting: Callable[[], int],
+        lost: Callable[[], int],
+        steps: Callable[[], ClockSteps],
+    ) -> None:
         """Args:
         read: returns the counts of all queues.
         waiting: returns the number of waiting lease calls.
         lost: returns the number of lines of the lifecycle log that could not be written.
+        steps: returns the steps of the store's clock.
         """
+        self._steps = steps
         self._read = read
         self._waiting = waiting
         self._lost = lost
@@ -59,6 +67,15 @@ class QueueMetrics(Collector):
         yield GaugeMetricFamily("towline_waiting_leases", "Lease calls that wait for a task.", value=self._waiting())
         yield CounterMetricFamily(
             "towline_log_lost_lines", "Lines of the lifecycle log that could not be written.", value=self._lost()
+        )
+        steps = self._steps()
+        yield CounterMetricFamily(
+            "towline_clock_steps", "Steps of the clock below the store's time.", value=steps.steps
+        )
+        yield GaugeMetricFamily(
+            "towline_clock_lag_seconds",
+            "How far that clock is ahead of the store's time, which follows it little by little.",
+            value=steps.lag_seconds,
         )
         for name, description in GAUGES.items():
             gauge = GaugeMetricFamily(f"towline_queue_{name}", description, labels=["queue"])

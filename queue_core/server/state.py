@@ -11,6 +11,7 @@ from queue_core.events import EventLog
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
+from queue_core.server.clock_watch import ClockWatch
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
@@ -114,6 +115,7 @@ class ServerState:
             else GroupCommitter(self.service, after_commit=self._after_commit)
         )
         self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
+        self.clock_watch = ClockWatch(self.committer, self.service.clock, look_for_etas=self.waiting.look_for_etas)
         self.erasures = QueueErasures(self.service, options)
         self.readiness = Readiness(
             self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
@@ -209,11 +211,13 @@ class ServerState:
         """Begin to record; called in the loop before the first request."""
         self._lease_recorder.start()
         self.erasures.start()
+        self.clock_watch.start()
 
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
         self.ring.stop()
+        self.clock_watch.stop()
         self._lease_recorder.stop()
 
     def close(self) -> None:

@@ -28,11 +28,12 @@ from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.probe import is_listening
-from queue_core.process.wording import counted
+from queue_core.process.wording import counted, shown_seconds
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
 from queue_core.stores.sqlite.file import real_path
+from queue_core.stores.sqlite.session import steps_in
 from queue_core.task import ANY
 from queue_core.worker.settings import DEFAULT_URL
 
@@ -71,9 +72,9 @@ def findings(project: Project | None, *, file: Path | None = None) -> Iterator[F
     """Yield the results of all checks, in order; checks of settings, those of `file`, run only when there are some."""
     yield _python()
     yield _driver()
-    folder = Path.cwd()
+    folder, file_store = Path.cwd(), None
     if project is not None and project.store.startswith("sqlite:"):
-        store = real_path(sqlite_path(project.store))
+        store = file_store = real_path(sqlite_path(project.store))
         folder = store.parent
         yield from _store_file(store)
     elif project is not None and is_shared(project.store):
@@ -83,7 +84,7 @@ def findings(project: Project | None, *, file: Path | None = None) -> Iterator[F
         yield _file_system(folder)
         yield _sync(folder)
     yield from _limits()
-    yield _clock(folder)
+    yield _clock(folder, file_store)
     yield _server(project)
     if project is not None:
         yield from _queues(project, file)
@@ -250,7 +251,7 @@ def _limits() -> Iterator[Finding]:
         yield Finding("limits", "warn", f"{processes} processes", "`ulimit -u 1024`: each worker is one")
 
 
-def _clock(folder: Path) -> Finding:
+def _clock(folder: Path, store: Path | None) -> Finding:
     now = SystemMonotonicClock().wall_seconds()
     newest = max((path.stat().st_mtime for path in folder.glob("*.db*") if path.is_file()), default=0.0)
     if now < _EARLIEST_CLOCK:
@@ -258,7 +259,31 @@ def _clock(folder: Path) -> Finding:
     if newest > now + 60:
         message = f"{newest - now:.0f} s behind the store's newest change"
         return Finding("clock", "bad", message, "set the clock: tasks seem to be in the future, and wait")
-    return Finding("clock", "ok", "not before the store's newest change")
+    return _stepped_clock(store) or Finding("clock", "ok", "not before the store's newest change")
+
+
+def _stepped_clock(store: Path | None) -> Finding | None:
+    """Return the step of the wall clock that the store's time has not made up for yet."""
+    if store is None or not store.is_file():
+        return None
+    try:
+        steps = steps_in(best_driver(), store)
+    except QueueError:  # told by the checks of the store
+        return None
+    if abs(steps.lag_seconds) < 1.0:
+        return None
+    forward = steps.lag_seconds > 0
+    message = (
+        f"stepped {'forward' if steps.step_seconds > 0 else 'back'} by {shown_seconds(abs(steps.step_seconds))}: "
+        f"the store's time is {shown_seconds(abs(steps.lag_seconds))} {'behind' if forward else 'ahead of'} it, and "
+        f"follows it within {shown_seconds(steps.slewed_seconds)}"
+    )
+    return Finding(
+        "clock",
+        "warn",
+        message,
+        "no lease is affected; keep the clock with a time server that runs all the time (chrony)",
+    )
 
 
 def _server(project: Project | None) -> Finding:

@@ -137,6 +137,11 @@ class WaitingLeases:
         if self._waiters or self.watchers:
             self._timer.after_commit()
 
+    def look_for_etas(self) -> None:
+        """Check every queue that is waited on: the wall clock may have reached etas that the store's time has not."""
+        for queue in self._queues():
+            self._checks.check(queue)
+
     def retry_worker(self, worker: str) -> None:
         """Let the waiting calls of a retired worker retry: they are answered that it was retired."""
         self._retry(call for call in self._waiters if call.worker == worker)

@@ -119,6 +119,12 @@ class MemoryQueue:
         self.put(semantics.postpone(task, eta=eta, now=now))
         return True
 
+    def bring_forward(self, *, until: Instant, now: Instant) -> None:
+        """Move the etas of DELAYED tasks that lie between `now` and `until` to `now`."""
+        for task in list(self.tasks.values()):
+            if task.state is TaskState.DELAYED and now < task.eta <= until:
+                self.put(replace(task, eta=now, ready_at=now))
+
     def expire(self, *, now: Instant) -> list[FinishedLease]:
         """Expire every due task, in eta order; return the leases that ended."""
         due = sorted(

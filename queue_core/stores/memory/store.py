@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 from threading import RLock
 from typing import Literal
 
-from queue_core.clock import Clock, SystemClock
+from queue_core.clock import Clock, SteadyClock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.process import forking
 from queue_core.store import Ticket, Unit
@@ -24,7 +24,7 @@ class MemoryStore(MemoryTransaction):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock: Clock = SystemClock()
+        self.clock: Clock = SteadyClock()
         self.signals = LocalSignals()
         self._lock = RLock()
         self._is_copy = False
@@ -48,7 +48,18 @@ class MemoryStore(MemoryTransaction):
         """See `Store.begin`. A verb that raises has written nothing, so there is nothing to roll back."""
         self._check_shared()
         with self._lock:
+            self._follow_clock()
             yield self
+
+    def _follow_clock(self) -> None:
+        """Notice a step of the wall clock; make tasks due whose eta it has reached while store time lags behind."""
+        clock = self.clock
+        if not isinstance(clock, SteadyClock):
+            return
+        if clock.is_stepped() and (course := clock.next_course()) is not None:
+            clock.adopt(course)
+        if clock.course.lag > 0 and clock.lag_seconds > 0:
+            self.bring_forward(until=clock.wall(), now=clock.now())
 
     def within(self, connection: object) -> AbstractContextManager["MemoryStore"]:  # noqa: ARG002 - the protocol's
         """See `Store.within`."""
@@ -59,6 +70,7 @@ class MemoryStore(MemoryTransaction):
         """See `Store.read`."""
         self._check_shared()
         with self._lock:
+            self._follow_clock()
             yield self
 
     def ticket(self) -> Ticket:

@@ -47,6 +47,11 @@ class MemoryTransaction:
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
 
+    def bring_forward(self, *, until: Instant, now: Instant) -> None:
+        """Make tasks due that are delayed to an eta that the wall clock has reached, `until`."""
+        for queue in self._queues.values():
+            queue.bring_forward(until=until, now=now)
+
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's

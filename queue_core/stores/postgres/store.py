@@ -66,13 +66,23 @@ class PostgresStore:
     is_remote = True
     unit: Unit = "transaction"
 
-    def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
-        """Open the store at a `postgresql://` URL and create its schema if there is none; see `parse_address`."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Literal["strict", "relaxed"] = "strict",
+        clock: RemoteClock | None = None,
+    ) -> None:
+        """Open the store at a `postgresql://` URL and create its schema if there is none; see `parse_address`.
+
+        Args:
+            clock: the store's; a test of clock steps brings its own.
+        """
         self._durability = durability
         self._address = parse_address(url)
         self._settings = {"synchronous_commit": "off" if durability == "relaxed" else "on"}
         self._commits = 0
-        self._open(RemoteClock())
+        self._open(clock or RemoteClock())
         try:
             self._prepare()
         except BaseException:

@@ -17,19 +17,29 @@ from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
 from queue_core.stores.redis.sharding.transaction import ShardedTransaction
 from queue_core.stores.redis.signals import RedisSignals
+from queue_core.stores.remote_clock import RemoteClock
 from queue_core.verbs import Check
 
 
 class RedisStore:
     """See `Store`."""
 
-    def __init__(self, url: str, *, durability: Literal["strict", "relaxed"] = "strict") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        durability: Literal["strict", "relaxed"] = "strict",
+        clock: RemoteClock | None = None,
+    ) -> None:
         """Connect and check the version of the layout; see `parse_url` for `url`.
+
+        Args:
+            clock: the store's; a test of clock steps brings its own.
 
         Raises the errors of `RedisClient`, and `StoreVersionError` for a layout of a newer version.
         """
         self._durability = durability
-        self._client = RedisClient(url, library(), durability=durability)
+        self._client = RedisClient(url, library(), durability=durability, clock=clock)
         try:
             self._check_version()
             self._identity = self._read_identity()

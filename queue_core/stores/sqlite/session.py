@@ -9,10 +9,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition, Lock
 from typing import TypeAlias
 
-from queue_core.clock import Instant
+from queue_core.clock import ClockSteps, Course, Instant, SteadyClock
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
@@ -397,3 +398,58 @@ class ReaderPool:
                 self._idle.append((connection, catalog))
                 return
         connection.close()
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+_COURSE = "SELECT boot, offset, lag, at, steps, step FROM clock"
+_KEEP_COURSE = "REPLACE INTO clock (id, boot, offset, lag, at, steps, step) VALUES (1, ?, ?, ?, ?, ?, ?)"
+_BRING_FORWARD = (
+    "UPDATE tasks SET eta = ?1, ready_at = ?1 WHERE id IN (SELECT t.id FROM queues q, tasks t INDEXED BY tasks_delayed"
+    " WHERE t.queue = q.id AND t.state = 1 AND t.eta > ?1 AND t.eta <= ?2 ORDER BY t.eta LIMIT ?3)"
+)
+MAX_BROUGHT_FORWARD = 1000
+"""Tasks brought forward at once."""
+
+
+def kept_course(connection: SqliteConnection) -> Course | None:
+    """Return the course of the store's time that the file keeps; None before the first write."""
+    row = connection.execute(_COURSE).fetchone()
+    return None if row is None else Course(*row)
+
+
+def steps_in(driver: Driver, path: Path) -> ClockSteps:
+    """Return the steps that the store's time in this file went through since the host's boot. Raises `StoreError`."""
+    clock = SteadyClock()
+    try:
+        connection = driver.connect(str(path), "")
+        try:
+            kept = kept_course(connection)
+        finally:
+            connection.close()
+    except driver.error as error:
+        raise driver.translate(error, str(path)) from error
+    if kept is not None and (course := clock.next_course(kept)) is not None:
+        clock.adopt(course)
+    return clock.steps()
+
+
+def keep_course(session: SqliteSession, clock: SteadyClock) -> None:
+    """Follow the course that the file keeps; if the wall clock was stepped since, keep the one from here on."""
+    kept = kept_course(session.connection)
+    course = clock.next_course(kept)
+    if course is not None:
+        clock.adopt(course)
+    if clock.course != kept:
+        each = clock.course
+        session.cursor.execute(_KEEP_COURSE, (each.boot, each.offset, each.lag, each.at, each.steps, each.step))
+        session.has_changes = True
+
+
+def bring_forward(session: SqliteSession, *, until: Instant, now: Instant) -> None:
+    """Make tasks due whose eta lies between store time `now` and `until`, which the wall clock has reached."""
+    due = "SELECT 1 FROM queues q, tasks t INDEXED BY tasks_delayed WHERE t.queue = q.id AND t.state = 1"
+    if session.connection.execute(f"{due} AND t.eta > ? AND t.eta <= ? LIMIT 1", (now, until)).fetchone() is None:
+        return
+    session.connection.execute(_BRING_FORWARD, (now, until, MAX_BROUGHT_FORWARD)).fetchall()
+    session.has_changes = True

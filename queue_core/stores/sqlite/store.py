@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from queue_core.clock import Clock, SystemClock
+from queue_core.clock import Clock, SteadyClock, SystemClock
 from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.process import forking
 from queue_core.store import Ticket, Unit
@@ -26,7 +26,14 @@ from queue_core.stores.sqlite.file import (
     prepare,
     real_path,
 )
-from queue_core.stores.sqlite.session import CatalogCache, ReaderPool, SqliteSession
+from queue_core.stores.sqlite.session import (
+    CatalogCache,
+    ReaderPool,
+    SqliteSession,
+    bring_forward,
+    keep_course,
+    kept_course,
+)
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.transaction import SqliteTransaction
 from queue_core.stores.sqlite.wal import DiskReserve, FileSyncer, GroupSync, OpenSyncer, SyncAhead, WalPreallocator
@@ -41,6 +48,8 @@ CHECKPOINT_COMMITS = 500
 MAX_CHECKPOINT_TRIES = 16
 """Tries of a checkpoint on a full disk: more than there are pieces of the reserve."""
 READER_CACHE_KIBIBYTES = 4096
+FORWARD_SECONDS = 0.25
+"""Time between two looks for tasks whose eta the wall clock has reached, while store time lags behind it."""
 
 
 class SqliteWrite:
@@ -73,6 +82,7 @@ class SqliteStore:
         driver: Driver | None = None,
         vfs: str = "",
         open_syncer: OpenSyncer | None = None,
+        clock: SteadyClock | None = None,
     ) -> None:
         """Open the file at `path`, or make it.
 
@@ -80,13 +90,17 @@ class SqliteStore:
             driver: the SQLite library; default: see `best_driver`.
             vfs: the name of an apsw VFS to open the file with; "" is the usual one.
             open_syncer: opens a `Syncer` of the log, given its path; a test of power cuts brings its own.
+            clock: the store's; a test of clock steps brings its own.
         """
         self._path = real_path(path)
         self._durability = durability
         self._driver = driver or best_driver()
         self._vfs = vfs
         self._open_syncer = open_syncer or FileSyncer
-        self._clock = SystemClock()
+        self._host_clock = SystemClock()
+        self._clock = clock or SteadyClock()
+        self._follows_file = False
+        self._forward_at = 0.0
         self._lock = WriteLock(self._path)
         self._readers = ReaderPool(self._driver, self._connect_reader)
         self._is_open = self._is_inherited = self._closed = False
@@ -102,9 +116,9 @@ class SqliteStore:
         inspect(self._driver, self._path, self._vfs)
         if not self._vfs:
             create_file(self._path)
-        self._identity = FileIdentity(self._path, self._clock)
+        self._identity = FileIdentity(self._path, self._host_clock)
         self._lock.open()
-        self._reserve = DiskReserve(self._path, self._clock)
+        self._reserve = DiskReserve(self._path, self._host_clock)
         try:
             self._writer = self._prepare()
         except BaseException:
@@ -195,12 +209,33 @@ class SqliteStore:
         except self._driver.error as error:
             raise self._driver.translate(error, str(self._path)) from error
         try:
-            return SqliteSession(
+            session = SqliteSession(
                 self._writer, self._catalog, cursor=self._cursor, data_version=self._driver.version(self._writer)
             )
+            if not self._follows_file or self._clock.course.lag or self._clock.is_stepped():
+                self._keep_time(session)
         except BaseException as error:
             self._give_up(error)
             raise
+        return session
+
+    def _keep_time(self, session: SqliteSession) -> None:
+        """Follow the file's course of time, or set it after a step of the wall clock."""
+        clock = self._clock
+        if not self._follows_file or clock.is_stepped():
+            keep_course(session, clock)
+            self._follows_file = True
+        now = clock.monotonic()
+        if now >= self._forward_at and clock.lag_seconds > 0:
+            self._forward_at = now + FORWARD_SECONDS
+            bring_forward(session, until=clock.wall(), now=clock.now())
+
+    def _follow_time(self, session: SqliteSession) -> None:
+        """Follow the file's course of time as a reader, which can't keep another one there."""
+        clock, kept = self._clock, kept_course(session.connection)
+        course = None if kept is None else clock.next_course(kept)
+        if course is not None and (course == kept or not self._follows_file):
+            clock.adopt(course)
 
     def _check_open(self) -> None:
         self._reopen()
@@ -262,6 +297,8 @@ class SqliteStore:
             return
         try:
             with self._readers.snapshot() as session:
+                if not self._follows_file or self._clock.is_stepped():
+                    self._follow_time(session)
                 if not session.has_staged:
                     yield session
                     return
@@ -380,9 +417,9 @@ class SqliteStore:
 
     def pause_for_fork(self, seconds: float) -> None:
         """See `forking.Pausable`: wait until no thread is inside SQLite."""
-        ends_at = self._clock.monotonic() + seconds
+        ends_at = self._host_clock.monotonic() + seconds
         self._lock.pause_for_fork(seconds)
-        self._readers.pause(max(0.0, ends_at - self._clock.monotonic()))
+        self._readers.pause(max(0.0, ends_at - self._host_clock.monotonic()))
 
     def resume_after_fork(self) -> None:
         """See `forking.Pausable`."""

@@ -11,9 +11,12 @@ from queue_core.errors import StoreUnavailableError
 from queue_core.stores.remote_clock import (
     DRIFT,
     MAX_STANDSTILL_SECONDS,
+    NEVER_STEPPED,
     STALE_SECONDS,
     VAGUE_STALE_SECONDS,
+    ClockRecord,
     RemoteClock,
+    decode_record,
 )
 
 SECOND = 1_000_000
@@ -138,12 +141,33 @@ def test_it_stands_still_where_it_was_ahead_and_never_goes_back() -> None:
     assert world.error < 25
 
 
-@pytest.mark.parametrize("seconds", [-86_400, -2, 0.5, 2, 86_400])
-def test_a_store_whose_clock_is_set_is_followed_at_its_next_answer(seconds: float) -> None:
+@pytest.mark.parametrize("seconds", [-86_400, -20, -2, 2, 20, 86_400])
+def test_a_store_whose_clock_is_set_is_followed_little_by_little(seconds: float) -> None:
+    world = World()
+    world.ask()
+    shown = world.clock.now()
+    world.store += seconds * SECOND
+    world.ask()
+    assert world.clock.now() - shown < 1_000
+    assert world.clock.steps().steps == 1
+    assert world.clock.steps().step_seconds == pytest.approx(seconds, abs=0.001)
+    lease = 60 * SECOND
+    world.advance(0.9 * lease)
+    world.ask()
+    assert world.clock.now() < shown + lease
+    world.advance(0.2 * lease)
+    world.ask()
+    assert world.clock.now() > shown + lease
+    world.advance(abs(seconds) * SECOND / 0.08)
+    world.ask()
+    assert world.error <= 101
+
+
+def test_a_store_whose_clock_is_set_by_less_than_a_second_is_followed_at_its_next_answer() -> None:
     world = World()
     world.ask()
     world.clock.now()
-    world.store += seconds * SECOND
+    world.store += 0.5 * SECOND
     world.ask()
     assert world.error <= 101
 
@@ -167,7 +191,8 @@ def test_an_answer_from_before_the_clock_was_set_is_forgotten() -> None:
     world.store += 3600 * SECOND
     world.ask()
     world.clock.observe(old, sent_at=sent_at, received_at=world.clock.since_boot())
-    assert world.error <= 101
+    assert world.clock.steps().steps == 1
+    assert world.clock.steps().lag_seconds == pytest.approx(3600.0, abs=0.001)
 
 
 def test_answers_may_be_noted_in_any_order() -> None:
@@ -212,3 +237,80 @@ def test_its_monotonic_seconds_do_not_depend_on_the_store() -> None:
     world = World()
     before = world.clock.monotonic()
     assert world.clock.monotonic() >= before
+
+
+class Shared:
+    """A store with its record, and hosts that read both with each answer."""
+
+    def __init__(self, hosts: int) -> None:
+        self.record = NEVER_STEPPED
+        self.worlds = [World() for _ in range(hosts)]
+
+    def open(self) -> World:
+        """A process that opens the store now."""
+        world = World(since_boot=self.worlds[0].since_boot, store=self.worlds[0].store)
+        self.worlds.append(world)
+        self.ask(world)
+        return world
+
+    def step(self, seconds: float) -> None:
+        for world in self.worlds:
+            world.store += seconds * SECOND
+
+    def advance(self, seconds: float) -> None:
+        for world in self.worlds:
+            world.advance(seconds * SECOND)
+
+    def ask(self, world: World, *, keep: bool = True) -> None:
+        at = world.clock.since_boot()
+        world.clock.observe(Instant(int(world.store)), sent_at=at, received_at=at, record=self.record)
+        if keep and world.clock.unkept is not None:
+            self.record = decode_record(world.clock.unkept.encode())
+            world.clock.observe(Instant(int(world.store)), sent_at=at, received_at=at, record=self.record)
+
+
+@pytest.mark.parametrize("seconds", [-3_600, -20, 20, 3_600])
+def test_all_processes_follow_a_step_alike_whoever_notices_it_and_so_do_later_ones(seconds: float) -> None:
+    shared = Shared(2)
+    one, other = shared.worlds
+    shared.ask(one)
+    shared.ask(other)
+    before = one.clock.now()
+    shared.advance(1.0)
+    shared.step(seconds)
+    shared.ask(one, keep=False)  # both notice before either has written
+    shared.ask(other, keep=False)
+    shared.ask(one)
+    shared.advance(2.0)
+    shared.ask(other)
+    assert other.clock.unkept is None
+    late = shared.open()
+    assert {world.clock.steps().steps for world in shared.worlds} == {1}
+    for world in shared.worlds:
+        assert world.clock.now() - before == pytest.approx(3.0 * SECOND, rel=0.1)
+    shared.advance(60.0)
+    shared.ask(late)
+    shared.ask(one)
+    assert abs(late.clock.now() - one.clock.now()) < SECOND / 1000
+
+
+def test_a_second_step_right_after_one_that_another_process_noticed_is_no_time_either() -> None:
+    shared = Shared(2)
+    one, other = shared.worlds
+    shared.ask(one)
+    shared.ask(other)
+    before = other.clock.now()
+    shared.step(3_600)
+    shared.ask(one)
+    shared.step(7_200)
+    shared.ask(other)
+    assert other.clock.now() - before < SECOND
+    shared.ask(one)
+    assert one.clock.now() - before < SECOND
+    assert shared.open().clock.now() - before < SECOND
+
+
+def test_a_record_of_steps_is_kept_as_text() -> None:
+    record = ClockRecord(lag=-5, at=START, steps=2, step=-7)
+    assert decode_record(record.encode()) == record
+    assert decode_record("") == NEVER_STEPPED

@@ -16,7 +16,7 @@ from queue_core.errors import StoreUnavailableError, StoreUnsafeError
 from queue_core.stores.postgres.client import errors
 from queue_core.stores.postgres.client.call_timeouts import CallTimeouts
 from queue_core.stores.postgres.client.statements import StatementRunner
-from queue_core.stores.remote_clock import MAX_OPENING_READS, RemoteClock
+from queue_core.stores.remote_clock import MAX_OPENING_READS, RemoteClock, decode_record
 
 OLDEST_VERSION = 14
 HANDSHAKE_SECONDS = 5.0
@@ -43,7 +43,13 @@ _HANDSHAKE = """
 """
 _LIFE = "SELECT {}.life()"
 _SET = "SELECT count(set_config(name, value, false)) FROM unnest(%s::text[], %s::text[]) AS setting (name, value)"
-_TIME = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8"
+_TIME = """
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8,
+        obj_description(to_regclass(%s), 'pg_class')
+"""
+_KEEP_RECORD = "COMMENT ON TABLE {}.migrations IS {}"
+RECORD_HEAD = "clock: "
+"""The record of the clock's steps (`ClockRecord`) is the comment of a table, so no migration is needed to read it."""
 
 Connection: TypeAlias = psycopg.Connection[tuple[object, ...]]
 
@@ -61,6 +67,7 @@ class PostgresConnection:
         idle_since: the monotonic seconds at which it was given back.
         is_lent: whether it is in use and must be given back.
         runner: runs statements on it.
+        schema: the store's.
         marker: names the connection in the schema's `commit_markers`; `calls` is the number of its last call there.
     """
 
@@ -73,6 +80,7 @@ class PostgresConnection:
     is_lent: bool = False
     marker: int = field(default_factory=lambda: secrets.randbits(63))
     calls: int = 0
+    schema: str = ""
     _poll: "select.poll | None" = None
 
     def has_unread_input(self) -> bool:
@@ -93,10 +101,16 @@ class PostgresConnection:
     def read_time(self, clock: RemoteClock) -> None:
         """Set the clock by the server's time. Raises the driver's errors."""
         sent_at = clock.since_boot()
-        row = self.driver.execute(_TIME).fetchone()
+        row = self.driver.execute(_TIME, (f"{self.schema}.migrations",)).fetchone()
         received_at = clock.since_boot()
-        assert row is not None and isinstance(row[0], int), "one row, of one number"
-        clock.observe(Instant(row[0]), sent_at=sent_at, received_at=received_at)
+        assert row is not None and isinstance(row[0], int), "one row, of a number and a comment"
+        kept = str(row[1] or "")
+        record = decode_record(kept.removeprefix(RECORD_HEAD) if kept.startswith(RECORD_HEAD) else "")
+        clock.observe(Instant(row[0]), sent_at=sent_at, received_at=received_at, record=record)
+        if (unkept := clock.unkept) is not None:
+            keep = sql.SQL(_KEEP_RECORD).format(sql.Identifier(self.schema), RECORD_HEAD + unkept.encode())
+            with contextlib.suppress(psycopg.ProgrammingError):  # a role that does not own the table
+                self.driver.execute(keep)
 
 
 def open_connection(
@@ -159,7 +173,7 @@ def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnectio
             _refuse_isolation(where, isolation)
     life = "" if is_pooled or not has_life else read_life(driver, schema)
     return PostgresConnection(
-        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled)
+        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled), schema=schema
     )
 
 

@@ -22,7 +22,8 @@ from queue_core.stores.redis.client.connection import Answer, Cell, RedisConnect
 from queue_core.stores.redis.client.errors import RedisFailure, failure_of
 from queue_core.stores.redis.client.handshake import Handshake
 from queue_core.stores.redis.client.topology import Key, topology_of
-from queue_core.stores.remote_clock import MAX_OPENING_READS, STALE_SECONDS, RemoteClock
+from queue_core.stores.redis.keys import CLOCK
+from queue_core.stores.remote_clock import MAX_OPENING_READS, STALE_SECONDS, RemoteClock, decode_record
 
 RETRY_SECONDS = 5.0
 """How long a call is retried, from its first failure on, if it changes nothing or may have taken effect."""
@@ -58,7 +59,12 @@ class RedisClient:
     """Thread-safe: each call takes a connection of its own, the most recently used first."""
 
     def __init__(
-        self, url: str, library: FunctionLibrary, *, durability: Literal["strict", "relaxed"] = "strict"
+        self,
+        url: str,
+        library: FunctionLibrary,
+        *,
+        durability: Literal["strict", "relaxed"] = "strict",
+        clock: RemoteClock | None = None,
     ) -> None:
         """Connect to every server and check its settings.
 
@@ -66,7 +72,7 @@ class RedisClient:
         promises, `StoreUnavailableError` when none answers.
         """
         self.target = parse_url(url)
-        self.clock = RemoteClock()
+        self.clock = clock or RemoteClock()
         self._library = library
         self._names: dict[str, bytes] = {}
         self._topology = topology_of(self.target)
@@ -309,10 +315,12 @@ class RedisClient:
 
     def _send_with_time(self, connection: RedisConnection, address: RedisAddress, command: Sequence[Cell]) -> Answer:
         if self._topology.address(_CLOCK_KEY) == address:
-            sent_at = self.clock.since_boot()
-            reply, answer = connection.execute_both(address, _TIME, command)
-            self._note_time(reply, sent_at)
-            return answer
+            try:
+                self._set_clock(connection, address)
+            except BaseException:
+                connection.is_sent = False  # the call itself was not
+                raise
+            return connection.execute(address, command)
         now = self.clock.monotonic()
         if now - self._clock_read_at > STALE_SECONDS:
             self._clock_read_at = now
@@ -323,15 +331,25 @@ class RedisClient:
         return connection.execute(address, command)
 
     def _set_clock(self, connection: RedisConnection, address: RedisAddress) -> None:
+        """Set the clock by a node's time, and by the record of its steps; keep the record if this is the first to see
+        one."""
+        kept_at = self._topology.address(CLOCK)
         sent_at = self.clock.since_boot()
-        self._note_time(connection.execute(address, _TIME), sent_at)
-
-    def _note_time(self, reply: Answer, sent_at: int) -> None:
+        if kept_at == address:
+            reply, kept = connection.execute_both(address, _TIME, (b"GET", CLOCK))
+        else:
+            reply = connection.execute(address, _TIME)
         received_at = self.clock.since_boot()
+        if kept_at != address:
+            kept = connection.execute(kept_at, (b"GET", CLOCK))
         if isinstance(reply, list) and len(reply) == 2:
             seconds, microseconds = (int(part) if isinstance(part, bytes) else 0 for part in reply)
             at = Instant(seconds * MICROSECONDS + microseconds)
-            self.clock.observe(at, sent_at=sent_at, received_at=received_at)
+            record = decode_record(kept.decode() if isinstance(kept, bytes) else "")
+            self.clock.observe(at, sent_at=sent_at, received_at=received_at, record=record)
+        if (unkept := self.clock.unkept) is not None:
+            with contextlib.suppress(ResponseError):  # one that takes no writes now: the next answer is another chance
+                connection.execute(kept_at, (b"SET", CLOCK, unkept.encode()))
 
 
 def _give_up(refusal: StoreError, cause: Exception, *, is_unknown: bool) -> NoReturn:
