@@ -16,11 +16,15 @@ from orchestrator.source import WorkSource
 from orchestrator.state.private_files import make_folder, opener
 
 LEAD_SECONDS: Final = 15.0
-"""Length of the leadership lease: how long a store is without a leader after its supervisor dies, at most."""
-RENEWAL_SECONDS: Final = 5.0
-"""Interval at which the leader renews; well below `LEAD_SECONDS`, so that one failed renewal is harmless."""
-STANDBY_SECONDS: Final = 1.0
-"""Interval at which a standby tries to take over."""
+"""Length of the leadership lease by default: how long a store is without a leader after one was killed, at most."""
+MIN_LEAD_SECONDS: Final = 5.0
+"""The shortest: a store that does not answer for longer than this without `MARGIN_SECONDS` ends a leadership."""
+RENEWALS: Final = 3
+"""Renewals within one leadership lease, so that one that failed is harmless."""
+STANDBY_SECONDS: Final = 0.5
+"""Interval at which a standby tries to take over: a leadership that was given up is taken within a second."""
+RETRY_SECONDS: Final = 1.0
+"""Retry interval of the last leader after the store did not answer; below `HEAD_START_SECONDS`."""
 HEAD_START_SECONDS: Final = 5.0
 """Retry interval of a standby after the store did not answer: the last leader retries first and keeps its fleet."""
 MARGIN_SECONDS: Final = 1.0
@@ -32,9 +36,11 @@ _HOLDER_FILE: Final = "holder"
 class LeaderElection:
     """Tracks whether this supervisor leads, as of the last answer of the source."""
 
-    def __init__(self, source: WorkSource, *, holder: str) -> None:
+    def __init__(self, source: WorkSource, *, holder: str, lead_seconds: float = LEAD_SECONDS) -> None:
+        """`lead_seconds`: length of the leadership lease, at least `MIN_LEAD_SECONDS`."""
         self._source = source
         self._holder = holder
+        self._lead_seconds = lead_seconds
         self._due_at = Monotonic(float("-inf"))
         self._ends_at = Monotonic(float("-inf"))
         self.is_ours = False
@@ -55,6 +61,11 @@ class LeaderElection:
         """Return whether we lead at this instant; check it again after anything that may have taken long."""
         return self.is_ours and now < self._ends_at
 
+    @property
+    def due_at(self) -> Monotonic:
+        """The instant at which `hold` asks the source again."""
+        return self._due_at
+
     def give_up(self) -> None:
         """End our leadership, so that another supervisor can lead at once."""
         if self.is_ours:
@@ -65,16 +76,16 @@ class LeaderElection:
     def _renew(self, now: Monotonic) -> None:
         has_led = self._ends_at > 0
         try:
-            self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
+            self.is_ours = self._source.lead(self._holder, seconds=self._lead_seconds)
         except SourceUnavailableError:
             self._due_at = Monotonic(
-                now + (STANDBY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
+                now + (RETRY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
             )
             return
         self.is_led_by_another = not self.is_ours
         if self.is_ours:  # counted from before the call: the store counts from a later instant
-            self._ends_at = Monotonic(now + LEAD_SECONDS - MARGIN_SECONDS)
-        self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))
+            self._ends_at = Monotonic(now + self._lead_seconds - MARGIN_SECONDS)
+        self._due_at = Monotonic(now + (self._lead_seconds / RENEWALS if self.is_ours else STANDBY_SECONDS))
 
 
 def holder_of(state_dir: Path) -> str:

@@ -94,7 +94,7 @@ class Supervisor:
             identify=identify or fresh_identity,
             may_act=self._is_leading,
         )
-        self._election = LeaderElection(source, holder=holder_of(files.path))
+        self._election = LeaderElection(source, holder=holder_of(files.path), lead_seconds=settings.lead)
         self._reloads = ReloadRequests(load=load, watched=watched, pools=pools)
         self._reload_handler = ReloadHandler(
             self._reloads,
@@ -251,9 +251,13 @@ class Supervisor:
     def _sleep(self) -> None:
         """Sleep until the next turn, an exit, an arrival or a request."""
         seconds = PASS_SECONDS
-        next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
-        if next_turn_at is not None:
-            seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
+        due_at: Monotonic | None = None
+        if self._phase == "leading":
+            due_at = self._reconciler.next_turn_at()
+        elif self._phase == "standby":
+            due_at = self._election.due_at
+        if due_at is not None:
+            seconds = min(seconds, max(0.0, due_at - self._clock.monotonic()))
         if not (self._stop_requests or self._is_leaving):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
@@ -316,6 +320,8 @@ class Supervisor:
         self._notifier.stopping(self._status())
         self._keep()
         self._reconciler.drain_all(why="the supervisor stops")
+        # Before the workers' end: the next leader starts its own while ours still finish what they hold.
+        self._election.give_up()
         self._log_stopping()
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:
@@ -329,7 +335,6 @@ class Supervisor:
                 time.sleep(PASS_SECONDS)
         self._phase = "stopped"
         self._show()
-        self._election.give_up()
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
 
     def _log_stopping(self) -> None:
