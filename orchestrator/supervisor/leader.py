@@ -5,7 +5,6 @@ another one starts.
 """
 
 import contextlib
-import secrets
 import socket
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,7 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.source import WorkSource
-from orchestrator.state.private_files import make_folder, opener
+from orchestrator.state.private_files import identity_of_folder
 
 LEAD_SECONDS: Final = 15.0
 """Length of the leadership lease by default: how long a store is without a leader after one was killed, at most."""
@@ -29,8 +28,6 @@ HEAD_START_SECONDS: Final = 5.0
 """Retry interval of a standby after the store did not answer: the last leader retries first and keeps its fleet."""
 MARGIN_SECONDS: Final = 1.0
 """Leadership ends this much earlier here than at the store: for actions under way, and for clock drift."""
-
-_HOLDER_FILE: Final = "holder"
 
 
 class LeaderElection:
@@ -94,11 +91,4 @@ def holder_of(state_dir: Path) -> str:
     A restarted supervisor thus keeps its own leadership instead of waiting for it to expire. The name is stored in the
     state directory, which is created if missing.
     """
-    make_folder(state_dir)
-    path = state_dir / _HOLDER_FILE
-    try:
-        with open(path, "x", encoding="ascii", opener=opener) as file:
-            file.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
-    return f"{socket.gethostname()}:{path.read_text(encoding='ascii').strip()}"
+    return f"{socket.gethostname()}:{identity_of_folder(state_dir)}"

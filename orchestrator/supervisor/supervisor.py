@@ -24,6 +24,7 @@ from orchestrator.log_once import LogOnce
 from orchestrator.runtime import Runtime
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
+from orchestrator.state.private_files import identity_of_folder
 from orchestrator.supervisor.leader import LeaderElection, holder_of
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
@@ -90,7 +91,14 @@ class Supervisor:
             runtime=runtime,
             clock=self._clock,
             files=files,
-            launch=Launch(url, str(files.path), str(files.lock_path), settings.orphan_grace, token=token),
+            launch=Launch(
+                url,
+                str(files.path),
+                str(files.lock_path),
+                settings.orphan_grace,
+                token=token,
+                identity=identity_of_folder(files.path),
+            ),
             identify=identify or fresh_identity,
             may_act=self._is_leading,
         )

@@ -62,9 +62,7 @@ class Host:
     def start(self, *, pool: Mapping[str, object] = POOL) -> None:
         settings = self.folder / "settings.json"
         where = {"store": self.url, "state_dir": str(self.files.path)}
-        settings.write_text(
-            json.dumps({**where, "orphan_grace": "60s", "lead": self.lead, "pools": {"resize": pool}})
-        )
+        settings.write_text(json.dumps({**where, "orphan_grace": "60s", "lead": self.lead, "pools": {"resize": pool}}))
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(settings)],
