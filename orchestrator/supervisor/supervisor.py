@@ -337,6 +337,8 @@ class Supervisor:
             if self._stop_requests > 1 and give_up_at is None:
                 give_up_at = Monotonic(now + KILLED_SECONDS)
                 self._reconciler.kill_all(why="you asked twice")
+            elif give_up_at is None and self._reconciler.has_killed_all:
+                give_up_at = Monotonic(now + KILLED_SECONDS)
             elif give_up_at is not None and now >= give_up_at:
                 break
             if not self._stopping_pass():
