@@ -17,6 +17,7 @@ class Launch:
     """The settings that all workers of one supervisor share.
 
     `url` is the server or store they lease from, `lock` the file that a living supervisor keeps locked; both absolute.
+    `identity` is the id of the folder `state_dir`: another folder may take its place while workers live.
     """
 
     url: str
@@ -24,6 +25,7 @@ class Launch:
     lock: str
     orphan_grace_seconds: float
     token: str | None = None
+    identity: str = ""
 
     def environment(self, worker: str, pool: PoolSpec) -> Mapping[str, str]:
         """Return the variables of one worker. An empty list of tags means any task."""
@@ -42,6 +44,8 @@ class Launch:
             "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
             "TOWLINE_STATE_DIR": self.state_dir,
         }
+        if self.identity:
+            environment["TOWLINE_STATE_ID"] = self.identity
         if pool.app_folder is not None:
             environment["TOWLINE_APP_FOLDER"] = pool.app_folder
         if self.token is not None:

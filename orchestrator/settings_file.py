@@ -33,6 +33,7 @@ DEFAULT_FILE: Final = "towline.yaml"
 FLEET_VARIABLES: Final = {
     ("supervisor", "state_dir"): "TOWLINE_STATE_DIR",
     ("supervisor", "orphan_grace"): "TOWLINE_ORPHAN_GRACE",
+    ("supervisor", "lead"): "TOWLINE_SUPERVISOR_LEAD",
     ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
 }
 _FLEET_KEYS: Final = ("pools", "supervisor")

@@ -252,6 +252,14 @@ class SupervisorSettings(FleetSettingsModel):
     orphan_grace: Seconds = Field(
         default=60.0, gt=0, description="Workers whose supervisor has been gone this long drain themselves."
     )
+    lead: Seconds = Field(
+        default=15.0,
+        ge=5,
+        le=300,
+        examples=["5s"],
+        description="Another supervisor of the store leads at most this long after the leader was killed; renewed at "
+        "a third of it. Shorter: more renewals, and a store that is silent for so long minus 1 s changes the leader.",
+    )
     state_dir: str = Field(default=".towline", min_length=1, description="The folder that holds its state.")
     listen: Listen | None = Field(
         default=None,

@@ -33,6 +33,7 @@ from orchestrator.runtimes.template_process import ForkedWorker
 from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
+from orchestrator.state.private_files import identity_of_folder
 
 log = structlog.get_logger()
 
@@ -64,9 +65,13 @@ _NOT_INHERITED: Final = frozenset(
 class OtherProcesses:
     """The supervisor's child processes that are no workers: the watchdog and orphans. Belongs to one thread."""
 
-    def __init__(self, state_dir: Path, *, lock: Path | None) -> None:
-        """`lock` is a file that a living supervisor holds locked; without one there is no watchdog."""
+    def __init__(self, state_dir: Path, *, lock: Path | None, identity: str = "") -> None:
+        """`lock` is a file that a living supervisor holds locked; without one there is no watchdog.
+
+        identity: the id of the folder `state_dir`, see `identity_of_folder`.
+        """
         self._state_dir = state_dir
+        self._identity = identity
         self._lock = lock
         self._watchdog = WatchdogProcess("orchestrator.runtimes.watchdog", state_dir / "warden.lock")
         # Children that exist already belong to a program that ran in this process before an exec.
@@ -79,7 +84,7 @@ class OtherProcesses:
         """
         if self._lock is not None:
             with contextlib.suppress(OSError):
-                self._watchdog.keep(str(self._state_dir), str(self._lock))
+                self._watchdog.keep(str(self._state_dir), str(self._lock), self._identity)
 
     def collect(self, *, others: Collection[int]) -> None:
         """Collect ended children except `others`: workers and templates, whose exits are still to be read.
@@ -168,7 +173,8 @@ class ProcessRuntime:
         self._oom_kills = OomKills()
         self._upkeep_at = Monotonic(float("-inf"))
         self._templates = Templates(self._state_dir, open_log=self.logs.open)
-        self._other_processes = OtherProcesses(self._state_dir, lock=lock)
+        self._identity = identity_of_folder(self._state_dir)
+        self._other_processes = OtherProcesses(self._state_dir, lock=lock, identity=self._identity)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`. The environment: ours without withheld variables, the pool's, the request's."""
@@ -299,7 +305,7 @@ class ProcessRuntime:
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """See `Runtime.adopt`. Processes that an unseen dead worker left behind are killed."""
-        found = procfs.worker_processes(str(self._state_dir))
+        found = procfs.worker_processes(str(self._state_dir), self._identity)
         leading = {process.worker for process in found if process.leads}
         # A living worker's environment can be unreadable: overwritten by its title, or in an exec (ADR 5).
         hidden = [process for handle in remembered if handle.worker not in leading and (process := _process_of(handle))]
@@ -448,7 +454,7 @@ class ProcessRuntime:
 
     def _kill_strays(self, worker: str) -> None:
         """Kill the processes of an adopted worker one by one: its process group's number may be another's by now."""
-        for process in procfs.worker_processes(str(self._state_dir)):
+        for process in procfs.worker_processes(str(self._state_dir), self._identity):
             if process.worker == worker:
                 procfs.signal_exactly(process, signal.SIGKILL)
 

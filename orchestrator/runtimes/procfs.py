@@ -233,9 +233,11 @@ def environment_of(pid: int) -> dict[str, str] | None:
     return found
 
 
-def worker_processes(state_dir: str) -> list[WorkerProcess]:
+def worker_processes(state_dir: str, identity: str = "") -> list[WorkerProcess]:
     """Return all living processes of the workers, and of their children, of the supervisor with this state directory.
 
+    With an `identity`, those of an earlier folder of the same path are left out: another supervisor started them, and
+    may still live. A worker without one is of an earlier version.
     Takes up to 20 ms when a process has just been started and has no environment yet: it may be a worker.
     """
     found: list[WorkerProcess] = []
@@ -243,13 +245,13 @@ def worker_processes(state_dir: str) -> list[WorkerProcess]:
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(0.001)
-        pids = _scan(pids, state_dir, found)
+        pids = _scan(pids, state_dir, identity, found)
         if not pids:
             break
     return found
 
 
-def _scan(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[int]:
+def _scan(pids: list[int], state_dir: str, identity: str, found: list[WorkerProcess]) -> list[int]:
     """Add the workers among these processes to `found`; return the processes that can't be classified yet."""
     unclassified = []
     for pid in pids:
@@ -258,11 +260,17 @@ def _scan(pids: list[int], state_dir: str, found: list[WorkerProcess]) -> list[i
             stat = read_stat(pid)
             if stat is not None and stat.is_alive and not stat.is_kernel_thread and _is_young(stat):
                 unclassified.append(pid)
-        elif environment.get("TOWLINE_STATE_DIR") == state_dir and all(mark in environment for mark in _MARKS):
+        elif _is_of(environment, state_dir, identity) and all(mark in environment for mark in _MARKS):
             stat = read_stat(pid)
             if stat is not None and stat.is_alive:
                 found.append(WorkerProcess(stat, environment))
     return unclassified
+
+
+def _is_of(environment: dict[str, str], state_dir: str, identity: str) -> bool:
+    if environment.get("TOWLINE_STATE_DIR") != state_dir:
+        return False
+    return not identity or environment.get("TOWLINE_STATE_ID", identity) == identity
 
 
 def _is_young(stat: ProcessStat) -> bool:

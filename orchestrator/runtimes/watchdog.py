@@ -25,10 +25,11 @@ DEFAULT_GRACE_SECONDS = 30.0
 """Used where a worker's environment lacks a valid grace."""
 
 
-def watch(state_dir: str, lock_path: str) -> None:
+def watch(state_dir: str, lock_path: str, identity: str = "") -> None:
     """Return when the supervisor and all workers of `state_dir` are gone, or when another watchdog runs.
 
-    `lock_path` is a file that a living supervisor holds an exclusive lock on.
+    `lock_path` is a file that a living supervisor holds an exclusive lock on; `identity` is the id of the folder: those
+    of a folder that took its place have a watchdog of their own.
     """
     own_lock = os.open(os.path.join(state_dir, "warden.lock"), os.O_RDWR | os.O_CREAT, 0o600)  # noqa: PTH118
     if not _takes_lock(own_lock):
@@ -37,7 +38,7 @@ def watch(state_dir: str, lock_path: str) -> None:
     while True:
         fcntl.flock(lock, fcntl.LOCK_SH)
         fcntl.flock(lock, fcntl.LOCK_UN)
-        if _end_orphans(state_dir, lock):
+        if _end_orphans(state_dir, lock, identity):
             return
 
 
@@ -55,14 +56,14 @@ def verdict(process: procfs.WorkerProcess, *, lost_seconds: float) -> int | None
     return None
 
 
-def _end_orphans(state_dir: str, lock: int) -> bool:
+def _end_orphans(state_dir: str, lock: int, identity: str) -> bool:
     """Return True when no worker is left, False when a supervisor has taken over."""
     # Counted in sleeps, not read from a clock: a host that was suspended must not end everything on waking.
     lost_seconds = 0.0
     logs = WorkerLogs(Path(state_dir) / "workers")
     signalled: set[int] = set()
     while True:
-        processes = procfs.worker_processes(state_dir)
+        processes = procfs.worker_processes(state_dir, identity)
         if not processes:
             return True
         if is_held(lock):

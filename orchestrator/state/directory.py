@@ -1,5 +1,6 @@
 """The supervisor's state directory: its lock, learned state, snapshot, overrides and journals."""
 
+import errno
 import fcntl
 import json
 import os
@@ -28,9 +29,13 @@ _VERSION: Final = 1
 
 
 class StateDir:
-    """The folder and its files. Any process may read; only the lock's holder writes, except overrides."""
+    """The folder and its files. Any process may read; only the lock's holder writes, except overrides.
+
+    The holder's state is the folder that it locked, and not whatever has the path later: see `check_own`.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._locked: _Inode | None = None
         self.path = path.resolve()
         self.lock_path = self.path / "supervisor.lock"
         self._snapshot_path = self.path / "supervisor.json"
@@ -45,9 +50,9 @@ class StateDir:
         self._host_path = self.path / "host.json"
         self._reload_path = self.path / "reload.json"
         self._reloaded_path = self.path / "reloaded.json"
-        self.decisions = Journal(self._decisions_path)
-        self.replays = Journal(self._replays_path, max_bytes=MAX_REPLAY_BYTES)
-        self.deaths = Journal(self._deaths_path)
+        self.decisions = Journal(self._decisions_path, check=self.check_own)
+        self.replays = Journal(self._replays_path, max_bytes=MAX_REPLAY_BYTES, check=self.check_own)
+        self.deaths = Journal(self._deaths_path, check=self.check_own)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -66,9 +71,25 @@ class StateDir:
                 raise AlreadySupervisedError(
                     f"another supervisor works with {self.path}: stop it, or give this one its own supervisor.state_dir"
                 )
+            self._locked = _inode_of(os.fstat(lock))  # the open file keeps its number from being another's
             yield
         finally:
+            self._locked = None
             os.close(lock)
+
+    def check_own(self) -> None:
+        """Raise `OSError` if we hold the lock of a folder that is no longer at this path.
+
+        Its files are gone then, and those at the path may be another supervisor's.
+        """
+        if self._locked is None:
+            return
+        try:
+            is_own = _inode_of(self.lock_path.stat()) == self._locked
+        except FileNotFoundError:
+            is_own = False
+        if not is_own:
+            raise OSError(errno.ESTALE, "the folder was removed or replaced while its supervisor runs; restart it")
 
     def is_supervised(self) -> bool:
         """Return whether a living supervisor holds the lock."""
@@ -82,7 +103,8 @@ class StateDir:
             os.close(lock)
 
     def write_snapshot(self, snapshot: Mapping[str, object]) -> None:
-        """Replace the snapshot; readers see the old one or the new one."""
+        """Replace the snapshot; readers see the old one or the new one. Raises `OSError`."""
+        self.check_own()
         _write(self._snapshot_path, snapshot)
 
     def read_snapshot(self) -> dict[str, object] | None:
@@ -91,6 +113,7 @@ class StateDir:
 
     def write_learned(self, pools: Mapping[str, object]) -> None:
         """Write each pool's learned state."""
+        self.check_own()
         _write(self._learned_path, {"version": _VERSION, "pools": pools})
 
     def read_learned(self) -> dict[str, object]:
@@ -108,6 +131,7 @@ class StateDir:
 
     def write_usage(self, usage: Mapping[str, object]) -> None:
         """Write pools' budgets and their workers' usage."""
+        self.check_own()
         _write(self._usage_path, {"version": _VERSION, **usage})
 
     def read_usage(self) -> dict[str, object]:
@@ -193,6 +217,7 @@ class StateDir:
 
     def write_reload_answer(self, answer: Mapping[str, object]) -> None:
         """Write the result of the last reload, requested or not."""
+        self.check_own()
         _write(self._reloaded_path, answer)
 
     def reload_answer(self) -> dict[str, object]:
@@ -210,6 +235,13 @@ class StateDir:
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
         """Return the newest death certificates, newest first."""
         return amended(read_journal(self._deaths_path, limit=2 * limit))[:limit]
+
+
+_Inode = tuple[int, int]
+
+
+def _inode_of(status: os.stat_result) -> _Inode:
+    return status.st_dev, status.st_ino
 
 
 def _try_lock(lock: int, kind: int) -> bool:

@@ -1,7 +1,7 @@
 """Journals for people: one line of JSON per decision or death, in files of bounded size."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -43,7 +43,11 @@ class WriteErrors:
 class Journal:
     """A file of JSON lines. At `max_bytes` it replaces `NAME.1`, and a new one begins."""
 
-    def __init__(self, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES) -> None:
+    def __init__(
+        self, path: Path, *, max_bytes: int = MAX_JOURNAL_BYTES, check: Callable[[], None] = lambda: None
+    ) -> None:
+        """`check` is called before a line is added; its `OSError` is one of writing."""
+        self._check = check
         self._path = path
         self._max_bytes = max_bytes
         self._errors = WriteErrors(path)
@@ -57,6 +61,7 @@ class Journal:
         line = json.dumps(record, separators=(",", ":"), default=str) + "\n"
         is_torn, self._is_torn = self._is_torn, None
         with self._errors.logged():
+            self._check()
             with open(self._path, "a", encoding="utf-8", opener=opener) as file:
                 if is_torn is None:
                     is_torn = _is_torn(self._path)

@@ -1,11 +1,13 @@
 """Create folders and files that only their owner may read, whatever the umask: some hold tokens."""
 
 import os
+import secrets
 from pathlib import Path
 from typing import Final
 
 FOLDER_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
+_IDENTITY_FILE: Final = "holder"
 
 
 def make_folder(path: Path) -> None:
@@ -22,3 +24,18 @@ def make_folder(path: Path) -> None:
 def opener(path: str, flags: int) -> int:
     """Open a file for `open(..., opener=opener)`: a new file gets `FILE_MODE`, an existing one keeps its own."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def identity_of_folder(folder: Path) -> str:
+    """Return the random id of a folder, which it keeps; the folder and its id are created if missing.
+
+    A folder that is removed and made anew has another one. Raises `OSError`.
+    """
+    make_folder(folder)
+    path = folder / _IDENTITY_FILE
+    try:
+        with open(path, "x", encoding="ascii", opener=opener) as file:
+            file.write(secrets.token_hex(8))
+    except FileExistsError:
+        pass
+    return path.read_text(encoding="ascii").strip()

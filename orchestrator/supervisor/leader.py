@@ -5,7 +5,6 @@ another one starts.
 """
 
 import contextlib
-import secrets
 import socket
 from pathlib import Path
 from typing import Final
@@ -13,28 +12,32 @@ from typing import Final
 from orchestrator.clock import Monotonic
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.source import WorkSource
-from orchestrator.state.private_files import make_folder, opener
+from orchestrator.state.private_files import identity_of_folder
 
 LEAD_SECONDS: Final = 15.0
-"""Length of the leadership lease: how long a store is without a leader after its supervisor dies, at most."""
-RENEWAL_SECONDS: Final = 5.0
-"""Interval at which the leader renews; well below `LEAD_SECONDS`, so that one failed renewal is harmless."""
-STANDBY_SECONDS: Final = 1.0
-"""Interval at which a standby tries to take over."""
+"""Length of the leadership lease by default: how long a store is without a leader after one was killed, at most."""
+MIN_LEAD_SECONDS: Final = 5.0
+"""The shortest: a store that does not answer for longer than this without `MARGIN_SECONDS` ends a leadership."""
+RENEWALS: Final = 3
+"""Renewals within one leadership lease, so that one that failed is harmless."""
+STANDBY_SECONDS: Final = 0.5
+"""Interval at which a standby tries to take over: a leadership that was given up is taken within a second."""
+RETRY_SECONDS: Final = 1.0
+"""Retry interval of the last leader after the store did not answer; below `HEAD_START_SECONDS`."""
 HEAD_START_SECONDS: Final = 5.0
 """Retry interval of a standby after the store did not answer: the last leader retries first and keeps its fleet."""
 MARGIN_SECONDS: Final = 1.0
 """Leadership ends this much earlier here than at the store: for actions under way, and for clock drift."""
 
-_HOLDER_FILE: Final = "holder"
-
 
 class LeaderElection:
     """Tracks whether this supervisor leads, as of the last answer of the source."""
 
-    def __init__(self, source: WorkSource, *, holder: str) -> None:
+    def __init__(self, source: WorkSource, *, holder: str, lead_seconds: float = LEAD_SECONDS) -> None:
+        """`lead_seconds`: length of the leadership lease, at least `MIN_LEAD_SECONDS`."""
         self._source = source
         self._holder = holder
+        self._lead_seconds = lead_seconds
         self._due_at = Monotonic(float("-inf"))
         self._ends_at = Monotonic(float("-inf"))
         self.is_ours = False
@@ -55,6 +58,11 @@ class LeaderElection:
         """Return whether we lead at this instant; check it again after anything that may have taken long."""
         return self.is_ours and now < self._ends_at
 
+    @property
+    def due_at(self) -> Monotonic:
+        """The instant at which `hold` asks the source again."""
+        return self._due_at
+
     def give_up(self) -> None:
         """End our leadership, so that another supervisor can lead at once."""
         if self.is_ours:
@@ -65,16 +73,16 @@ class LeaderElection:
     def _renew(self, now: Monotonic) -> None:
         has_led = self._ends_at > 0
         try:
-            self.is_ours = self._source.lead(self._holder, seconds=LEAD_SECONDS)
+            self.is_ours = self._source.lead(self._holder, seconds=self._lead_seconds)
         except SourceUnavailableError:
             self._due_at = Monotonic(
-                now + (STANDBY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
+                now + (RETRY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
             )
             return
         self.is_led_by_another = not self.is_ours
         if self.is_ours:  # counted from before the call: the store counts from a later instant
-            self._ends_at = Monotonic(now + LEAD_SECONDS - MARGIN_SECONDS)
-        self._due_at = Monotonic(now + (RENEWAL_SECONDS if self.is_ours else STANDBY_SECONDS))
+            self._ends_at = Monotonic(now + self._lead_seconds - MARGIN_SECONDS)
+        self._due_at = Monotonic(now + (self._lead_seconds / RENEWALS if self.is_ours else STANDBY_SECONDS))
 
 
 def holder_of(state_dir: Path) -> str:
@@ -83,11 +91,4 @@ def holder_of(state_dir: Path) -> str:
     A restarted supervisor thus keeps its own leadership instead of waiting for it to expire. The name is stored in the
     state directory, which is created if missing.
     """
-    make_folder(state_dir)
-    path = state_dir / _HOLDER_FILE
-    try:
-        with open(path, "x", encoding="ascii", opener=opener) as file:
-            file.write(secrets.token_hex(8))
-    except FileExistsError:
-        pass
-    return f"{socket.gethostname()}:{path.read_text(encoding='ascii').strip()}"
+    return f"{socket.gethostname()}:{identity_of_folder(state_dir)}"

@@ -19,7 +19,7 @@ from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.supervisor.episodes import Severity, TroubleEpisode
 from orchestrator.values import value
-from queue_core.process.wording import counted, shown_seconds, shown_setting
+from queue_core.process.wording import counted, shown_ago, shown_seconds, shown_setting
 
 LEAVING_GRACE_SECONDS: Final = 30.0
 """Grace of the workers of a pool that is in no settings, as of an adopted worker's."""
@@ -191,7 +191,8 @@ def concern_of(pool: Pool) -> Concern | None:
     ]
     failure = pool.last_failure
     if failure is not None and (failures or (wrong["late"] and sample.at - failure.at <= RECENT_FAILURE_SECONDS)):
-        causes.append(f"last failure: {failure.why}")
+        # A start may have failed since the sample.
+        causes.append(f"last failure, {shown_ago(max(0.0, sample.at - failure.at))}: {failure.why}")
     return Concern(kinds, "; ".join(causes))
 
 

@@ -375,6 +375,12 @@ class Reconciler:
         for pool in self.pools.values():
             self._end_overdue(pool, now=self._clock.monotonic())
 
+    @property
+    def has_killed_all(self) -> bool:
+        """Whether every worker that is left was killed, and only its exit is missing."""
+        workers = [w for pool in self.pools.values() for w in pool.fleet.workers.values() if not w.is_external]
+        return all(worker.state == "killed" for worker in workers)
+
     def kill_all(self, *, why: str) -> None:
         """Kill every worker now, before its grace is over."""
         for pool in self.pools.values():

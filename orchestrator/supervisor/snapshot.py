@@ -132,7 +132,7 @@ class SnapshotWriter:
         self.snapshot: Mapping[str, object] = {}
 
     def update(self, pools: Collection[Pool], *, phase: Phase, unserved: Sequence[UnservedTag] = ()) -> None:
-        """Write what is due: changes of phase, workers or overrides at once, all else at an interval.
+        """Write what is due: changes of phase, workers, overrides and failures at once, all else at an interval.
 
         An error of writing is only logged; the fleet does not depend on it.
         """
@@ -150,9 +150,10 @@ class SnapshotWriter:
             for pool in pools
         ]
         overridden += [(one.queue, one.tag) for one in unserved]
-        shown = (phase, workers, [*overridden, self.not_in_force])
+        failures = [pool.last_failure and pool.last_failure.at for pool in pools]
+        is_idle = not workers and not any(_has_work(pool) for pool in pools)
+        shown = (phase, workers, [*overridden, self.not_in_force, *failures, is_idle])
         if now >= self._show_at or self._shown != shown:
-            is_idle = not workers and not any(pool.sample and pool.sample.ready for pool in pools)
             self._show_at = Monotonic(now + (IDLE_SNAPSHOT_SECONDS if is_idle else SNAPSHOT_SECONDS))
             self._shown = shown
             self._show(pools, phase, unserved)
@@ -224,9 +225,15 @@ class SnapshotWriter:
         self.snapshot = snapshot
 
 
+def _has_work(pool: Pool) -> bool:
+    """Return whether tasks wait, or workers are wanted that there may not be yet."""
+    is_wanted = pool.decision is not None and (pool.decision.target or pool.decision.unguarded)
+    return bool(is_wanted or (pool.sample is not None and pool.sample.ready))
+
+
 def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
-    crash, concern = pool.fleet.crash, concern_of(pool)
+    crash, concern, failure = pool.fleet.crash, concern_of(pool), pool.last_failure
     return {
         "settings": _settings(pool.effective or pool.spec, pool.spec) if pool.spec else None,
         "current": len(pool.fleet.alive),
@@ -239,6 +246,7 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
         "waited": pool.counters.waits.recent(pool.sample.at).record() if pool.sample else None,
         "concern": concern.record() if concern else None,
         "states": list(states_of(pool)),
+        "last_failure": {"at": wall.of(failure.at), "why": failure.why} if failure else None,
         "failed_starts": crash.failures,
         "next_start_at": wall.of(crash.retry_at) if crash.failures else None,
     }

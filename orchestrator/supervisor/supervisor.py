@@ -24,6 +24,7 @@ from orchestrator.log_once import LogOnce
 from orchestrator.runtime import Runtime
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
+from orchestrator.state.private_files import identity_of_folder
 from orchestrator.supervisor.leader import LeaderElection, holder_of
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
@@ -90,11 +91,18 @@ class Supervisor:
             runtime=runtime,
             clock=self._clock,
             files=files,
-            launch=Launch(url, str(files.path), str(files.lock_path), settings.orphan_grace, token=token),
+            launch=Launch(
+                url,
+                str(files.path),
+                str(files.lock_path),
+                settings.orphan_grace,
+                token=token,
+                identity=identity_of_folder(files.path),
+            ),
             identify=identify or fresh_identity,
             may_act=self._is_leading,
         )
-        self._election = LeaderElection(source, holder=holder_of(files.path))
+        self._election = LeaderElection(source, holder=holder_of(files.path), lead_seconds=settings.lead)
         self._reloads = ReloadRequests(load=load, watched=watched, pools=pools)
         self._reload_handler = ReloadHandler(
             self._reloads,
@@ -251,9 +259,13 @@ class Supervisor:
     def _sleep(self) -> None:
         """Sleep until the next turn, an exit, an arrival or a request."""
         seconds = PASS_SECONDS
-        next_turn_at = self._reconciler.next_turn_at() if self._phase == "leading" else None
-        if next_turn_at is not None:
-            seconds = min(seconds, max(0.0, next_turn_at - self._clock.monotonic()))
+        due_at: Monotonic | None = None
+        if self._phase == "leading":
+            due_at = self._reconciler.next_turn_at()
+        elif self._phase == "standby":
+            due_at = self._election.due_at
+        if due_at is not None:
+            seconds = min(seconds, max(0.0, due_at - self._clock.monotonic()))
         if not (self._stop_requests or self._is_leaving):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
@@ -316,6 +328,8 @@ class Supervisor:
         self._notifier.stopping(self._status())
         self._keep()
         self._reconciler.drain_all(why="the supervisor stops")
+        # Before the workers' end: the next leader starts its own while ours still finish what they hold.
+        self._election.give_up()
         self._log_stopping()
         give_up_at: Monotonic | None = None
         while self._reconciler.workers:
@@ -323,13 +337,14 @@ class Supervisor:
             if self._stop_requests > 1 and give_up_at is None:
                 give_up_at = Monotonic(now + KILLED_SECONDS)
                 self._reconciler.kill_all(why="you asked twice")
+            elif give_up_at is None and self._reconciler.has_killed_all:
+                give_up_at = Monotonic(now + KILLED_SECONDS)
             elif give_up_at is not None and now >= give_up_at:
                 break
             if not self._stopping_pass():
                 time.sleep(PASS_SECONDS)
         self._phase = "stopped"
         self._show()
-        self._election.give_up()
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
 
     def _log_stopping(self) -> None:

@@ -15,7 +15,7 @@ from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
-from queue_core.config.store_urls import SCHEMES, masked, scheme_of
+from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolute_sockets
 from queue_core.errors import QueueError, QueueMovedError, UnknownQueueError
 from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
@@ -168,6 +168,8 @@ def _from_file(path: Path, token: str | None) -> Target:
 
 def _server(url: str, origin: str, token: str | None) -> Target:
     check_scheme(url, origin=origin, meant="server")
+    if scheme_of(url) in SERVER_SCHEMES:
+        url = with_absolute_sockets(url, Path.cwd())
     return Target(url, origin, token, _durability())
 
 

@@ -1,6 +1,7 @@
 """URLs of stores and servers as text: their schemes, and hiding or inserting a password. Pure; no driver."""
 
 import re
+from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
@@ -38,6 +39,19 @@ def sqlite_flaw(url: str) -> str:
 def scheme_of(url: str) -> str:
     """Return the part before the first colon."""
     return url.partition(":")[0]
+
+
+def with_absolute_sockets(url: str, folder: Path) -> str:
+    """Return the URL of a server, or several by commas, with sockets as `unix:///path`; relative ones from `folder`.
+
+    `unix:/path` and `unix:path` are how `server.listen` is written. Processes in other folders get the result.
+    """
+    return ",".join([_absolute_socket(one.strip(), folder) for one in url.split(",")])
+
+
+def _absolute_socket(url: str, folder: Path) -> str:
+    path = url.removeprefix("unix:")
+    return url if path in (url, "") or path.startswith("//") else f"unix://{folder / path}"
 
 
 def is_shared(url: str) -> bool:

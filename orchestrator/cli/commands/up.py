@@ -39,7 +39,7 @@ from queue_core.cli.serving import (
     serve_options,
 )
 from queue_core.config.settings import Override
-from queue_core.config.store_urls import masked
+from queue_core.config.store_urls import masked, with_absolute_sockets
 from queue_core.errors import ListenError
 from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
@@ -200,7 +200,8 @@ def supervise(
     terminal = begin_as_daemon()
     project = load_project(file)
     handlers = handlers_in(project) if is_wanted(checks_imports, as_json=as_json) else None
-    found = url or project.queue_file.server.url(project.directory)
+    # Its workers may run in other folders, and a container needs the socket's path for a mount.
+    found = with_absolute_sockets(url, Path.cwd()) if url else project.queue_file.server.url(project.directory)
     token = bearer_token()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))

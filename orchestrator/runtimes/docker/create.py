@@ -33,7 +33,9 @@ ROOT_UID: Final = 0
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # noqa: S104  compared with, not bound
 # Variables that a container gets in another way, or must not have: anyone with access to the engine can read a token,
 # and a state directory identifies processes of the host.
-_NOT_PASSED: Final = frozenset({"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_URL"})
+_NOT_PASSED: Final = frozenset(
+    {"TOWLINE_TOKEN", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_STATE_ID", "TOWLINE_URL"}
+)
 
 
 @value

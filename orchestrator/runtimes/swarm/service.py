@@ -31,7 +31,9 @@ GRACE_MARGIN_SECONDS: Final = 2.0
 
 # The lock and the state directory are files of the supervisor's host: a worker elsewhere would take their absence for
 # the supervisor's death. Anyone with access to a manager can read variables: the token is a secret instead.
-_NOT_PASSED: Final = frozenset({"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_TOKEN", "TOWLINE_URL"})
+_NOT_PASSED: Final = frozenset(
+    {"TOWLINE_SUPERVISOR_LOCK", "TOWLINE_STATE_DIR", "TOWLINE_STATE_ID", "TOWLINE_TOKEN", "TOWLINE_URL"}
+)
 _NANOSECONDS: Final = 1_000_000_000
 _POOL_CHARS: Final = 24
 

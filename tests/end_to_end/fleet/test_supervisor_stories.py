@@ -1,6 +1,7 @@
 """A supervisor process, its workers and a store on disk: what happens to the work when any of them is killed."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,6 +121,32 @@ def test_the_task_of_a_killed_worker_is_begun_again_within_a_second(site: Superv
     assert len(death["held"]) == 1  # type: ignore[arg-type]
     site.let_go()
     eventually(site.is_done)
+
+
+def test_a_supervisor_that_stops_ends_within_its_grace_although_another_has_its_folder(site: SupervisedSite) -> None:
+    site.write(resize={**POOL, "workers": {"min": 1, "max": 1}, "grace": "60s"})
+    old = site.start()
+    (worker,) = eventually(site.workers)
+    site.hold()
+    (note,) = eventually(site.notes)
+    old.send_signal(signal.SIGTERM)
+    eventually(lambda: site.shown()["phase"] == "stopping")
+    while site.files.path.exists():  # the old one may write while it is removed
+        shutil.rmtree(site.files.path, ignore_errors=True)
+    new = site.start()  # leads at once
+    assert old.poll() is None
+    assert worker not in {adopted["worker"] for adopted in site.logged("worker.adopted")}
+    eventually(lambda: len(site.workers()) == 2)
+    site.let_go()
+    assert old.wait(timeout=30) == 0
+    eventually(site.is_done)
+    assert site.notes() == [note]
+    assert worker not in {death["worker"] for death in site.files.read_deaths(limit=10)}  # the new one's records
+    assert site.shown()["pid"] == new.pid
+    assert site.shown()["phase"] == "leading"
+    new.send_signal(signal.SIGTERM)
+    assert new.wait(timeout=20) == 0
+    assert site.workers() == {}
 
 
 def test_a_killed_supervisor_comes_back_to_the_same_workers(site: SupervisedSite) -> None:

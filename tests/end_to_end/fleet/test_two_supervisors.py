@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +18,21 @@ from orchestrator import events
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS
+from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS, RENEWALS
+from queue_core.api import Queue
 from queue_core.connect import open_queues
-from queue_core.task import QueueSpec
+from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import ROOT, program_environment
 from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate
 from tests.support.eventually import eventually
 from tests.support.stores.stores import new_url
 
 BOUND_SECONDS = LEAD_SECONDS + HEAD_START_SECONDS + 5.0
+GIVEN_UP_SECONDS = 5.0
+"""Sooner than any lead of 15 s ends by itself, and later than a slow machine takes one over."""
+SLO_SECONDS = 5.0
+RESTARTS = 4
+TASK_SECONDS = 0.2
 CALL_SECONDS = 10.0
 """A call that is under way as its lead ends is seen through; it does not act on what it hears."""
 POOL = {
@@ -33,7 +40,7 @@ POOL = {
     "app": "tests.support.fleet.recording_app:app",
     "slo": "5s",
     "workers": {"min": 1, "max": 2},
-    "grace": "5s",
+    "grace": "60s",
 }
 
 
@@ -43,6 +50,7 @@ class Host:
 
     folder: Path
     url: str = ""
+    lead: str = "15s"
     is_cut: bool = False
     process: subprocess.Popen[bytes] | None = None
     wire: CuttingTcpProxy = field(init=False)
@@ -51,13 +59,10 @@ class Host:
     def files(self) -> StateDir:
         return StateDir(self.folder / "state")
 
-    def start(self) -> None:
+    def start(self, *, pool: Mapping[str, object] = POOL) -> None:
         settings = self.folder / "settings.json"
-        settings.write_text(
-            json.dumps(
-                {"store": self.url, "state_dir": str(self.files.path), "orphan_grace": "60s", "pools": {"resize": POOL}}
-            )
-        )
+        where = {"store": self.url, "state_dir": str(self.files.path)}
+        settings.write_text(json.dumps({**where, "orphan_grace": "60s", "lead": self.lead, "pools": {"resize": pool}}))
         with (self.folder / "log").open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.fleet.supervisor_program", str(settings)],
@@ -79,6 +84,10 @@ class Host:
         lines = (self.folder / "log").read_text().splitlines()
         logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
         return [entry["timestamp"] for entry in logged if entry["event"] == event]
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
 
     def fate(self) -> TcpFate:
         return "drop" if self.is_cut else "pass"
@@ -105,13 +114,23 @@ def _a_host(folder: Path, url: str) -> Host:
 
 
 @pytest.fixture(params=["postgresql", "redis"])
-def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Host, Host]]:
-    url = new_url(request.param)
+def url(request: pytest.FixtureRequest) -> str:
+    return new_url(request.param)
+
+
+@pytest.fixture
+def queue(url: str) -> Iterator[Queue]:
     queues = open_queues(url)
-    queues.put_queue(QueueSpec("thumbs"))
+    queues.put_queue(QueueSpec("thumbs", lease_seconds=120))
+    yield queues.queue("thumbs")
     queues.close()
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest, tmp_path: Path, url: str, queue: Queue) -> Iterator[tuple[Host, Host]]:
     with ExitStack() as stack:
         first, second = (_a_host(tmp_path / name, url) for name in ("a", "b"))
+        first.lead = second.lead = getattr(request, "param", "15s")
         stack.callback(first.end)
         stack.callback(second.end)
         first.start()
@@ -133,6 +152,73 @@ def test_another_supervisor_takes_over_from_one_that_was_killed(hosts: tuple[Hos
     assert clock.monotonic() - killed_at < BOUND_SECONDS
     eventually(lambda: len(second.workers()) == 1)
     assert len(first.workers()) == 1  # it works on, until its own supervisor is missed for too long
+
+
+def test_a_leader_that_stops_gives_up_its_lead_while_its_worker_finishes(
+    hosts: tuple[Host, Host], queue: Queue, tmp_path: Path
+) -> None:
+    first, second = hosts
+    assert first.process is not None
+    (worker,) = first.workers()
+    queue.add(NewTask(f"hold {tmp_path}/held".encode()))
+    eventually((tmp_path / "held").exists)
+    clock = SystemMonotonicClock()
+    stopped_at = clock.monotonic()
+    first.stop()
+    eventually(lambda: second.phase() == "leading")
+    assert clock.monotonic() - stopped_at < GIVEN_UP_SECONDS
+    assert list(first.workers()) == [worker]  # it still has the task, within its grace
+    assert first.process.poll() is None
+    queue.add(NewTask(f"note {tmp_path}/noted".encode()))
+    eventually((tmp_path / "noted").exists, seconds=30.0)
+    (tmp_path / "held.go").touch()
+    assert first.process.wait(timeout=30.0) == 0
+    assert (tmp_path / "held").read_text().count("\n") == 1
+    eventually(lambda: queue.stats().deleted_total == 2)
+    assert (first.phase(), second.phase()) == ("stopped", "leading")
+
+
+def test_leaders_that_are_restarted_in_turn_keep_each_task_within_its_slo(
+    hosts: tuple[Host, Host], queue: Queue, tmp_path: Path
+) -> None:
+    leading, waiting = hosts
+    added: list[float] = []
+    is_over = threading.Event()
+    clock = SystemMonotonicClock()
+
+    def add() -> None:
+        while not is_over.wait(TASK_SECONDS):
+            added.append(clock.wall_seconds())
+            queue.add(NewTask(f"note {tmp_path}/task-{len(added)}".encode()))
+
+    producer = threading.Thread(target=add)
+    producer.start()
+    try:
+        for _ in range(RESTARTS):
+            assert leading.process is not None
+            leading.stop()
+            eventually(lambda: waiting.phase() == "leading", seconds=BOUND_SECONDS)  # noqa: B023
+            assert leading.process.wait(timeout=30.0) == 0
+            leading.start()
+            eventually(lambda: leading.phase() == "standby", seconds=30.0)  # noqa: B023
+            leading, waiting = waiting, leading
+    finally:
+        is_over.set()
+        producer.join()
+    eventually(lambda: queue.stats().deleted_total == len(added), seconds=30.0)
+    begun = [float((tmp_path / f"task-{n}").read_text().split()[2]) for n in range(1, len(added) + 1)]
+    assert max(began - was_added for was_added, began in zip(added, begun, strict=True)) < SLO_SECONDS
+
+
+@pytest.mark.parametrize("hosts", ["5s"], indirect=True)
+def test_a_short_lead_is_taken_over_from_a_killed_leader_sooner(hosts: tuple[Host, Host]) -> None:
+    first, second = hosts
+    assert first.process is not None
+    clock = SystemMonotonicClock()
+    killed_at = clock.monotonic()
+    first.process.kill()
+    eventually(lambda: second.phase() == "leading", seconds=BOUND_SECONDS)
+    assert clock.monotonic() - killed_at < LEAD_SECONDS - LEAD_SECONDS / RENEWALS  # sooner than any lead of 15 s
 
 
 def test_a_supervisor_that_is_cut_off_leads_no_more_when_another_does_and_keeps_its_workers(

@@ -150,7 +150,7 @@ def test_a_pid_that_became_anothers_after_the_look_is_neither_adopted_nor_touche
             assert stat is not None
             found = WorkerProcess(stat, environment)
             found.start_ticks -= 1  # the worker had the pid until a moment ago
-            monkeypatch.setattr(procfs, "worker_processes", lambda _state_dir: [found])
+            monkeypatch.setattr(procfs, "worker_processes", lambda *_: [found])
             assert runtime.adopt(now=CLOCK.monotonic()) == []
             runtime.kill(found.worker)
             assert stranger.poll() is None
@@ -167,6 +167,21 @@ def test_a_shell_that_exports_our_variables_is_no_worker(tmp_path: Path) -> None
             assert procfs.worker_processes(str(tmp_path)) == []
         finally:
             bystander.kill()
+
+
+@pytest.mark.parametrize(("identity", "is_ours"), [("here", True), (None, True), ("an earlier folder", False)], ids=str)
+def test_a_worker_of_an_earlier_folder_of_the_same_path_is_not_ours(
+    tmp_path: Path, identity: str | None, is_ours: bool
+) -> None:
+    marks = {"TOWLINE_WORKER": "w1", "TOWLINE_POOL": "resize", "TOWLINE_SPEC": "1", "TOWLINE_STATE_DIR": str(tmp_path)}
+    marks |= {} if identity is None else {"TOWLINE_STATE_ID": identity}
+    with subprocess.Popen(["sleep", "600"], env=marks, start_new_session=True) as worker:
+        try:
+            eventually(lambda: procfs.worker_processes(str(tmp_path)))
+            found = procfs.worker_processes(str(tmp_path), "here")
+            assert [process.pid for process in found] == [worker.pid] * is_ours
+        finally:
+            worker.kill()
 
 
 def test_only_the_last_lines_are_kept_for_a_death_and_each_is_cut(tmp_path: Path) -> None:

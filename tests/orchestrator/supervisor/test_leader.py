@@ -10,7 +10,8 @@ from orchestrator.clock import Monotonic
 from orchestrator.supervisor.leader import (
     LEAD_SECONDS,
     MARGIN_SECONDS,
-    RENEWAL_SECONDS,
+    RENEWALS,
+    RETRY_SECONDS,
     STANDBY_SECONDS,
     LeaderElection,
     holder_of,
@@ -35,8 +36,41 @@ def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_
     assert lead.hold(now=NOW) is False  # not asked again at once
     assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS)) is True
     source.leader = "another"
-    assert lead.hold(now=Monotonic(NOW + RENEWAL_SECONDS)) is True
-    assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS + RENEWAL_SECONDS)) is False
+    renewal_seconds = LEAD_SECONDS / RENEWALS
+    assert lead.hold(now=Monotonic(NOW + renewal_seconds)) is True
+    assert lead.hold(now=Monotonic(NOW + STANDBY_SECONDS + renewal_seconds)) is False
+
+
+@pytest.mark.parametrize("lead_seconds", [5.0, 15.0, 60.0])
+def test_a_lead_ends_a_margin_before_its_length_and_is_renewed_three_times_in_it(lead_seconds: float) -> None:
+    source = FakeSource()
+    lead = LeaderElection(source, holder="me", lead_seconds=lead_seconds)
+    lead.hold(now=NOW)
+    assert source.lead_seconds == [lead_seconds]
+    assert lead.due_at == NOW + lead_seconds / RENEWALS
+    assert lead.is_live(now=Monotonic(NOW + lead_seconds - MARGIN_SECONDS - 0.1))
+    assert not lead.is_live(now=Monotonic(NOW + lead_seconds - MARGIN_SECONDS))
+
+
+def test_a_supervisor_that_stops_gives_up_its_lead_before_its_workers_have_finished(stage: SupervisorStage) -> None:
+    stage.pools = [a_pool(least=1)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_stop()
+        eventually(lambda: stage.source.leads_given_up == 1)
+        assert len(stage.runtime.live) == 1
+        assert stage.acts == ["spawn", "drain"]  # its workers were asked first: a slow store must not delay them
+    assert stage.source.leads_given_up == 1
+
+
+def test_a_supervisor_that_stops_without_its_store_lets_its_workers_finish(stage: SupervisorStage) -> None:
+    stage.pools = [a_pool(least=1)]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        stage.source.is_down = True
+        supervisor.request_stop()
+        eventually(lambda: stage.acts == ["spawn", "drain"])
+    assert stage.codes == [0]
 
 
 def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_may_take_it() -> None:
@@ -50,7 +84,7 @@ def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_ma
     assert lead.hold(now=Monotonic(ends_at)) is False
     assert not lead.is_led_by_another
     source.is_down = False
-    assert lead.hold(now=Monotonic(ends_at + STANDBY_SECONDS)) is True
+    assert lead.hold(now=Monotonic(ends_at + RETRY_SECONDS)) is True
     lead.give_up()
 
 
@@ -63,7 +97,7 @@ def test_whoever_led_last_asks_first_when_the_store_is_back() -> None:
     assert (lead.hold(now=later), other.hold(now=later)) == (False, False)
     source.is_down = other_source.is_down = False
     other_source.leader = None
-    soon = Monotonic(later + STANDBY_SECONDS)
+    soon = Monotonic(later + RETRY_SECONDS)
     assert (lead.hold(now=soon), other.hold(now=soon)) == (True, False)
 
 

@@ -165,12 +165,12 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
         ),
         pytest.param(
             a_troubled_pool(oldest=40.0, limits=(MAX_8,), wanted=12, failed_ago=599.0, trouble="1 task is late"),
-            Concern(("late", "at_max"), "1 task is late; last failure: resize-x crashed: exit code 3"),
+            Concern(("late", "at_max"), "1 task is late; last failure, 10 min ago: resize-x crashed: exit code 3"),
             id="late, at its max, and a worker went wrong lately",
         ),
         pytest.param(
             a_troubled_pool(failures=1, failed_ago=4_000.0),
-            Concern(("no_starts",), "the last start failed; last failure: resize-x crashed: exit code 3"),
+            Concern(("no_starts",), "the last start failed; last failure, 1 h 7 min ago: resize-x crashed: exit code 3"),
             id="its only start failed, long ago",
         ),
         pytest.param(
@@ -179,7 +179,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             ),
             Concern(
                 ("no_starts",),
-                "3 starts failed in a row: probing; last failure: resize-x crashed: exit code 3",
+                "3 starts failed in a row: probing; last failure, 1 s ago: resize-x crashed: exit code 3",
             ),
             id="a crash loop",
         ),

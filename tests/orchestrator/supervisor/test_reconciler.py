@@ -259,7 +259,11 @@ def test_a_start_that_fails_holds_the_next_one_back(stage: ReconcilerStage) -> N
     assert 2 <= len(failures) <= 5
     assert failures[0]["error"] == "no such command: x"
     assert shown(stage)["concern"]["kinds"] == ["no_starts"]
-    assert shown(stage)["concern"]["why"].endswith("last failure: no such command: x")
+    assert shown(stage)["concern"]["why"].endswith(": no such command: x")
+    assert "; last failure, " in shown(stage)["concern"]["why"]
+    told = shown(stage)["last_failure"]
+    assert told["why"] == "no such command: x"
+    assert -30.0 < told["at"] <= 0.0  # the stage shows times from its last turn on
 
 
 def test_a_worker_that_ends_while_it_starts_backs_off(stage: ReconcilerStage) -> None:
@@ -273,7 +277,8 @@ def test_a_worker_that_ends_while_it_starts_backs_off(stage: ReconcilerStage) ->
     assert 3 <= spawned <= 7
     stage.turn()
     assert shown(stage)["concern"]["kinds"] == ["no_starts"]
-    assert shown(stage)["concern"]["why"].endswith(f"last failure: resize-{spawned} crashed: exit code 1")
+    assert shown(stage)["concern"]["why"].endswith(f" ago: resize-{spawned} crashed: exit code 1")
+    assert shown(stage)["last_failure"]["why"] == f"resize-{spawned} crashed: exit code 1"
 
 
 def test_a_worker_that_was_requested_to_finish_is_no_cause_of_lateness_and_one_that_was_killed_is(
@@ -288,7 +293,7 @@ def test_a_worker_that_was_requested_to_finish_is_no_cause_of_lateness_and_one_t
     assert "last failure" not in shown(stage)["concern"]["why"]
     stage.runtime.end(killed, now=stage.clock.monotonic(), signal=signal.SIGSEGV)
     stage.turn()
-    assert shown(stage)["concern"]["why"].endswith(f"last failure: {killed} signalled: ended by SIGSEGV")
+    assert shown(stage)["concern"]["why"].endswith(f"last failure, 0 s ago: {killed} signalled: ended by SIGSEGV")
 
 
 def test_the_waits_of_leases_that_began_are_shown_over_the_slo(stage: ReconcilerStage) -> None:

@@ -63,6 +63,16 @@ def test_a_second_request_to_stop_ends_workers_at_once(stage: SupervisorStage) -
     assert (death["cause"], death["detail"]) == ("asked twice", "ended: you asked twice")
 
 
+def test_a_stop_does_not_wait_for_ever_for_a_worker_that_a_kill_does_not_end(stage: SupervisorStage) -> None:
+    stage.pools = [a_pool(least=1, grace="100ms")]
+    with stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_stop()
+        eventually(lambda: stage.codes == [0], seconds=30.0)
+        assert len(stage.runtime.live) == 1
+    assert stage.acts[:3] == ["spawn", "drain", "kill"]
+
+
 def test_the_end_of_a_worker_is_acted_upon_between_turns(stage: SupervisorStage) -> None:
     stage.pools = [a_pool(least=1, slo="50s")]  # a turn every 5 s
     with stage.running():

@@ -1,8 +1,10 @@
 """URLs of stores as text: their secrets hidden, a password put in."""
 
+from pathlib import Path
+
 import pytest
 
-from queue_core.config.store_urls import has_password, is_shared, masked, with_password
+from queue_core.config.store_urls import has_password, is_shared, masked, with_absolute_sockets, with_password
 
 
 @pytest.mark.parametrize(
@@ -45,3 +47,19 @@ def test_which_stores_several_hosts_share() -> None:
         False,
         False,
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("unix:/run/towline.sock", "unix:///run/towline.sock"),
+        ("unix:///run/towline.sock", "unix:///run/towline.sock"),
+        ("unix:towline.sock", "unix:///srv/towline.sock"),
+        ("unix:/a.sock, unix:///b.sock,http://c:1", "unix:///a.sock,unix:///b.sock,http://c:1"),
+        ("unix:", "unix:"),
+        ("http://127.0.0.1:7878", "http://127.0.0.1:7878"),
+        ("sqlite:///towline.db", "sqlite:///towline.db"),
+    ],
+)
+def test_a_socket_is_accepted_as_server_listen_writes_it_and_as_a_url(given: str, url: str) -> None:
+    assert with_absolute_sockets(given, Path("/srv")) == url

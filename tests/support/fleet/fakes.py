@@ -130,6 +130,7 @@ class FakeSource:
     notices: dict[str, DeathNotice] = field(default_factory=dict)
     leader: str | None = None
     leads_given_up: int = 0
+    lead_seconds: list[float] = field(default_factory=list)
     is_down: bool = False
     paused: bool = False
     leases: dict[str, int] = field(default_factory=dict)
@@ -246,6 +247,7 @@ class FakeSource:
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         self._answer()
         self.leads_given_up += seconds == 0.0
+        self.lead_seconds.append(seconds)
         return self.leader is None
 
     def _answer(self) -> None:

@@ -1,6 +1,7 @@
 """A supervisor process for end-to-end stories: `python -m tests.support.fleet.supervisor_program SETTINGS.json`.
 
-A reload reads the settings again: `{"store": URL, "state_dir": PATH, "orphan_grace": "60s", "pools": {...}}`.
+A reload reads the settings again: `{"store": URL, "state_dir": PATH, "orphan_grace": "60s", "lead": "15s",
+"pools": {...}}`.
 """
 
 import json
@@ -35,7 +36,11 @@ def main(path: Path) -> int:
     runtime = ProcessRuntime(files.path, lock=files.lock_path)
     try:
         return Supervisor(
-            SupervisorSettings(orphan_grace=data.get("orphan_grace", "60s"), state_dir=data["state_dir"]),
+            SupervisorSettings(
+                orphan_grace=data.get("orphan_grace", "60s"),
+                lead=data.get("lead", "15s"),
+                state_dir=data["state_dir"],
+            ),
             load(path),
             source=QueueSource(queues),
             runtime=runtime,
