@@ -25,11 +25,18 @@ queues: {{thumbs: {{max_leases: 3}}}}
 pools:
   resize:
     queue: thumbs
+    untagged: true
     app: tests.support.docker.container_app:app
     slo: 1s
     grace: 5s
     workers: {{min: 0, max: {most}}}
     runtime: {{docker: {{image: "{image}", pull: never, engine: "{engine}"}}}}
+  service:
+    queue: thumbs
+    tags: [service]
+    app: tests.support.docker.container_app:app
+    slo: 1s
+    runtime: external
 """
 
 
@@ -47,7 +54,8 @@ def stack(engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[Compose]:
     """The exported files, brought up as their head says."""
     try:
         text = SETTINGS.format(most=MOST, image=engine.image(), engine=engine.url)
-        request = a_request(text, env={"TOWLINE_TEST_FOLDER": "/tmp"}, server_image=exported_server(engine))
+        server = exported_server(engine)  # its entrypoint is not what a worker runs
+        request = a_request(text, env={"TOWLINE_TEST_FOLDER": "/tmp"}, server_image=server, images={"service": server})
         program = compose_program()
     except EngineUnavailableError as error:
         pytest.skip(str(error))
@@ -87,9 +95,15 @@ def test_a_pool_of_containers_in_the_exported_file_goes_from_none_to_its_most_an
         stack("up", "--detach")
         eventually(lambda: b'"adopted":4' in client.logs(server["Id"]), seconds=PATIENCE_SECONDS)
     eventually(lambda: workers(engine) == 0, seconds=PATIENCE_SECONDS)
-    assert '"ready": 0' in stack("exec", "-T", "towline", "towline", "stats", "thumbs", "--json")
+    assert '"ready": 0' in told(stack)
+    stack("exec", "-T", "towline", "towline", "add", "thumbs", "--tag", "service", "rest 0")
+    eventually(lambda: '"deleted_total": 31' in told(stack), seconds=PATIENCE_SECONDS)
     for command in executed(stack.file.read_text()):
         stack("exec", "-T", *command)
+
+
+def told(stack: Compose) -> str:
+    return stack("exec", "-T", "towline", "towline", "stats", "thumbs", "--json")
 
 
 def the_group_of_the_socket(file: Path) -> str:

@@ -34,7 +34,7 @@ def work(task: Task) -> None:
 
 def record(what: str, task: Task) -> None:
     """Append one line: what, task, worker, time, lease number."""
-    line = f"{what} {task.name} {os.environ['TOWLINE_WORKER']} {time.time():.6f} {task.lease_number}\n"
+    line = f"{what} {task.name} {os.environ.get('TOWLINE_WORKER', 'external')} {time.time():.6f} {task.lease_number}\n"
     with (folder() / "notes").open("ab", buffering=0) as file:
         file.write(line.encode())
 
