@@ -34,7 +34,9 @@ def test_a_missing_image_is_the_reason_that_why_and_pools_tell(site: DockerSite)
     assert "nowhere.invalid/none:1" in why
     for words in (["why", "resize"], ["pools"]):
         program = [sys.executable, "-m", "orchestrator", *words]
-        told = subprocess.run(program, cwd=site.folder, env=program_environment(), capture_output=True, text=True)
+        told = subprocess.run(
+            program, cwd=site.folder, env=program_environment(), capture_output=True, text=True, check=True
+        )
         said = " ".join((told.stdout + told.stderr).split())
         assert "last failure, " in said
         assert "nowhere.invalid/none:1" in said
