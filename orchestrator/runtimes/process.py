@@ -33,7 +33,7 @@ from orchestrator.runtimes.template_process import ForkedWorker
 from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
-from orchestrator.state.private_files import identity_of_folder
+from orchestrator.state.private_files import identity_of_folder, is_same_folder
 
 log = structlog.get_logger()
 
@@ -82,7 +82,8 @@ class OtherProcesses:
 
         If it can't be started now, a later call may succeed.
         """
-        if self._lock is not None:
+        # In a folder that took our folder's place it would keep that one's own watchdog from starting.
+        if self._lock is not None and (not self._identity or is_same_folder(self._state_dir, self._identity)):
             with contextlib.suppress(OSError):
                 self._watchdog.keep(str(self._state_dir), str(self._lock), self._identity)
 
@@ -172,8 +173,8 @@ class ProcessRuntime:
         self._forked_memory = ForkedMemoryMeter()
         self._oom_kills = OomKills()
         self._upkeep_at = Monotonic(float("-inf"))
-        self._templates = Templates(self._state_dir, open_log=self.logs.open)
         self._identity = identity_of_folder(self._state_dir)
+        self._templates = Templates(self._state_dir, open_log=self.logs.open, identity=self._identity)
         self._other_processes = OtherProcesses(self._state_dir, lock=lock, identity=self._identity)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:

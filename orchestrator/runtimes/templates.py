@@ -24,6 +24,7 @@ from orchestrator.runtimes.application_files import ImportedApplication, have_ch
 from orchestrator.runtimes.template_process import LIVING, ForkedWorker, ForkFailedError, TemplateProcess, TemplateState
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
+from orchestrator.state.private_files import is_same_folder
 from orchestrator.state.templates import TemplateRecord, rounded_bytes
 
 log = structlog.get_logger()
@@ -71,9 +72,20 @@ class _PoolTemplate:
 class Templates:
     """The templates of one supervisor, by pool. Belongs to one thread."""
 
-    def __init__(self, state_dir: Path, *, open_log: Callable[[str], int], clock: MonotonicClock | None = None) -> None:
-        """`open_log` opens the log of a name for writing."""
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        open_log: Callable[[str], int],
+        clock: MonotonicClock | None = None,
+        identity: str = "",
+    ) -> None:
+        """Args:
+        open_log: opens the log of a name for writing.
+        identity: the id of the folder `state_dir`: nothing is written into one that took its place.
+        """
         self._files = StateDir(state_dir)
+        self._identity = identity
         self._write_errors = WriteErrors(self._files.path / "templates.json")
         self._clock = clock or SystemMonotonicClock()
         self._open_log = open_log
@@ -352,10 +364,11 @@ class Templates:
     def write(self) -> None:
         """Write the states for other commands, where they changed."""
         records = self._without | {pool: _record_of(template) for pool, template in self._templates.items()}
-        if records != self._written:
-            with self._write_errors.logged():
-                self._files.write_templates(records)
-                self._written = records
+        if records == self._written or (self._identity and not is_same_folder(self._files.path, self._identity)):
+            return
+        with self._write_errors.logged():
+            self._files.write_templates(records)
+            self._written = records
 
 
 def _record_of(template: _PoolTemplate) -> TemplateRecord:

@@ -38,4 +38,17 @@ def identity_of_folder(folder: Path) -> str:
             file.write(secrets.token_hex(8))
     except FileExistsError:
         pass
-    return path.read_text(encoding="ascii").strip()
+    return known_identity(folder)
+
+
+def known_identity(folder: Path) -> str:
+    """Return the id that `identity_of_folder` gave the folder. Raises `OSError` without one."""
+    return (folder / _IDENTITY_FILE).read_text(encoding="ascii").strip()
+
+
+def is_same_folder(folder: Path, identity: str) -> bool:
+    """Return whether the folder at this path still has this id: another may have taken its place."""
+    try:
+        return known_identity(folder) == identity
+    except OSError:
+        return False

@@ -377,7 +377,7 @@ class Reconciler:
 
     @property
     def has_killed_all(self) -> bool:
-        """Whether every worker that is left was killed, and only its exit is missing."""
+        """Return whether every worker that is left was killed, so that only exits are missing."""
         workers = [w for pool in self.pools.values() for w in pool.fleet.workers.values() if not w.is_external]
         return all(worker.state == "killed" for worker in workers)
 

@@ -15,9 +15,11 @@ from typing import Final, Literal
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
+from orchestrator.runtimes.procfs import worker_processes
 from orchestrator.settings_file import Project, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
 from orchestrator.state.directory import StateDir
+from orchestrator.state.private_files import known_identity
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
@@ -51,6 +53,15 @@ MIN_FILES: Final = 1024
 _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
 _EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: older than this program
 _STUCK_SECONDS: Final = 30.0
+_SHOWN_PIDS: Final = 5
+_PHASES: Final = {
+    "standby": ("; another supervisor leads its store, or none is known while the store is silent", ""),
+    "stopping": (
+        "; it has given up its lead, and ends with its workers",
+        "`towline workers` shows what they hold, and until when; a second SIGTERM ends them now",
+    ),
+}
+"""What a phase means, and what to do where it does not last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +313,7 @@ def _server(project: Project | None) -> Finding:
 
 def _supervisor(project: Project) -> Iterator[Finding]:
     files = state_of(project)
+    yield from _earlier_folder(files)
     snapshot = files.read_snapshot()
     if not files.is_supervised():
         message = "none is alive" if snapshot else "none has run here"
@@ -314,9 +326,30 @@ def _supervisor(project: Project) -> Iterator[Finding]:
         return
     workers = (snapshot or {}).get("workers")
     count = len(workers) if isinstance(workers, list) else 0
-    yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {counted(count, 'worker')}")
+    phase = (snapshot or {}).get("phase")
+    message, fix = _PHASES.get(str(phase), ("", ""))
+    found = f"alive ({phase}), {counted(count, 'worker')}{message}"
+    yield Finding("supervisor", "warn" if fix else "ok", found, fix)
     yield from _pools(snapshot or {})
     yield from _starts(project, files)
+
+
+def _earlier_folder(files: StateDir) -> Iterator[Finding]:
+    """Yield the workers of a supervisor whose folder was removed and made anew while it ran."""
+    try:
+        identity = known_identity(files.path)
+    except OSError:
+        return
+    ours = {process.pid for process in worker_processes(str(files.path), identity)}
+    others = [one for one in worker_processes(str(files.path)) if one.leads and one.pid not in ours]
+    if others:
+        pids = ", ".join(str(one.pid) for one in others[:_SHOWN_PIDS]) + (", ..." if len(others) > _SHOWN_PIDS else "")
+        run = "runs" if len(others) == 1 else "run"
+        message = f"{counted(len(others), 'worker')} (pid {pids}) of an earlier folder {files.path} still {run}"
+        fix = (
+            "they lease from the store of that time; end their supervisor, or wait: without one they end by themselves"
+        )
+        yield Finding("supervisor", "warn", message, fix)
 
 
 def _drained(project: Project) -> Iterator[Finding]:

@@ -15,10 +15,13 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.diff import changes_between
 from orchestrator.launch import Launch
+from orchestrator.runtimes.procfs import worker_processes
 from orchestrator.state.directory import StateDir
+from orchestrator.state.private_files import identity_of_folder
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command
 from tests.support.commands import ROOT, Commands, run_program
+from tests.support.eventually import eventually
 
 THE_COMMANDS = (
     *(
@@ -386,7 +389,10 @@ def shown_with(shown: Commands, **pools: dict[str, object] | None) -> StateDir:
 
 
 LATE: dict[str, object] = {"kinds": ["late", "at_max"], "why": "a task has waited for 45 s, the slo is 30 s"}
-BROKEN: dict[str, object] = {"kinds": ["no_starts"], "why": "the last start failed; last failure: w1 crashed: code 3"}
+BROKEN: dict[str, object] = {
+    "kinds": ["no_starts"],
+    "why": "the last start failed; last failure, 9 s ago: w1 crashed: code 3",
+}
 
 
 def findings_about(towline: Commands, check: str) -> tuple[int, list[tuple[str, str]]]:
@@ -406,7 +412,47 @@ def test_doctor_names_pools_that_are_late_or_start_nobody_with_the_cause(shown: 
         shown_with(shown, other=BROKEN)
         code, found = findings_about(shown, "pools")
         assert (code, found[1][0]) == (1, "bad")
-        assert found[1][1] == "other: starts no worker: the last start failed; last failure: w1 crashed: code 3"
+        assert (
+            found[1][1] == "other: starts no worker: the last start failed; last failure, 9 s ago: w1 crashed: code 3"
+        )
+
+
+@pytest.mark.parametrize(
+    ("phase", "level", "found"),
+    [
+        ("leading", "ok", "alive (leading), "),
+        ("standby", "ok", "another supervisor leads its store"),
+        ("stopping", "warn", "it has given up its lead, and ends with its workers"),
+    ],
+)
+def test_doctor_names_what_a_supervisor_is_about(shown: Commands, phase: str, level: str, found: str) -> None:
+    files = shown_with(shown, resize=None)
+    files.write_snapshot({**(files.read_snapshot() or {}), "phase": phase})
+    with files.locked():
+        code, told = findings_about(shown, "supervisor")
+    assert code == 0
+    assert [(one, found in words) for one, words in told] == [(level, True)]
+
+
+def test_doctor_names_workers_of_a_folder_that_was_made_anew(shown: Commands) -> None:
+    files = shown_with(shown, resize=None)
+    identity = identity_of_folder(files.path)
+    marks = {
+        "TOWLINE_WORKER": "w1",
+        "TOWLINE_POOL": "resize",
+        "TOWLINE_SPEC": "1",
+        "TOWLINE_STATE_DIR": str(files.path),
+    }
+    for theirs, is_named in (("an earlier folder", True), (identity, False)):
+        environment = {**marks, "TOWLINE_STATE_ID": theirs}
+        with subprocess.Popen(["sleep", "600"], env=environment, start_new_session=True) as worker, files.locked():
+            try:
+                eventually(lambda: worker_processes(str(files.path)))
+                _, told = findings_about(shown, "supervisor")
+            finally:
+                worker.kill()
+        named = f"1 worker (pid {worker.pid}) of an earlier folder {files.path} still runs"
+        assert (("warn", named) in told) == is_named
 
 
 def test_health_names_such_pools_and_stays_well(shown: Commands) -> None:
@@ -416,7 +462,7 @@ def test_health_names_such_pools_and_stays_well(shown: Commands) -> None:
         assert told.out.splitlines() == [
             "supervisor: leading",
             "pool resize: late, at its max: a task has waited for 45 s, the slo is 30 s",
-            "pool other: starts no worker: the last start failed; last failure: w1 crashed: code 3",
+            "pool other: starts no worker: the last start failed; last failure, 9 s ago: w1 crashed: code 3",
         ]
         found = cast("dict[str, dict[str, object]]", shown("health", "--part", "supervisor", "--json").json)
         assert found["supervisor"]["concerns"] == [{"pool": "resize", **LATE}, {"pool": "other", **BROKEN}]

@@ -1,6 +1,7 @@
 """Templates of pools: which pool has one, when it is renewed, and when it is given up."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from orchestrator.runtimes.templates import (
     RETRY_SECONDS,
     Templates,
 )
+from orchestrator.state.private_files import identity_of_folder
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.template_bench import REPOSITORY, open_descriptors
@@ -466,3 +468,16 @@ def test_changes_of_an_application_leave_no_process_and_no_descriptor(stage: Tem
         assert stage.fork(request)
     stage.pid()  # the only one
     assert open_descriptors() == before
+
+
+def test_a_folder_that_took_the_place_of_ours_gets_no_states_of_our_templates(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    identity = identity_of_folder(folder)
+    templates = Templates(folder, open_log=lambda _: os.open(os.devnull, os.O_WRONLY), identity=identity)
+    templates.write()
+    assert (folder / "templates.json").exists()
+    shutil.rmtree(folder)
+    identity_of_folder(folder)
+    later = Templates(folder, open_log=lambda _: os.open(os.devnull, os.O_WRONLY), identity=identity)
+    later.write()
+    assert not (folder / "templates.json").exists()

@@ -170,7 +170,9 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
         ),
         pytest.param(
             a_troubled_pool(failures=1, failed_ago=4_000.0),
-            Concern(("no_starts",), "the last start failed; last failure, 1 h 7 min ago: resize-x crashed: exit code 3"),
+            Concern(
+                ("no_starts",), "the last start failed; last failure, 1 h 7 min ago: resize-x crashed: exit code 3"
+            ),
             id="its only start failed, long ago",
         ),
         pytest.param(

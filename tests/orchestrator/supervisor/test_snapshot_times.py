@@ -1,4 +1,4 @@
-"""When the supervisor writes its snapshot: what other commands show must not be older than what they are asked about."""
+"""When the supervisor writes its snapshot: commands must not show a fleet at rest that no longer is."""
 
 from dataclasses import replace
 from pathlib import Path
