@@ -177,7 +177,7 @@ class UpScreen:
         if is_death(entry) and self.reader.shows(str(entry.get("level"))):
             self._deaths.append(self._death(entry, at))
             return []
-        if self._is_told(entry):
+        if self._is_repeated(entry):
             return []
         lines = [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
         if entry.get("event") != events.WORK_COUNTED:
@@ -185,7 +185,7 @@ class UpScreen:
         self._summary = lines  # the last line, behind counts and deaths that are told at the end
         return []
 
-    def _is_told(self, entry: Mapping[str, object]) -> bool:
+    def _is_repeated(self, entry: Mapping[str, object]) -> bool:
         """Return whether an event is a decision that changes nothing, for a trouble that a line has told already."""
         if entry.get("event") == events.POOL_TROUBLED:
             self._troubles[entry.get("pool")] = entry.get("sentence")
