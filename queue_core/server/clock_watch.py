@@ -49,8 +49,11 @@ class ClockWatch:
         assert self._clock is not None, "only a clock that may be stepped is watched"
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
         if self._clock.is_stepped():
-            self._committer.submit(_nothing, lambda _outcome: None)  # a change in the store notices it
-        steps = self._clock.steps()
+            self._committer.submit(_nothing, lambda _outcome: self._tell())  # a change in the store notices it
+        self._tell()
+
+    def _tell(self) -> None:
+        steps = self.steps()
         if steps.lag_seconds > 0:
             self._look_for_etas()
         if steps.steps != self._told:
