@@ -115,7 +115,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class ClockSteps:
-    """What a store's time went through: how many steps of the clock below it, the last one, and the lag that is left.
+    """The steps of the clock below a store's time: how many, the last one, and the lag that is left.
 
     A positive lag means that store time is behind that clock and gains on it.
     """

@@ -6,6 +6,8 @@ JSON for programs has numbers instead; `queue_core.config.units` writes duration
 from datetime import UTC, datetime
 from typing import Final
 
+from queue_core.clock import ClockSteps
+
 MINUTES_FROM_SECONDS: Final = 120.0
 """A duration from here on is shown in minutes."""
 _MINUTE: Final = 60
@@ -71,6 +73,16 @@ def iso_instant(at_seconds: float) -> str:
 def counted(count: int, noun: str, plural: str = "") -> str:
     """Format a count with its noun: "1 worker", "1,277 tasks"; a plural without an s is given."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def clock_step_words(steps: ClockSteps) -> str:
+    """Return the last step of a clock and the lag that is left: `stepped forward by 1 h: the store's time is ...`."""
+    way = "forward" if steps.step_seconds > 0 else "back"
+    lag = "behind" if steps.lag_seconds > 0 else "ahead of"
+    return (
+        f"stepped {way} by {shown_seconds(abs(steps.step_seconds))}: the store's time is "
+        f"{shown_seconds(abs(steps.lag_seconds))} {lag} it, and follows it within {shown_seconds(steps.slewed_seconds)}"
+    )
 
 
 def shown_bytes(count: float) -> str:

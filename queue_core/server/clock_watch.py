@@ -6,6 +6,7 @@ from collections.abc import Callable
 import structlog
 
 from queue_core.clock import ClockSteps, StepsClock
+from queue_core.process.wording import clock_step_words
 from queue_core.server import events
 from queue_core.server.commit.group_commit import Committer
 from queue_core.unit_of_work import UnitOfWork
@@ -49,8 +50,11 @@ class ClockWatch:
         assert self._clock is not None, "only a clock that may be stepped is watched"
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look)
         if self._clock.is_stepped():
-            self._committer.submit(_nothing, lambda _outcome: None)  # a change in the store notices it
-        steps = self._clock.steps()
+            self._committer.submit(_nothing, lambda _outcome: self._report())  # a change in the store notices it
+        self._report()
+
+    def _report(self) -> None:
+        steps = self.steps()
         if steps.lag_seconds > 0:
             self._look_for_etas()
         if steps.steps != self._told:
@@ -60,7 +64,7 @@ class ClockWatch:
                 step_seconds=round(steps.step_seconds, 3),
                 lag_seconds=round(steps.lag_seconds, 3),
                 slewed_seconds=round(steps.slewed_seconds, 1),
-                fix="leases are not affected; let a time server slew the clock instead of stepping it",
+                sentence=f"The clock was {clock_step_words(steps)}; no lease is affected.",
             )
 
 

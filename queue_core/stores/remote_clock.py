@@ -45,7 +45,7 @@ class _Bounds:
 
 @dataclass(frozen=True, slots=True)
 class ClockRecord:
-    """What a store keeps of steps of its clock, for processes that open it later; in microseconds (ADR 36).
+    """The steps of a store's clock, as it keeps them for processes that open it later; in microseconds (ADR 36).
 
     `lag` is the store's clock's lead over the time that verbs get, at `at` by that clock; `step` is the last step.
     """

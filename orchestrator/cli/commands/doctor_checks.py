@@ -30,7 +30,7 @@ from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.probe import is_listening
-from queue_core.process.wording import counted, shown_seconds
+from queue_core.process.wording import clock_step_words, counted
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
@@ -283,18 +283,8 @@ def _stepped_clock(store: Path | None) -> Finding | None:
         return None
     if abs(steps.lag_seconds) < 1.0:
         return None
-    forward = steps.lag_seconds > 0
-    message = (
-        f"stepped {'forward' if steps.step_seconds > 0 else 'back'} by {shown_seconds(abs(steps.step_seconds))}: "
-        f"the store's time is {shown_seconds(abs(steps.lag_seconds))} {'behind' if forward else 'ahead of'} it, and "
-        f"follows it within {shown_seconds(steps.slewed_seconds)}"
-    )
-    return Finding(
-        "clock",
-        "warn",
-        message,
-        "no lease is affected; keep the clock with a time server that runs all the time (chrony)",
-    )
+    fix = "no lease is affected; keep the clock with a time server that runs all the time (chrony)"
+    return Finding("clock", "warn", clock_step_words(steps), fix)
 
 
 def _server(project: Project | None) -> Finding:

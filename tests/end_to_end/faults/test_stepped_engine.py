@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from random import Random
 
 import pytest
 
@@ -13,6 +14,7 @@ from queue_core.stores.postgres.store import PostgresStore
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.remote_clock import STALE_SECONDS, ClockRecord, RemoteClock
 from queue_core.task import NewTask, QueueSpec
+from tests.support.stepped_chaos import SteppedChaos
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import SharedEngines
 
@@ -28,6 +30,9 @@ class Machines:
 
     def advance(self, seconds: float) -> None:
         self.passed += round(seconds * MICROSECONDS)
+
+    def monotonic(self) -> float:
+        return self.passed / MICROSECONDS
 
     def step(self, seconds: float) -> None:
         self.stepped += round(seconds * MICROSECONDS)
@@ -107,3 +112,9 @@ def test_the_store_keeps_the_step_after_every_process_has_ended(opened: Opened, 
     with closing(opened()) as later:
         assert later.queue("q").stats().in_flight == 1
         assert later.queue("q").lease() == []
+
+
+def test_random_steps_make_no_double_lease_and_lose_nothing(opened: Opened, machines: Machines) -> None:
+    chaos = SteppedChaos(opened, machines, Random(1), lease_seconds=LEASE_SECONDS)
+    chaos.run(calls=1_000, steps=40)
+    assert len(chaos.done) == chaos.added > 0

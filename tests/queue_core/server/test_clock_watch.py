@@ -78,6 +78,7 @@ def test_a_step_is_told_while_nobody_calls(store: MemoryStore | SqliteStore, hos
         (entry,) = [each for each in told if each["event"] == "clock.stepped"]
         assert entry["step_seconds"] == pytest.approx(3_600.0, abs=1.0)
         assert entry["log_level"] == "warning"
+        assert entry["sentence"].startswith("The clock was stepped forward by 1 h: the store's time is 1 h behind it")
         with urlopen(f"{server.url}/metrics") as answer:
             text = answer.read().decode()
     assert "towline_clock_steps_total 1.0" in text

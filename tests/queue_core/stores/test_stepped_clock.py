@@ -12,7 +12,8 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import Lease, NewTask, QueueSpec
+from queue_core.task import NewTask, QueueSpec
+from tests.support.stepped_chaos import SteppedChaos
 
 STEPS = pytest.mark.parametrize("step", [5.0, 20.0, 3_600.0, -5.0, -20.0, -3_600.0])
 LEASE_SECONDS = 60.0
@@ -134,74 +135,13 @@ def test_an_eta_that_the_wall_clock_has_reached_is_due(opened: Callable[[], Loca
         assert lease.waited_seconds < 1.0
 
 
-class Chaos:
-    """Random calls of two processes over one file, on a host whose clock is stepped at random."""
-
-    def __init__(self, path: Path, host: ManualClock, random: Random) -> None:
-        self._path, self._host, self._random = path, host, random
-        self._processes = [self._process(), self._process()]
-        self._held: dict[str, tuple[Lease, float]] = {}  # by task: the lease, and when it began or was renewed
-        self.done: set[bytes] = set()
-        self.added = 0
-
-    def _process(self) -> LocalQueues:
-        return a_queues(SqliteStore(self._path, durability="relaxed", clock=SteadyClock(self._host, boot="this")))
-
-    def disturb(self, call: int) -> None:
-        """Let time pass; step the clock now and then, and restart a process."""
-        self._host.advance(self._random.choice([0.0, 0.1, 2.0, 7.0]))
-        if call % 25 == 7:
-            self._host.step(self._random.choice([5.0, 20.0, 3_600.0, -3_600.0, self._random.uniform(-7_200, 7_200)]))
-        if call % 200 == 199:
-            which = self._random.randrange(2)
-            self._processes[which].close()
-            self._processes[which] = self._process()
-
-    def call(self) -> None:
-        """Make one call at one of the processes; fail for a lease of a task that is leased or done."""
-        queue = self._random.choice(self._processes).queue("q")
-        kind = self._random.choice(["add", "lease", "delete", "renew"])
-        now = self._host.monotonic()
-        if kind == "add":
-            queue.add(NewTask(str(self.added).encode()))
-            self.added += 1
-        elif kind == "lease":
-            for lease in queue.lease(3):
-                before = self._held.pop(lease.name, None)
-                assert before is None or now - before[1] >= 0.9 * LEASE_SECONDS, "leased before the lease's time"
-                assert lease.payload not in self.done
-                self._held[lease.name] = (lease, now)
-        else:
-            current = [lease for lease, since in self._held.values() if now - since < 0.9 * LEASE_SECONDS]
-            if current and kind == "renew":
-                lease = self._random.choice(current)
-                queue.renew([lease], seconds=LEASE_SECONDS)
-                self._held[lease.name] = (lease, now)
-            elif current:
-                lease = self._random.choice(current)
-                queue.delete([lease])
-                self.done.add(lease.payload)
-                del self._held[lease.name]
-
-    def finish(self) -> None:
-        """Do what is left, once every lease is over."""
-        self._host.advance(1.2 * LEASE_SECONDS)
-        queue = self._processes[0].queue("q")
-        while leases := queue.lease(100):
-            assert self.done.isdisjoint(lease.payload for lease in leases)
-            self.done.update(lease.payload for lease in leases)
-            queue.delete(leases)
-        for each in self._processes:
-            each.close()
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_random_steps_make_no_double_lease_and_lose_nothing(tmp_path: Path, host: ManualClock, seed: int) -> None:
-    chaos = Chaos(tmp_path / "q.db", host, Random(seed))
-    for call in range(1_500):
-        chaos.disturb(call)
-        chaos.call()
-    chaos.finish()
+    def process() -> LocalQueues:
+        return a_queues(SqliteStore(tmp_path / "q.db", durability="relaxed", clock=SteadyClock(host, boot="this")))
+
+    chaos = SteppedChaos(process, host, Random(seed), lease_seconds=LEASE_SECONDS)
+    chaos.run(calls=1_500, steps=60)
     assert len(chaos.done) == chaos.added > 0
 
 
