@@ -193,16 +193,18 @@ class ContainerRegistry:
         try:
             with translated_errors(self._engine.url):
                 api.start(container.id)
-        except docker.errors.NotFound:
-            self._end(container, None)
         except docker.errors.APIError as error:
-            self._never_started(container, error_text(error))
+            inspected = self._inspected(container)
+            if inspected is None:
+                self._end(container, None)
+            else:  # an engine says "not found" of what the container needs, too: a network, another container, a plugin
+                self._never_started(container, inspected, error_text(error))
         else:
             container.is_started = True
             self._inspect(container)
 
-    def _never_started(self, container: Container, message: str) -> None:
-        ending = docker_state.ending_of(self._inspected(container))
+    def _never_started(self, container: Container, inspected: Mapping[str, object], message: str) -> None:
+        ending = docker_state.ending_of(inspected)
         why = docker_state.failed_start(message, program=container.program, pool=container.handle.pool)
         code = ending.code or _CANNOT_START
         self._report(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
@@ -275,7 +277,7 @@ class ContainerRegistry:
 
     def _end(self, container: Container, inspected: Mapping[str, object] | None) -> None:
         if inspected is None:
-            ending = docker_state.ending_by_code(container.code, reason="its container was removed from outside")
+            ending = replace(docker_state.ending_by_code(container.code), is_removed=True)
         else:
             self._follow(container).wait(LAST_OUTPUT_SECONDS)
             # While the engine was away it may have been asked to end the container, or have done so by itself.
@@ -286,6 +288,7 @@ class ContainerRegistry:
             if container.was_missed and not container.was_requested:
                 container.is_stopped = True
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
+        container.is_stopped = container.is_stopped or (ending.is_removed and not container.was_requested)
         self._report(container, ending)
 
     def _report(self, container: Container, ending: ContainerExit) -> None:
@@ -310,6 +313,7 @@ class ContainerRegistry:
                 memory_peak_bytes=peak,
                 reason=ending.reason,
                 is_stopped=container.is_stopped,
+                is_removed=ending.is_removed,
                 last_lines=self._logs.last_lines(handle.worker),
             )
         )
