@@ -101,6 +101,8 @@ def _of_silence(death: Json) -> str:
     detail = str(death.get("detail"))
     if detail.startswith(("it was stopped", "its control group is frozen")):
         return "something stopped its process, such as SIGSTOP, a debugger or a frozen control group: find out what"
+    if detail.startswith("it was paused"):
+        return "somebody paused its container: `docker events --filter event=pause` shows when; find out what does it"
     if "interpreter lock" in detail:
         return (
             "run a call that keeps the interpreter lock for long as a program of its own (subprocess, multiprocessing),"

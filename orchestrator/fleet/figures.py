@@ -181,8 +181,9 @@ def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
     state = _text(worker, "state")
     tasks = worker.get("tasks")
     notes = [word for word in ("forked", "adopted") if worker.get(word)]
-    if state == "unresponsive":
-        notes.append(_text(worker, "condition") or "neither holds nor requests a lease")
+    condition = _text(worker, "condition")
+    if state == "unresponsive" or condition:  # it is also told while it is ended for that
+        notes.append(condition or "neither holds nor requests a lease")
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")
     return WorkerFigures(
