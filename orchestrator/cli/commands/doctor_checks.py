@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.settings_file import Project, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
@@ -50,6 +51,9 @@ MIN_FILES: Final = 1024
 _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
 _EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: older than this program
 _STUCK_SECONDS: Final = 30.0
+_LATELY_SECONDS: Final = 3600.0
+_DEATHS: Final = 1_000
+"""Certificates that are read, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +295,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     count = len(workers) if isinstance(workers, list) else 0
     yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {counted(count, 'worker')}")
     yield from _pools(snapshot or {})
+    yield from _workers(snapshot or {}, files)
     yield from _starts(project, files)
 
 
@@ -345,6 +350,31 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
                 yield Finding("pools", "warn", f"{pool.pool}: {state}", f"`towline why {pool.pool}` explains its size")
     if not concerns and pools:
         yield Finding("pools", "ok", "none is late, at its max, or without starts")
+
+
+def _workers(snapshot: Json, files: StateDir) -> Iterator[Finding]:
+    """Yield the workers that hang now, and how many were ended by others lately by the removal of their containers."""
+    for worker in figures_of(snapshot, now_seconds=0.0).workers:
+        if worker.state == "unresponsive":
+            found = f"{worker.pool}: {worker.worker} neither holds a task nor asks for one: {'; '.join(worker.notes)}"
+            fix = "it does not count, and is replaced; `towline why-died` explains it once it has ended"
+            yield Finding("workers", "warn", found, fix)
+    since = SystemMonotonicClock().wall_seconds() - _LATELY_SECONDS
+    removed = [
+        death
+        for death in files.read_deaths(limit=_DEATHS)
+        if death.get("cause") == Cause.REMOVED and _at(death) > since
+    ]
+    if removed:
+        were = "container of a worker was" if len(removed) == 1 else "containers of workers were"
+        found = f"{len(removed):,} {were} removed by somebody else within an hour, last {removed[0].get('worker')}"
+        fix = "find out who does: `docker events --filter event=destroy`; `docker stop` lets a worker finish"
+        yield Finding("workers", "warn", found, fix)
+
+
+def _at(death: Json) -> float:
+    at = death.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
