@@ -30,7 +30,8 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
     across a network as `towline up` would, which creates missing tables, and where a pool of containers mounts folders
-    it has the engine create a container with them, which is never started and removed at once. Exit code 1 when something is bad.
+    it has the engine create a container with them, which is never started and removed at once. Exit code 1 when
+    something is bad.
     """
     project, first = _project(file)
     found = []
