@@ -32,7 +32,7 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "exited": "ended",
     "dead": "ended",
 }
-_REMOVED: Final = frozenset({"removing", "dead"})
+REMOVED_STATES: Final = frozenset({"removing", "dead"})
 """The states of a container that is being removed, `dead` where that failed half-way."""
 _MIB: Final = 2**20
 _SIGNAL_BASE: Final = 128
@@ -127,7 +127,7 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_request
     if ran_out and not is_fatal and not reason:
         reason = "one of its processes was killed by the kernel: out of memory"
     limit = memory_limit_of(inspected)
-    is_removed = text(at(state, "Status")) in _REMOVED
+    is_removed = text(at(state, "Status")) in REMOVED_STATES
     if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_requested or reason or is_removed):
         within = f"with a limit of {limit / _MIB:,.0f} MiB"
         reason = f"no request for it is known: perhaps it was out of memory, {within}"
