@@ -295,7 +295,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     count = len(workers) if isinstance(workers, list) else 0
     yield Finding("supervisor", "ok", f"alive ({(snapshot or {}).get('phase')}), {counted(count, 'worker')}")
     yield from _pools(snapshot or {})
-    yield from _workers(snapshot or {}, files)
+    yield from worker_findings(snapshot or {}, files)
     yield from _starts(project, files)
 
 
@@ -352,7 +352,7 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
         yield Finding("pools", "ok", "none is late, at its max, or without starts")
 
 
-def _workers(snapshot: Json, files: StateDir) -> Iterator[Finding]:
+def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
     """Yield the workers that hang now, and how many were ended by others lately by the removal of their containers."""
     for worker in figures_of(snapshot, now_seconds=0.0).workers:
         if worker.state == "unresponsive":

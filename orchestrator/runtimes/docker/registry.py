@@ -175,7 +175,7 @@ class ContainerRegistry:
         condition = standstill_in(container.pid) if container.pid else ""
         if before == "end" and not condition and container.pid and writes_its_stack(container.pid):
             container.is_examined = True
-            self._do(container, lambda: self._ask_for_stack(container))
+            self._do(container, lambda: self._request_stack(container))
         return condition or last_words_of(self._logs.last_lines(container.handle.worker)).condition
 
     def close(self) -> None:
@@ -251,7 +251,7 @@ class ContainerRegistry:
         container.is_delivering = False
         self._deliver(container)
 
-    def _ask_for_stack(self, container: Container) -> None:
+    def _request_stack(self, container: Container) -> None:
         try:
             with translated_errors(self._engine.url):
                 self._engine.api().kill(container.id, STACK_SIGNAL_NAME)
