@@ -34,7 +34,8 @@ class Exit:
     `memory_limit_bytes` and `memory_peak_bytes` are its limit and its highest use, each where the runtime knows it;
     `memory_own_bytes` is the highest use without what it shared with a template, of a forked worker (`is_forked`);
     `reason` is the runtime's further explanation ("removed from outside").
-    `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down.
+    `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down. `is_removed`: its
+    container was removed from outside (`docker rm -f`), which ends it.
     `last_lines` is the end of its output, without payloads: at most 20 lines of 500 characters. `stack` has the stacks
     of its threads before it was killed, innermost call first.
     """
@@ -52,6 +53,7 @@ class Exit:
     is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
+    is_removed: bool = False
     last_lines: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
 

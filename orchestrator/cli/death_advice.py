@@ -23,6 +23,8 @@ _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.MISCONFIGURED: "mend that and the pool starts again by itself; `towline check` finds the like before a start",
     Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
+    Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when; `docker stop`"
+    " lets a worker finish, and `towline drain` all of a host",
     Cause.ASKED_TWICE: "nothing to do: its supervisor was asked twice to stop, which ends workers at once",
 }
 _OF_CODE: Final[Mapping[int, str]] = {
@@ -99,6 +101,8 @@ def _of_silence(death: Json) -> str:
     detail = str(death.get("detail"))
     if detail.startswith(("it was stopped", "its control group is frozen")):
         return "something stopped its process, such as SIGSTOP, a debugger or a frozen control group: find out what"
+    if detail.startswith("it was paused"):
+        return "somebody paused its container: `docker events --filter event=pause` shows when; find out what does it"
     if "interpreter lock" in detail:
         return (
             "run a call that keeps the interpreter lock for long as a program of its own (subprocess, multiprocessing),"

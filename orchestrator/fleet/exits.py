@@ -69,6 +69,7 @@ class Cause(StrEnum):
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
     ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
     UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
+    REMOVED = "removed"  # somebody else removed its container
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
 
@@ -90,6 +91,7 @@ WITHOUT_FAULT: Final = GAVE_ITS_TASK_BACK | {
     Cause.ASKED_TWICE,
     Cause.QUEUE_LOST,
     Cause.UNRESPONSIVE,
+    Cause.REMOVED,
 }
 """Causes for which the tasks that the worker holds are not suspected: it was asked to end, or its queue was away, or it
 gave the one at fault back by itself."""
@@ -135,6 +137,8 @@ class EndedWorker(Protocol):
     def reason(self) -> str: ...
     @property
     def is_stopped(self) -> bool: ...
+    @property
+    def is_removed(self) -> bool: ...
     @property
     def last_lines(self) -> Sequence[str]: ...
     @property
@@ -183,7 +187,7 @@ def unreachable_notice(worker: str) -> DeathNotice:
 
 def ending_of(ended: EndedWorker, cause: Cause) -> str:
     """Return a worker's end in a word or two: its signal, its exit code, or else its cause."""
-    if cause is Cause.OUT_OF_MEMORY:
+    if cause in {Cause.OUT_OF_MEMORY, Cause.REMOVED}:
         return cause.value
     number = _signal_of(ended)
     if number is not None:
@@ -212,6 +216,9 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.out_of_memory:
         whom = "this worker, not its template" if ended.is_forked else "it"
         return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_of_memory(ended)}"
+    is_killed = number == signal.SIGKILL or (number is None and ended.code is None)
+    if ended.is_removed and is_killed and not (drained or overdue):
+        return Cause.REMOVED, "its container was removed by somebody else"
     if ended.is_stopped and not (drained or overdue):
         if number == signal.SIGKILL:
             return Cause.OVERDUE, "somebody else stopped it, and ended it before it had finished"

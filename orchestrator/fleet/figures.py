@@ -191,8 +191,9 @@ def _states(pool: Json, queue: str, *, is_paused: bool) -> tuple[str, ...]:
 def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
     state = text_in(worker, "state")
     notes = [word for word in ("forked", "adopted") if worker.get(word)]
-    if state == "unresponsive":
-        notes.append(text_in(worker, "condition") or "neither holds nor requests a lease")
+    condition = text_in(worker, "condition")
+    if state == "unresponsive" or condition:  # it is also told while it is ended for that
+        notes.append(condition or "neither holds nor requests a lease")
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")
     return WorkerFigures(

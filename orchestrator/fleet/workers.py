@@ -325,16 +325,18 @@ def _hung(worker: Worker, ended: EndedWorker) -> str:
     if since is None and not words.stuck:
         return ""
     longer = f", and ran on without its lease for {max(0.0, ended.at - since):.0f} s" if since is not None else ""
+    silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
+    # That its leases were lost follows from that: it says so when it is resumed to end.
+    if not words.stuck and worker.condition.startswith(("stopped", "paused")):
+        return f"it was {worker.condition}{silent}"
     if words.hanging:
         call = words.hanging[-1]
         return f"{call.handler} hung{f' at {call.place}' if call.place else ''}{longer}"
     place = place_in_stack(ended.stack)
     if place:
         return f"it hung at {place}, a call that kept the interpreter lock{longer}"
-    silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
     if worker.condition:
-        was = "it was " if worker.condition.startswith("stopped") else ""
-        return f"{was}{worker.condition}{silent}"
+        return f"{worker.condition}{silent}"
     return f"it neither held a lease nor asked for one{silent}, nobody knows why"
 
 

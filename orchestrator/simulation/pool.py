@@ -61,6 +61,7 @@ class SimulatedExit:
     is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
+    is_removed: bool = False
     last_lines: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
 

@@ -19,6 +19,9 @@ from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
 
 log = structlog.get_logger()
 
+SPAWNING_SECONDS: Final = 1.0
+"""Time of a turn after which no pool starts a second worker in it: an engine that answers slowly must not make the next
+decision late. The rest is started in the turns that follow."""
 MAX_OUTAGE_SECONDS: Final = 10.0
 """The longest pause between two tries of a runtime that is unavailable."""
 
@@ -43,9 +46,17 @@ class PlanExecutor:
         self._launch = launch
         self._identify = identify
         self._may_act = may_act
+        self._spawns_until = Monotonic(float("inf"))
 
-    def execute(self, plan: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> None:
-        """Execute the plan's actions in order, until `may_act` forbids it or an action can't be done now."""
+    def begin_turn(self) -> None:
+        """Begin a turn, in which all pools share the time for starts."""
+        self._spawns_until = Monotonic(self._clock.monotonic() + SPAWNING_SECONDS)
+
+    def execute(self, plan: Plan, pool: Pool, spec: PoolSpec, *, now: Monotonic) -> bool:
+        """Execute the plan's actions in order, until `may_act` forbids it or an action can't be done now.
+
+        False when the turn's time for starts was over first: the pool needs another turn at once.
+        """
         for removal in plan.kill:
             self.kill(pool, removal.worker, why=removal.why, now=now)
         for removal in plan.retire:
@@ -57,9 +68,12 @@ class PlanExecutor:
         for removal in plan.finish:
             if not self._may_act() or not self.finish(pool, removal, grace_seconds=spec.grace, now=now):
                 break
-        for spawn in plan.spawn:
+        for index, spawn in enumerate(plan.spawn):
+            if index and self._clock.monotonic() >= self._spawns_until:
+                return False
             if not self._may_act() or not self._spawn(pool, spec, spawn):
                 break
+        return True
 
     def _spawn(self, pool: Pool, spec: PoolSpec, spawn: Spawn) -> bool:
         now = self._clock.monotonic()

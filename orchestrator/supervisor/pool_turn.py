@@ -151,7 +151,8 @@ class PoolTurn:
             head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
             self._files.replays.append({**head, "inputs": inputs})
         if not (spec.dry_run or plan.is_empty):
-            self._executor.execute(plan, pool, spec, now=decision.at)
+            if not self._executor.execute(plan, pool, spec, now=decision.at):
+                pool.due_at = self._clock.monotonic()
             self._conditions.share.record_demand(spec, pool.fleet, decision)
 
     def _sample(self, pool: Pool, spec: PoolSpec) -> None:

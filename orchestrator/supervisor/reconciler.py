@@ -263,6 +263,7 @@ class Reconciler:
         due = sorted([pool for pool in self.pools.values() if now >= pool.due_at], key=_turn_order)
         self._turn.sample_ahead(due)
         decided = [pool for pool in due if self._tried(pool, self._sample_and_decide)]
+        self._executor.begin_turn()
         acted = [pool for pool in decided if self._tried(pool, self._turn.act)]
         for pool in acted:
             if pool.turn_errors.recovers():

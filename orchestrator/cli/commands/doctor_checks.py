@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.runtimes.procfs import worker_processes
 from orchestrator.settings_file import Project, state_of
@@ -62,6 +63,9 @@ _PHASES: Final = {
     ),
 }
 """What a phase means, and what to do where it does not last."""
+_LATELY_SECONDS: Final = 3600.0
+_DEATHS: Final = 1_000
+"""Certificates that are read, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +325,7 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     found = f"alive ({phase}), {counted(count, 'worker')}{message}"
     yield Finding("supervisor", "warn" if fix else "ok", found, fix)
     yield from _pools(snapshot or {})
+    yield from worker_findings(snapshot or {}, files)
     yield from _starts(project, files)
 
 
@@ -393,6 +398,31 @@ def _pools(snapshot: Json) -> Iterator[Finding]:
                 yield Finding("pools", "warn", f"{pool.pool}: {state}", f"`towline why {pool.pool}` explains its size")
     if not concerns and pools:
         yield Finding("pools", "ok", "none is late, at its max, or without starts")
+
+
+def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
+    """Yield the workers that hang now, and how many were ended by others lately by the removal of their containers."""
+    for worker in figures_of(snapshot, now_seconds=0.0).workers:
+        if worker.state == "unresponsive":
+            found = f"{worker.pool}: {worker.worker} neither holds a task nor asks for one: {'; '.join(worker.notes)}"
+            fix = "it does not count, and is replaced; `towline why-died` explains it once it has ended"
+            yield Finding("workers", "warn", found, fix)
+    since = SystemMonotonicClock().wall_seconds() - _LATELY_SECONDS
+    removed = [
+        death
+        for death in files.read_deaths(limit=_DEATHS)
+        if death.get("cause") == Cause.REMOVED and _at(death) > since
+    ]
+    if removed:
+        were = "container of a worker was" if len(removed) == 1 else "containers of workers were"
+        found = f"{len(removed):,} {were} removed by somebody else within an hour, last {removed[0].get('worker')}"
+        fix = "find out who does: `docker events --filter event=destroy`; `docker stop` lets a worker finish"
+        yield Finding("workers", "warn", found, fix)
+
+
+def _at(death: Json) -> float:
+    at = death.get("at")
+    return float(at) if isinstance(at, int | float) else 0.0
 
 
 def _starts(project: Project, files: StateDir) -> Iterator[Finding]:

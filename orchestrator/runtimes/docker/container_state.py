@@ -32,6 +32,8 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "exited": "ended",
     "dead": "ended",
 }
+REMOVED_STATES: Final = frozenset({"removing", "dead"})
+"""The states of a container that is being removed, `dead` where that failed half-way."""
 _MIB: Final = 2**20
 _SIGNAL_BASE: Final = 128
 _MAX_SIGNAL: Final = 64
@@ -58,13 +60,17 @@ class KnownContainer:
 
 @value
 class ContainerExit:
-    """How a container ended. Either `code` or `signal` is set, or neither when that is unknown."""
+    """How a container ended. Either `code` or `signal` is set, or neither when that is unknown.
+
+    `is_removed`: it is being removed, or gone.
+    """
 
     code: int | None = None
     signal: int | None = None
     out_of_memory: bool = False
     memory_limit_bytes: int | None = None
     reason: str = ""
+    is_removed: bool = False
 
 
 def known_of(listed: object) -> KnownContainer | None:
@@ -121,10 +127,11 @@ def ending_of(inspected: object, *, saw_out_of_memory: bool = False, was_request
     if ran_out and not is_fatal and not reason:
         reason = "one of its processes was killed by the kernel: out of memory"
     limit = memory_limit_of(inspected)
-    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_requested or reason):
+    is_removed = text(at(state, "Status")) in REMOVED_STATES
+    if limit is not None and ending.signal == signal.SIGKILL and not (ran_out or was_requested or reason or is_removed):
         within = f"with a limit of {limit / _MIB:,.0f} MiB"
         reason = f"no request for it is known: perhaps it was out of memory, {within}"
-    return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason)
+    return ContainerExit(ending.code, ending.signal, is_fatal, limit, reason, is_removed)
 
 
 def ending_by_code(code: int | None, *, reason: str = "") -> ContainerExit:

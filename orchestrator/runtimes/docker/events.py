@@ -26,7 +26,7 @@ RETRY_SECONDS: Final = 1.0
 PING_SECONDS: Final = 5.0
 """Interval at which the engine is pinged: a hung engine keeps its streams open."""
 _STOP_SIGNAL: Final = str(int(signal.SIGTERM))
-_INSPECTED_ACTIONS: Final = frozenset({"die", "destroy", "start", "unpause"})
+_INSPECTED_ACTIONS: Final = frozenset({"die", "destroy", "start", "pause", "unpause"})
 
 
 class EngineWatch:

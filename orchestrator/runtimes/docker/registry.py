@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import docker
 import structlog
@@ -17,10 +17,12 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.fleet.last_words import last_words_of
 from orchestrator.runtime import Exit, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import ContainerExit
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
+from orchestrator.runtimes.docker.examination import PAUSED, STACK_SIGNAL_NAME, standstill_in, writes_its_stack
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
@@ -45,7 +47,8 @@ class Container:
 
     `was_requested`: we requested a signal. `was_signalled`: the engine sent one, for whomever. `is_stopped`: something
     other than the supervisor ended it. `was_missed`: the engine was away, and the container's state since is unknown.
-    `is_reported`: its exit is known, and it only remains to be removed.
+    `is_reported`: its exit is known, and it only remains to be removed. `pid` is that of its first process, 0 if the
+    engine runs on another host. `is_examined`: its worker was asked to write its stack.
     """
 
     handle: WorkerHandle
@@ -54,10 +57,13 @@ class Container:
     stop_signal: str = ""
     is_started: bool = False
     signals: list[str] = field(default_factory=list)
+    is_paused: bool = False
+    pid: int = 0
     groups: ControlGroups | None = None
     used: Usage = UNKNOWN
     is_measuring: bool = False
     is_delivering: bool = False
+    is_examined: bool = False
     peak_bytes: int | None = None
     saw_out_of_memory: bool = False
     was_requested: bool = False
@@ -162,6 +168,16 @@ class ContainerRegistry:
             self._by_id.pop(container.id, None)
         self.discard(container.handle.worker, container.id, why="it was created too late")
 
+    def examine(self, container: Container, *, before: Literal["mark", "end"]) -> str:
+        """Describe the condition of a worker that hangs; before its end it is also asked to write its stack."""
+        if container.is_paused:
+            return PAUSED
+        condition = standstill_in(container.pid) if container.pid else ""
+        if before == "end" and not condition and container.pid and writes_its_stack(container.pid):
+            container.is_examined = True
+            self._do(container, lambda: self._request_stack(container))
+        return condition or last_words_of(self._logs.last_lines(container.handle.worker)).condition
+
     def close(self) -> None:
         """Close the output streams."""
         self._follower.close()
@@ -193,16 +209,18 @@ class ContainerRegistry:
         try:
             with translated_errors(self._engine.url):
                 api.start(container.id)
-        except docker.errors.NotFound:
-            self._end(container, None)
         except docker.errors.APIError as error:
-            self._never_started(container, error_text(error))
+            inspected = self._inspected(container)
+            if inspected is None:
+                self._end(container, None)
+            else:  # an engine says "not found" of what the container needs, too: a network, another container, a plugin
+                self._never_started(container, inspected, error_text(error))
         else:
             container.is_started = True
             self._inspect(container)
 
-    def _never_started(self, container: Container, message: str) -> None:
-        ending = docker_state.ending_of(self._inspected(container))
+    def _never_started(self, container: Container, inspected: Mapping[str, object], message: str) -> None:
+        ending = docker_state.ending_of(inspected)
         why = docker_state.failed_start(message, program=container.program, pool=container.handle.pool)
         code = ending.code or _CANNOT_START
         self._report(container, ContainerExit(code, None, memory_limit_bytes=ending.memory_limit_bytes, reason=why))
@@ -221,15 +239,24 @@ class ContainerRegistry:
                 self._report(container, ContainerExit(signal=9, reason="ended before it was started"))
         elif phase in {"running", "paused"}:
             container.is_started, container.was_missed = True, False
+            container.is_paused = phase == "paused"
             self._follow(container)
             container.stop_signal = docker_state.stop_signal_of(inspected)
             if container.groups is None:
                 container.groups = groups_of(docker_state.pid_of(inspected), container.id)
+                container.pid = docker_state.pid_of(inspected) if container.groups is not None else 0
             self._deliver(container)
 
     def _deliver_signals(self, container: Container) -> None:
         container.is_delivering = False
         self._deliver(container)
+
+    def _request_stack(self, container: Container) -> None:
+        try:
+            with translated_errors(self._engine.url):
+                self._engine.api().kill(container.id, STACK_SIGNAL_NAME)
+        except docker.errors.APIError as error:
+            log.debug(events.ENGINE_CALL_FAILED, container=container.id, error=error_text(error))
 
     def _deliver(self, container: Container) -> None:
         while container.signals and container.is_started and not container.is_reported:
@@ -275,7 +302,7 @@ class ContainerRegistry:
 
     def _end(self, container: Container, inspected: Mapping[str, object] | None) -> None:
         if inspected is None:
-            ending = docker_state.ending_by_code(container.code, reason="its container was removed from outside")
+            ending = replace(docker_state.ending_by_code(container.code), is_removed=True)
         else:
             self._follow(container).wait(LAST_OUTPUT_SECONDS)
             # While the engine was away it may have been asked to end the container, or have done so by itself.
@@ -286,6 +313,7 @@ class ContainerRegistry:
             if container.was_missed and not container.was_requested:
                 container.is_stopped = True
                 ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
+        container.is_stopped = container.is_stopped or (ending.is_removed and not container.was_requested)
         self._report(container, ending)
 
     def _report(self, container: Container, ending: ContainerExit) -> None:
@@ -310,7 +338,9 @@ class ContainerRegistry:
                 memory_peak_bytes=peak,
                 reason=ending.reason,
                 is_stopped=container.is_stopped,
+                is_removed=ending.is_removed,
                 last_lines=self._logs.last_lines(handle.worker),
+                stack=self._logs.stack(handle.worker) if container.is_examined else (),
             )
         )
         self._on_exit()

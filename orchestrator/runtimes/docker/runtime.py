@@ -141,9 +141,10 @@ class DockerRuntime(WorkersElsewhere):
         if container is not None:
             self._registry.signal(container, "SIGKILL")
 
-    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`: nothing is known."""
-        return ""
+    def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
+        """See `Runtime.examine`. Of a container of another host it is only known whether it is paused."""
+        container = self._registry.get(worker)
+        return "" if container is None else self._registry.examine(container, before=before)
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also checks logs, the watchdog and orphans now and then."""

@@ -158,12 +158,18 @@ class SwarmManager:
     # -- containers of reachable engines --------------------------------------------------------------------------
 
     def signal(self, task: SwarmTask, number: str) -> bool:
-        """Signal a task's container; False when its engine is unreachable or does not answer."""
+        """Signal a task's container, resumed if it is paused; False when its engine does not answer."""
         client = self._engine(task.node) if task.container else None
         if client is None:
             return False
         try:
-            client.kill(task.container, number)
+            try:
+                client.kill(task.container, number)
+            except APIError as error:
+                if "pause" not in str(error.explanation or error).lower():
+                    raise
+                client.unpause(task.container)
+                client.kill(task.container, number)
         except APIError as error:
             return error.status_code in {404, 409}  # it has ended
         except (DockerException, RequestException):
@@ -180,6 +186,19 @@ class SwarmManager:
         except (DockerException, RequestException):
             return {}
         return found if isinstance(found, Mapping) else {}
+
+    def is_removed(self, task: SwarmTask) -> bool:
+        """Return whether a task's container is gone from its engine; False where that can't be asked."""
+        client = self._engine(task.node) if task.container else None
+        if client is None:
+            return False
+        try:
+            client.inspect_container(task.container)
+        except NotFound:
+            return True
+        except (DockerException, RequestException):
+            return False
+        return False
 
     def last_lines(self, task: SwarmTask) -> tuple[str, ...]:
         """Return a task's last lines of output, through the manager from any node; empty when unavailable."""

@@ -9,6 +9,9 @@ from typing import Literal
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtimes.docker.container_state import phase_of, pid_of
+from orchestrator.runtimes.docker.examination import PAUSED, standstill_in
+from orchestrator.runtimes.docker.usage import groups_of
 from orchestrator.runtimes.elsewhere import WorkersElsewhere
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager
 from orchestrator.runtimes.swarm.registry import SwarmRegistry, SwarmWorker
@@ -93,8 +96,15 @@ class SwarmRuntime(WorkersElsewhere):
         self._watch.nudge()
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
-        """See `Runtime.examine`: nothing is known."""
-        return ""
+        """See `Runtime.examine`: whether its container is paused; on this host, whether its processes are stopped."""
+        member = self._registry.members().get(worker)
+        if member is None or member.task is None:
+            return ""
+        found = self._manager.inspected(member.task)
+        if phase_of(found) == "paused":
+            return PAUSED
+        pid = pid_of(found)
+        return standstill_in(pid) if pid and groups_of(pid, member.task.container) is not None else ""
 
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """See `Runtime.reap`. Also releases the leases of killed workers that can't be signalled."""

@@ -13,6 +13,7 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
+from orchestrator.runtimes.docker.container_state import REMOVED_STATES
 from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
 from orchestrator.runtimes.swarm.registry import NEVER, SwarmRegistry, SwarmWorker
@@ -164,9 +165,19 @@ class SwarmWatch:
         state, host = found.get("State"), found.get("HostConfig")
         is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
         limit = host.get("Memory") if isinstance(host, Mapping) else None
+        status = state.get("Status") if isinstance(state, Mapping) else ""
+        # A container that Swarm ends itself is of a task that is shut down, not of a failed one.
+        is_removed = (
+            task.state == "failed"
+            and ended.signal == signal.SIGKILL
+            and (status in REMOVED_STATES or (not found and self._manager.is_removed(task)))
+        )
         return replace(
             ended,
             out_of_memory=is_oom,
+            is_removed=is_removed,
+            is_stopped=ended.is_stopped or is_removed,
+            reason="" if is_removed else ended.reason,
             memory_limit_bytes=limit if isinstance(limit, int) and limit > 0 else None,
             last_lines=self._manager.last_lines(task),
         )

@@ -52,3 +52,41 @@ def test_a_service_grows_to_eight_loses_a_node_and_shrinks_to_nothing_by_our_dec
     assert not site.logged("worker.spawn_failed")
     assert not site.files.read_snapshot()["pools"]["resize"]["failed_starts"]  # type: ignore[index]
     assert {entry["cause"] for entry in site.logged("worker.reaped")} <= {"drained", "finished"}
+
+
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[SwarmSite]:
+    try:
+        with swarm(1) as one, swarm_site(tmp_path, one) as site:
+            yield site
+    except EngineUnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_a_paused_task_is_no_capacity_and_the_next_one_goes_when_it_was_spare_for_as_long_as_pays(
+    lone: SwarmSite,
+) -> None:
+    lone.write(workers={"min": 0, "max": 1}, slo="5s", grace="2s", churn="5s")
+    lone.start()
+    lone.add(1, seconds=0.0)
+    eventually(lone.is_done, seconds=PATIENCE_SECONDS)
+    (node,) = lone.swarm.nodes
+    (frozen,) = lone.workers()
+    with node.engine.client() as client:
+        (container,) = client.containers()
+        client.pause(container["Id"])
+    lone.add(5, seconds=0.0)
+
+    eventually(lone.is_done, seconds=PATIENCE_SECONDS)
+    (told,) = lone.logged("worker.unresponsive")
+    assert (told["worker"], told["condition"]) == (frozen, "paused (docker pause)")
+    death = eventually(
+        lambda: next((one for one in lone.files.read_deaths(limit=10) if one["worker"] == frozen), None),
+        seconds=PATIENCE_SECONDS,
+    )
+    assert death["cause"] == "unresponsive"
+
+    eventually(lambda: not lone.workers() and sum(lone.running()) == 0, seconds=PATIENCE_SECONDS)
+    (last, *_) = [one for one in reversed(lone.logged("pool.decided")) if one["target"] == 0 and one["rule"] == "idle"]
+    (held,) = last["held"].values()  # type: ignore[attr-defined]
+    assert held <= float(str(last["startup_seconds"])) + 5.0  # a restart costs this: its start and its churn

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.doctor import engine_findings
 from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.engine_findings import engine_findings
 from orchestrator.settings_file import Project, parse
 from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 
@@ -85,3 +85,42 @@ def test_a_socket_that_is_not_in_our_container_is_told_to_be_mounted(tmp_path: P
     assert (found.level, "mount its socket in this container" in found.fix) == ("bad", True)
     (found,) = engine_findings(a_project(tmp_path, settings), mounts_file=tmp_path / "none")
     assert "DOCKER_HOST" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("settings", "told", "fix"),
+    [
+        pytest.param("network: nonet", "network nonet not found", "`docker network create nonet`", id="no network"),
+        pytest.param(
+            "network: 'container:nobody'", "No such container: nobody", "start that container", id="no other container"
+        ),
+        pytest.param(
+            "network: host, volumes: ['/no/such/folder:/data']",
+            "bind source path does not exist: /no/such/folder",
+            "make it",
+            id="no folder",
+        ),
+    ],
+)
+def test_what_an_engine_would_refuse_is_bad_in_its_own_words(
+    docker_engine: PrivateDockerEngine, tmp_path: Path, settings: str, told: str, fix: str
+) -> None:
+    given = f'{{docker: {{image: "{docker_engine.image()}", engine: "{docker_engine.url}", {settings}}}}}'
+    first, found, *_ = found_in(a_project(tmp_path, given))
+    assert (first.level, found.level) == ("ok", "bad")
+    assert told in found.found
+    assert fix in found.fix
+
+
+def test_an_engine_that_is_no_manager_is_bad_for_a_swarm_pool(
+    docker_engine: PrivateDockerEngine, tmp_path: Path
+) -> None:
+    first, found = found_in(
+        a_project(tmp_path, f'{{swarm: {{image: a, engine: "{docker_engine.url}", network: host}}}}')
+    )
+    assert (first.level, found.level) == ("ok", "bad")
+    assert (
+        f"pool resize: the engine at {docker_engine.url} is no manager of a swarm; its state: inactive" in found.found
+    )
+    assert "pools.resize.runtime.swarm.engine" in found.fix
+    assert "`docker swarm init`" in found.fix

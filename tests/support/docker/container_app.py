@@ -1,6 +1,7 @@
 """The app of container stories: a task does what its payload says, and records it in a shared file."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -16,7 +17,8 @@ app = App()
 
 @app.task(queue="thumbs")
 def work(task: Task) -> None:
-    """Run the payload: `rest SECONDS`; `hold NAME`: until file NAME exists; `eat MIB` (first lease only); `die`."""
+    """Run the payload: `rest SECONDS`; `hold NAME`: until file NAME exists; `eat MIB` (first lease only); `die`;
+    `regex` (first lease only): keep the interpreter lock."""
     verb, _, argument = task.payload.decode().partition(" ")
     record("begin", task)
     if verb == "rest":
@@ -26,6 +28,8 @@ def work(task: Task) -> None:
     if verb == "eat" and task.lease_number == 1:
         eaten = [b"x" * MIB for _ in range(int(argument))]
         time.sleep(len(eaten))
+    if verb == "regex" and task.lease_number == 1:
+        re.match(r"(a+)+$", "a" * 40 + "b")
     if verb == "die":
         time.sleep(0.05)  # other tasks of this worker are running
         os.kill(os.getpid(), signal.SIGKILL)

@@ -31,6 +31,7 @@ class AnExit:
     is_forked: bool = False
     reason: str = ""
     is_stopped: bool = False
+    is_removed: bool = False
     last_lines: Sequence[str] = ()
     stack: Sequence[str] = ()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.fleet.exits import Cause, cause_of
 from orchestrator.runtimes.docker.container_state import mapping
 from tests.bench.containers import measured
 from tests.support.docker.bench import STAY, DockerBench, docker_bench, id_of
@@ -63,8 +64,20 @@ def test_a_container_that_is_removed_by_somebody_else_is_told_as_that(bench: Doc
     with bench.engine.client() as client:
         client.remove_container(id_of(handle), force=True)
     (ended,) = bench.exits()
-    assert ended.worker == handle.worker
+    assert (ended.worker, ended.is_removed, ended.is_stopped) == (handle.worker, True, True)
+    assert cause_of(ended, drained=False, overdue=False) == (
+        Cause.REMOVED,
+        "its container was removed by somebody else",
+    )
     assert bench.engine.containers() == []
+
+
+def test_one_with_a_memory_limit_that_is_removed_is_not_taken_for_one_without_memory(bench: DockerBench) -> None:
+    handle = bench.up(memory="32MiB")
+    with bench.engine.client() as client:
+        client.remove_container(id_of(handle), force=True)
+    (ended,) = bench.exits()
+    assert (ended.is_removed, ended.out_of_memory, ended.reason) == (True, False, "")
 
 
 def test_a_container_that_somebody_stops_is_told_with_its_signal_or_code(bench: DockerBench) -> None:
