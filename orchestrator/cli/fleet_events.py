@@ -10,6 +10,7 @@ from typing import Final
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
 from orchestrator.fleet.quarantine import SOLO_MARK
+from orchestrator.scaling.rules import NOTHING_TO_CHANGE
 from queue_core.cli.event_lines import EventLine, pairs_of
 from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
 from queue_core.process.wording import counted, shown_seconds
@@ -18,6 +19,8 @@ Entry = Mapping[str, object]
 
 _BY_SIGNAL: Final = "ended by "
 _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KILLED})
+"""Events that the line of a death tells."""
+_NOT_IMPORTED: Final = "can't import "
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
         return _SENTENCES[event](entry, reader)
     if not reader.is_whole and (level in {"debug", "info"} or event in _TOLD_BY_THE_DEATH):
         return []
+    if event == events.TEMPLATE_LOST and str(entry.get("reason")).startswith(_NOT_IMPORTED):
+        return []  # its pool's application can't be used, which is told with what comes next
     return [_named(plain_line(entry, reader), name)]
 
 
@@ -110,6 +115,11 @@ def _decided(entry: Entry, reader: EventReader) -> list[EventLine]:
     current, target, why = entry.get("current"), entry.get("target"), str(entry.get("why"))
     limits = [str(limit) for limit in _list(entry, "limits")]
     notes = [str(note) for note in _list(entry, "notes") if str(note).startswith("dry run")]
+    if current == target and not reader.is_whole:
+        if "misconfigured" in _list(entry, "limited_by"):
+            return []  # the pool's own line told it
+        if why == NOTHING_TO_CHANGE and not (limits or notes):
+            return []  # an old worker leaves behind its replacement, which was told
     said = "; ".join([why, *limits, *notes])
     text = f"stays at {target}: {said}" if current == target else f"{current} -> {target}: {said}"
     if reader.is_whole:
@@ -151,7 +161,7 @@ def _change(change: Mapping[object, object]) -> str:
     settings = change.get("settings")
     names = ", ".join(map(str, settings)) if isinstance(settings, list) else "settings"
     workers = "its workers are replaced, new before old" if change.get("replaces") else "no worker is replaced"
-    return f"{names} changed; {workers}"
+    return f"{names}{'' if '->' in names else ' changed'}; {workers}"
 
 
 def _reload_refused(entry: Entry, _reader: EventReader) -> list[EventLine]:
@@ -186,8 +196,8 @@ def _spawn_failed(entry: Entry, _reader: EventReader) -> list[EventLine]:
 def _unresponsive(entry: Entry, _reader: EventReader) -> list[EventLine]:
     seconds, condition = entry.get("seconds"), entry.get("condition")
     so_long = f" for {shown_seconds(float(seconds))}" if isinstance(seconds, int | float) else ""
-    text = f"has neither held a task nor asked for one{so_long}{f': {condition}' if condition else ''}"
-    return [EventLine(text, name=str(entry.get("worker")), mark="!")]
+    text = str(condition or f"has neither held a task nor asked for one{so_long}")
+    return [EventLine(f"{text}; another worker takes its place", name=short_name(str(entry.get("worker"))), mark="!")]
 
 
 def _source_unavailable(entry: Entry, _reader: EventReader) -> list[EventLine]:

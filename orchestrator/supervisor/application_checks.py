@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import PurePath
 from typing import Final
 
 import structlog
@@ -14,6 +15,7 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import ApplicationReport, Runtime, SpawnRequest
 from orchestrator.state.templates import reason_in
 from orchestrator.supervisor.pool import AT_ONCE, Pool
+from queue_core.process.wording import counted
 
 log = structlog.get_logger()
 
@@ -63,7 +65,14 @@ class ApplicationChecks:
             old = [w.worker for w in pool.fleet.workers.values() if w.changed_file]
             if old:
                 pool.due_at = AT_ONCE
-                log.info(events.POOL_APPLICATION_CHANGED, pool=pool.name, file=report.changed_file, workers=old)
+                ends = f"{counted(len(old), 'worker is', 'workers are')} replaced, new before old"
+                log.info(
+                    events.POOL_APPLICATION_CHANGED,
+                    pool=pool.name,
+                    file=report.changed_file,
+                    workers=old,
+                    sentence=f"{PurePath(report.changed_file).name} changed: {ends}",
+                )
         return not report.failure
 
     def _record(self, pool: Pool, report: ApplicationReport) -> None:
@@ -73,8 +82,8 @@ class ApplicationChecks:
             return
         was, pool.application_failure, pool.due_at = pool.application_failure, failure, AT_ONCE
         if failure:
-            sentence = f"{pool.name} can't be used: {failure}; it is tried again when a file of it changes"
+            sentence = f"its application can't be used: {failure}; it is tried again when a file of it changes"
             log.error(events.POOL_MISCONFIGURED, pool=pool.name, sentence=sentence)
         elif was:
             pool.fleet = replace(pool.fleet, crash=CrashLoop())
-            log.info(events.POOL_USABLE, pool=pool.name, sentence=f"{pool.name} can be used again")
+            log.info(events.POOL_USABLE, pool=pool.name, sentence="its application can be used again")
