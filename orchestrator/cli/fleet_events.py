@@ -10,7 +10,6 @@ from typing import Final
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
 from orchestrator.fleet.quarantine import SOLO_MARK
-from orchestrator.scaling.rules import NOTHING_TO_CHANGE
 from queue_core.cli.event_lines import EventLine, pairs_of
 from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
 from queue_core.process.wording import counted, shown_seconds
@@ -115,11 +114,8 @@ def _decided(entry: Entry, reader: EventReader) -> list[EventLine]:
     current, target, why = entry.get("current"), entry.get("target"), str(entry.get("why"))
     limits = [str(limit) for limit in _list(entry, "limits")]
     notes = [str(note) for note in _list(entry, "notes") if str(note).startswith("dry run")]
-    if current == target and not reader.is_whole:
-        if "misconfigured" in _list(entry, "limited_by"):
-            return []  # the pool's own line told it
-        if why == NOTHING_TO_CHANGE and not (limits or notes):
-            return []  # an old worker leaves behind its replacement, which was told
+    if current == target and not reader.is_whole and "misconfigured" in _list(entry, "limited_by"):
+        return []  # the pool's own line told it
     said = "; ".join([why, *limits, *notes])
     text = f"stays at {target}: {said}" if current == target else f"{current} -> {target}: {said}"
     if reader.is_whole:

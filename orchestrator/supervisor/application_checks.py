@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Final
 
 import structlog
@@ -15,7 +14,6 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import ApplicationReport, Runtime, SpawnRequest
 from orchestrator.state.templates import reason_in
 from orchestrator.supervisor.pool import AT_ONCE, Pool
-from queue_core.process.wording import counted
 
 log = structlog.get_logger()
 
@@ -65,14 +63,7 @@ class ApplicationChecks:
             old = [w.worker for w in pool.fleet.workers.values() if w.changed_file]
             if old:
                 pool.due_at = AT_ONCE
-                ends = f"{counted(len(old), 'worker is', 'workers are')} replaced, new before old"
-                log.info(
-                    events.POOL_APPLICATION_CHANGED,
-                    pool=pool.name,
-                    file=report.changed_file,
-                    workers=old,
-                    sentence=f"{PurePath(report.changed_file).name} changed: {ends}",
-                )
+                log.info(events.POOL_APPLICATION_CHANGED, pool=pool.name, file=report.changed_file, workers=old)
         return not report.failure
 
     def _record(self, pool: Pool, report: ApplicationReport) -> None:

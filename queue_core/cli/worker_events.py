@@ -69,7 +69,7 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     `name`: the worker's, as the line shows it. An entry of the program's own log is shown as its output.
     """
     event, level = str(entry.get("event")), str(entry.get("level") or "info")
-    if not reader.shows(level) or (_is_told_by_its_end(entry) and not (reader.is_alone or reader.is_whole)):
+    if not reader.shows(level) or (_repeats_death(entry) and not (reader.is_alone or reader.is_whole)):
         return None
     if reader.is_alone and event in _OF_ITSELF:
         line = _OF_ITSELF[event](entry, reader)
@@ -84,7 +84,7 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     return replace(line, name=name)
 
 
-def _is_told_by_its_end(entry: Mapping[str, object]) -> bool:
+def _repeats_death(entry: Mapping[str, object]) -> bool:
     """Return whether the line of the worker's end, which a supervisor tells, says the same."""
     event = entry.get("event")
     return event == events.HANDLER_STUCK or (event == events.WORKER_REFUSED and entry.get("error") == _NO_APP)

@@ -12,7 +12,6 @@ from orchestrator import events
 from orchestrator.cli.fleet_events import OrphanedTask, fate_of, fleet_lines, not_in_force
 from orchestrator.cli.up.output import BEGUN_SECONDS, MAX_LOOK_LINES, UpScreen
 from orchestrator.clock import ManualMonotonicClock
-from orchestrator.scaling.rules import NOTHING_TO_CHANGE
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
 from queue_core.cli.event_lines import LineLayout
 from queue_core.cli.worker_events import EventReader
@@ -164,14 +163,12 @@ def test_what_the_line_of_a_workers_end_says_is_not_told_before_it(file: TextIO)
     assert line == "resize-d2v x can't work: no handler"
 
 
-def test_a_decision_that_changes_nothing_is_no_news(file: TextIO) -> None:
+def test_a_pool_that_stays_as_its_application_cannot_be_used_is_told_once(file: TextIO) -> None:
     stage = ScreenStage(file)
-    stage.screen.take(DECIDED | {"current": 2, "target": 2, "why": NOTHING_TO_CHANGE})
-    assert stage.shown() == []
     stage.screen.take(DECIDED | {"current": 0, "target": 0, "limited_by": ["misconfigured"], "limits": ["told before"]})
     assert stage.shown() == []
-    stage.screen.take(DECIDED | {"current": 2, "target": 2, "why": NOTHING_TO_CHANGE, "limits": ["max is 2"]})
-    assert stage.shown() == ["resize     stays at 2: nothing to change; max is 2"]
+    stage.screen.take(DECIDED | {"current": 2, "target": 2, "limits": ["max is 2"]})
+    assert stage.shown() == ["resize     stays at 2: 3 ready and nobody to lease them; max is 2"]
 
 
 def test_an_application_that_cannot_be_imported_is_told_once(file: TextIO) -> None:
