@@ -9,6 +9,7 @@ from typing import Final
 
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
+from orchestrator.fleet.figures import DRAINED
 from orchestrator.fleet.quarantine import SOLO_MARK
 from queue_core.cli.event_lines import EventLine, pairs_of
 from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
@@ -236,6 +237,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Entry, EventReader], list[EventLine]]]]
     events.POOL_OVERRIDDEN: _overridden,
     events.SOURCE_RECOVERED: _source_recovered,
     events.SOURCE_UNAVAILABLE: _source_unavailable,
+    events.SUPERVISOR_DRAINING: lambda _entry, _reader: [EventLine(f"{DRAINED[0].upper()}{DRAINED[1:]}.", mark="!")],
     events.SUPERVISOR_RELOADED: _reloaded,
     events.SUPERVISOR_RELOAD_REFUSED: _reload_refused,
     events.SUPERVISOR_STANDBY: _standby,

@@ -22,7 +22,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_info, print_json
+from queue_core.cli.output import echo, print_info, print_json
 
 POLL_SECONDS: Final = 0.05
 
@@ -70,14 +70,14 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
         return exits.OK
     unusable = check_imports(load_project(file), seconds=seconds).problems
     for queue in made:
-        click.echo(f"queue {queue}: made")
+        echo(f"queue {queue}: made")
     for change in changes:
-        click.echo(_change_line(change))
+        echo(_change_line(change))
     if waiting:
         for setting in waiting:
             print_info(not_in_force(setting))
     if not changes:
-        click.echo("no pool's settings changed; workers of a program whose files changed are replaced")
+        echo("no pool's settings changed; workers of a program whose files did are replaced")
     if unusable:
         fix = "mend it: workers that run go on as they are, and it is tried again when a file of it changes"
         raise CommandError(unusable, code=exits.BAD_CONFIG, fix=fix)

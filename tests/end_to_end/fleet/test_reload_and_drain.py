@@ -14,7 +14,7 @@ from tests.support.commands import Commands
 from tests.support.eventually import eventually
 
 Json = dict[str, object]
-NO_CHANGE = "no pool's settings changed; workers of a program whose files changed are replaced\n"
+NO_CHANGE = "no pool's settings changed; workers of a program whose files did are replaced\n"
 
 
 @pytest.fixture

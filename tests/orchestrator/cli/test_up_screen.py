@@ -103,7 +103,13 @@ def test_any_event_with_a_sentence_is_shown_as_that_sentence(file: TextIO) -> No
     )
     stage.screen.take({"event": "a.b", "level": "info", "sentence": "All is well."})
     stage.screen.take({"event": "source.odd", "level": "warning", "pool": "resize", "why": "it rains"})
-    assert stage.shown() == ["resize     ! 1 task waits.", "All is well.", "resize     ! source odd: it rains"]
+    stage.screen.take({"event": events.SUPERVISOR_DRAINING, "level": "warning", "why": "this host is drained"})
+    assert stage.shown() == [
+        "resize     ! 1 task waits.",
+        "All is well.",
+        "resize     ! source odd: it rains",
+        "           ! This host is drained: no worker is started until `towline undrain`.",
+    ]
 
 
 def test_inputs_are_shown_at_debug_only(file: TextIO) -> None:
