@@ -19,6 +19,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.config.messages import did_you_mean
 from queue_core.config.units import parse_seconds
+from queue_core.process.wording import counted
 
 UNNAMED: Final = "towline"
 MAX_SECONDS: Final = 7 * 86_400.0
@@ -148,7 +149,7 @@ def world_of(
             start_cpu_seconds=first.start_cpu_seconds,
             fork_seconds=forked.mean_seconds if forked.count else None,
         )
-        notes.append(f"start-up as the supervisor measured it, {times} times")
+        notes.append(f"start-up as the supervisor measured it, {counted(times, 'time')}")
     else:
         notes.append("start-up is a guess: give --startup, or let a supervisor run first")
     if first.project is not None:

@@ -9,6 +9,7 @@ from typing import Final
 
 from orchestrator import events
 from orchestrator.fleet.exits import ENDS_WELL, Cause
+from orchestrator.fleet.figures import DRAINED
 from orchestrator.fleet.quarantine import SOLO_MARK
 from orchestrator.json_fields import count_in, list_in, mappings_of
 from queue_core.cli.event_lines import EventLine, pairs_of
@@ -19,6 +20,8 @@ Entry = Mapping[str, object]
 
 _BY_SIGNAL: Final = "ended by "
 _TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KILLED})
+"""Events that the line of a death tells."""
+_NOT_IMPORTED: Final = "can't import "
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ def fleet_lines(entry: Entry, reader: EventReader) -> list[EventLine]:
         return _SENTENCES[event](entry, reader)
     if not reader.is_whole and (level in {"debug", "info"} or event in _TOLD_BY_THE_DEATH):
         return []
+    if event == events.TEMPLATE_LOST and str(entry.get("reason")).startswith(_NOT_IMPORTED):
+        return []  # its pool's application can't be used, which is told with what comes next
     return [_named(plain_line(entry, reader), name)]
 
 
@@ -109,6 +114,8 @@ def _decided(entry: Entry, reader: EventReader) -> list[EventLine]:
     current, target, why = entry.get("current"), entry.get("target"), str(entry.get("why"))
     limits = [str(limit) for limit in list_in(entry, "limits") if str(limit) not in why]
     notes = [str(note) for note in list_in(entry, "notes") if str(note).startswith("dry run")]
+    if current == target and not reader.is_whole and "misconfigured" in list_in(entry, "limited_by"):
+        return []  # the pool's own line told it
     said = "; ".join([why, *limits, *notes])
     text = f"stays at {target}: {said}" if current == target else f"{current} -> {target}: {said}"
     if reader.is_whole:
@@ -150,7 +157,7 @@ def _change(change: Entry) -> str:
     settings = change.get("settings")
     names = ", ".join(map(str, settings)) if isinstance(settings, list) else "settings"
     workers = "its workers are replaced, new before old" if change.get("replaces") else "no worker is replaced"
-    return f"{names} changed; {workers}"
+    return f"{names}{'' if '->' in names else ' changed'}; {workers}"
 
 
 def _reload_refused(entry: Entry, _reader: EventReader) -> list[EventLine]:
@@ -185,8 +192,8 @@ def _spawn_failed(entry: Entry, _reader: EventReader) -> list[EventLine]:
 def _unresponsive(entry: Entry, _reader: EventReader) -> list[EventLine]:
     seconds, condition = entry.get("seconds"), entry.get("condition")
     so_long = f" for {shown_seconds(float(seconds))}" if isinstance(seconds, int | float) else ""
-    text = f"has neither held a task nor asked for one{so_long}{f': {condition}' if condition else ''}"
-    return [EventLine(text, name=str(entry.get("worker")), mark="!")]
+    text = str(condition or f"has neither held a task nor asked for one{so_long}")
+    return [EventLine(f"{text}; another worker takes its place", name=short_name(str(entry.get("worker"))), mark="!")]
 
 
 def _source_unavailable(entry: Entry, _reader: EventReader) -> list[EventLine]:
@@ -219,6 +226,7 @@ _SENTENCES: Final[Mapping[str, Callable[[Entry, EventReader], list[EventLine]]]]
     events.POOL_OVERRIDDEN: _overridden,
     events.SOURCE_RECOVERED: _source_recovered,
     events.SOURCE_UNAVAILABLE: _source_unavailable,
+    events.SUPERVISOR_DRAINING: lambda _entry, _reader: [EventLine(f"{DRAINED[0].upper()}{DRAINED[1:]}.", mark="!")],
     events.SUPERVISOR_RELOADED: _reloaded,
     events.SUPERVISOR_RELOAD_REFUSED: _reload_refused,
     events.SUPERVISOR_STANDBY: _standby,

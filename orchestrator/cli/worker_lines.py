@@ -6,14 +6,16 @@ from typing import Final
 
 import click
 
-from orchestrator.runtimes.worker_output import entry_in
+from orchestrator.runtimes.worker_output import entry_in, time_in
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
-from queue_core.cli.output import echo
+from queue_core.cli.event_lines import folded_traceback, shown_time
+from queue_core.cli.output import echo, terminal_width
 from queue_core.process.terminal import clean, clean_json
 from queue_core.process.wording import counted
 
 _COLOURS: Final = ("cyan", "yellow", "green", "magenta", "blue", "bright_cyan", "bright_yellow", "bright_magenta")
 _LEVEL_COLOURS: Final[Mapping[str, str]] = {"warning": "yellow", "error": "red", "critical": "red"}
+_TRACEBACKS: Final = frozenset({"traceback", "exception"})
 _SHOWN_FIRST: Final = ("timestamp", "level", "event")
 # The prefix names the worker already.
 _LEFT_OUT: Final = frozenset({*_SHOWN_FIRST, "worker", "pool"})
@@ -52,7 +54,7 @@ class LinePrinter:
             click.echo(clean_json(json.dumps(told, ensure_ascii=False)))
             return
         mark = self._mark(line.worker)
-        level, shown = shown_lines(line.text)
+        level, shown = shown_lines(line.text, folds=terminal_width() is not None)
         for text in shown:
             fg = _LEVEL_COLOURS.get(level, "") if self._has_colours else ""
             echo(text, mark=mark, fg=fg, color=self._has_colours)
@@ -73,23 +75,26 @@ class LinePrinter:
         return click.style(mark, fg=colour) if self._has_colours else mark
 
 
-def shown_lines(text: str) -> tuple[str, Sequence[str]]:
-    """Return a line's level and how it is shown: a log entry with its fields, then its texts of several lines."""
+def shown_lines(text: str, *, folds: bool = False) -> tuple[str, Sequence[str]]:
+    """Return a line's level and how it is shown: a log entry with its fields, then its texts of several lines.
+
+    `folds`: leave out of a traceback what is not the user's.
+    """
     entry = entry_in(text)
     if entry is None or not isinstance(entry.get("event"), str):
         return "", [text]
     fields = {name: value for name, value in entry.items() if name not in _LEFT_OUT and value is not None}
     long = {name: value for name, value in fields.items() if isinstance(value, str) and "\n" in value.strip()}
-    stamp = str(entry.get("timestamp") or "")
+    at = time_in(entry)
     level = str(entry.get("level") or "")
-    head = [stamp[11:19], f"[{level}]" if level else "", str(entry["event"])]
+    head = ["" if at is None else shown_time(at), f"[{level}]" if level else "", str(entry["event"])]
     pairs = [f"{name}={_value(value)}" for name, value in fields.items() if name not in long]
-    return level, [" ".join(part for part in (*head, *pairs) if part), *_indented(long)]
+    return level, [" ".join(part for part in (*head, *pairs) if part), *_indented(long, folds=folds)]
 
 
-def _indented(long: Mapping[str, str]) -> Iterator[str]:
-    for value in long.values():
-        for line in value.strip("\n").split("\n"):
+def _indented(long: Mapping[str, str], *, folds: bool) -> Iterator[str]:
+    for name, value in long.items():
+        for line in folded_traceback(value, is_whole=not (folds and name in _TRACEBACKS)):
             yield f"    {line}"
 
 

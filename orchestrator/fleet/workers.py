@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import field, replace
+from pathlib import PurePath
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
@@ -389,7 +390,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     if worker.spec_digest != digest:
         return "its settings changed"
     if worker.changed_file:
-        return f"{worker.changed_file} changed after its start"
+        return f"{PurePath(worker.changed_file).name} changed after its start"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:

@@ -281,7 +281,7 @@ class ProcessRuntime:
             if before == "end" and not condition and procfs.catches(process.pid, STACK_SIGNAL):
                 self._examined.add(worker)
                 procfs.send_signal(process.pidfd, STACK_SIGNAL)
-            condition = condition or last_words_of(self.logs.last_lines(worker)).condition
+            condition = condition or last_words_of(self.logs.last_lines(worker, without_stack=True)).condition
         except OSError:  # no descriptor left, or not ours to read
             return ""
         return condition
@@ -419,7 +419,7 @@ class ProcessRuntime:
             memory_own_bytes=own_peak if process.handle.is_forked else None,
             is_forked=process.handle.is_forked,
             reason=killed_perhaps(self._oom_kills.recent) if out_of_memory == "unknown" else "",
-            last_lines=self.logs.last_lines(worker),
+            last_lines=self.logs.last_lines(worker, without_stack=worker in self._examined),
             stack=self.logs.fatal_stack(worker) if number in _FAULTS else self._stack(worker),
         )
 

@@ -71,9 +71,16 @@ class WorkerLogs:
         except OSError:
             return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
 
-    def last_lines(self, worker: str) -> tuple[str, ...]:
-        """Return the worker's last lines of output: up to 20, each cut to 500 characters."""
-        return tuple(self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)[-MAX_LAST_LINES:])
+    def last_lines(self, worker: str, *, without_stack: bool = False) -> tuple[str, ...]:
+        """Return the worker's last lines of output: up to 20, each cut to 500 characters.
+
+        `without_stack`: a stack dump of all threads does not count. It is longer than that, and would hide the words
+        in which the worker said before it what it hangs at.
+        """
+        if not without_stack:
+            return tuple(self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)[-MAX_LAST_LINES:])
+        lines = self._tail(worker, _STACK_BYTES, at_least=MAX_LAST_LINES)
+        return tuple([line for line in lines if not line.startswith(_STACK_LINES)][-MAX_LAST_LINES:])
 
     def stack(self, worker: str) -> tuple[str, ...]:
         """Return the last stack dump of all threads that a worker wrote (see `faulthandler`), at most 200 lines."""

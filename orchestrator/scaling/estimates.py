@@ -16,7 +16,7 @@ from orchestrator.values import value
 
 _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)  # weight that older leases keep per lease: half-life 200 leases
-_PRIOR_SERVICE_SECONDS: Final = 2.0
+PRIOR_SERVICE_SECONDS: Final = 2.0
 _MIN_SERVICE_SECONDS: Final = 0.001
 SOON_SECONDS: Final = 0.25
 """The shortest turn of a pool."""
@@ -62,9 +62,9 @@ class ServiceTime:
         ended, the mean is at least the age of the oldest.
         """
         if not self.count:
-            return max(_PRIOR_SERVICE_SECONDS, max(running_seconds, default=0.0))
+            return max(PRIOR_SERVICE_SECONDS, max(running_seconds, default=0.0))
         known = self.count + 1.0
-        settled = (self.seconds + _PRIOR_SERVICE_SECONDS) / known
+        settled = (self.seconds + PRIOR_SERVICE_SECONDS) / known
         mean_seconds = settled + math.fsum([s - settled for s in running_seconds if s > settled]) / known
         if mean_seconds < _MIN_SERVICE_SECONDS:
             return _MIN_SERVICE_SECONDS

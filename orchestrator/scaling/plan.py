@@ -7,6 +7,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, billed_for, least_recently_used, outdated
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision
 from orchestrator.values import value
+from queue_core.process.wording import counted
 
 MAX_ACTIONS: Final = 64
 """The most actions of one plan; the rest follows in the next turn."""
@@ -53,6 +54,15 @@ class Plan:
     @property
     def is_empty(self) -> bool:
         return not (self.kill or self.retire or self.finish or self.spawn or self.end)
+
+    @property
+    def replacing(self) -> str:
+        """The news of a pool that keeps its size: `1 worker is replaced: tasks.py changed after its start`."""
+        new = [spawn.why for spawn in self.spawn if spawn.replaces is not None]
+        if new:
+            return f"{counted(len(new), 'worker is', 'workers are')} replaced: {new[0]}"
+        old = [leaves.why for leaves in (*self.end, *self.finish, *self.retire, *self.kill)]
+        return f"{counted(len(old), 'worker leaves', 'workers leave')}: {old[0]}" if old else ""
 
 
 NOTHING_TO_DO: Final = Plan()

@@ -17,6 +17,7 @@ from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
 from queue_core.process.wording import counted, shown_seconds, shown_setting
 
+NOTHING_TO_CHANGE: Final = "nothing to change"
 _DAY_SECONDS: Final = 86_400.0
 _COMING: Final = 0.5  # share of the tasks expected within the slo that count as work
 _SATURATED: Final = 0.5  # share of the largest fleet's capacity from which a pool is saturated
@@ -151,7 +152,7 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     """
     facts = context.facts
     sample, spec, now = facts.sample, facts.spec, facts.now
-    proposal = Proposal(facts.current, "hold", "nothing to change")
+    proposal = Proposal(facts.current, "hold", NOTHING_TO_CHANGE)
     if sample.ready and not sample.paused:
         ready = "the task that waits" if sample.ready == 1 else f"the {sample.ready:,} tasks that wait"
         return replace(proposal, why=f"nothing to change: {ready} can begin in time"), {}

@@ -73,8 +73,8 @@ class ApplicationChecks:
             return
         was, pool.application_failure, pool.due_at = pool.application_failure, failure, AT_ONCE
         if failure:
-            sentence = f"{pool.name} can't be used: {failure}; it is tried again when a file of it changes"
+            sentence = f"its application can't be used: {failure}; it is tried again when a file of it changes"
             log.error(events.POOL_MISCONFIGURED, pool=pool.name, sentence=sentence)
         elif was:
             pool.fleet = replace(pool.fleet, crash=CrashLoop())
-            log.info(events.POOL_USABLE, pool=pool.name, sentence=f"{pool.name} can be used again")
+            log.info(events.POOL_USABLE, pool=pool.name, sentence="its application can be used again")

@@ -25,6 +25,7 @@ from orchestrator.scaling.learning import learn
 from orchestrator.scaling.plan import Plan, plan_actions
 from orchestrator.scaling.policy import decide
 from orchestrator.scaling.replay import recorded
+from orchestrator.scaling.rules import NOTHING_TO_CHANGE
 from orchestrator.scaling.sharing import SharingPool, helper, sharers
 from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state.directory import StateDir
@@ -213,6 +214,8 @@ class PoolTurn:
         if (plan.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
             return False
         record = decision.record()
+        if decision.why == NOTHING_TO_CHANGE and plan.replacing:
+            record["why"] = plan.replacing  # of the pool's size there is nothing to say
         log.info(events.POOL_DECIDED, **record)
         self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
         return True

@@ -150,7 +150,7 @@ def folded_traceback(text: str, *, folder: Path | None = None, is_whole: bool = 
         found = _FRAME.match(line)
         if found is not None:
             indent, filename, number, where = found.groups()
-            if _is_library(filename):
+            if is_library_file(filename):
                 hidden = len(indent)
                 folded += _OURS not in filename
                 continue
@@ -173,8 +173,9 @@ def _count_of_frames(count: int) -> list[str]:
     return [f"  ... {counted(count, 'frame')} of libraries"] if count else []
 
 
-def _is_library(filename: str) -> bool:
-    return is_library(filename) or any(part in filename for part in _LIBRARIES)
+def is_library_file(filename: str) -> bool:
+    """Return whether a file of a traceback is not the user's."""
+    return filename.startswith("<frozen ") or is_library(filename) or any(part in filename for part in _LIBRARIES)
 
 
 def _short(filename: str, folder: Path | None) -> str:

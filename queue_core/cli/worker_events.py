@@ -15,6 +15,7 @@ from queue_core.cli.event_lines import (
     of_tasks,
     pairs_of,
 )
+from queue_core.errors import AppImportError
 from queue_core.process.logs import PROGRAM_LOGGED
 from queue_core.process.wording import counted, shown_seconds
 from queue_core.semantics import retry_delay_seconds
@@ -31,6 +32,7 @@ _SAYING: Final = ("sentence", "message", "reason", "why", "error", "detail")
 MAX_NAMED: Final = 3
 """Tasks that one sentence names at most."""
 _TRACEBACKS: Final = ("traceback", "exception")
+_NO_APP: Final = AppImportError.__name__
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     `name`: the worker's, as the line shows it. An entry of the program's own log is shown as its output.
     """
     event, level = str(entry.get("event")), str(entry.get("level") or "info")
-    if not reader.shows(level):
+    if not reader.shows(level) or (_repeats_death(entry) and not (reader.is_alone or reader.is_whole)):
         return None
     if reader.is_alone and event in _OF_ITSELF:
         line = _OF_ITSELF[event](entry, reader)
@@ -80,6 +82,12 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     else:
         line = _programs(entry, reader)
     return replace(line, name=name)
+
+
+def _repeats_death(entry: Mapping[str, object]) -> bool:
+    """Return whether the line of the worker's end, which a supervisor tells, says the same."""
+    event = entry.get("event")
+    return event == events.HANDLER_STUCK or (event == events.WORKER_REFUSED and entry.get("error") == _NO_APP)
 
 
 def plain_line(entry: Mapping[str, object], reader: EventReader) -> EventLine:

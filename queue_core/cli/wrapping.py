@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Final, Literal
 
 Align = Literal["left", "right"]
@@ -15,6 +16,9 @@ ASCII_BLOCKS: Final = "#."
 NARROW_HANG: Final = 2
 """The hanging indent where the one asked for would leave less than half of the width."""
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_UNITS: Final = "ms|s|min|h|d|%|B|KiB|MiB|GiB"
+_PHRASE: Final = re.compile(rf"(\s*)(\S*\d (?:{_UNITS})(?!\w)\S*|[^\s`]*`[^`\n]{{1,60}}`\S*|\S+)")
+"""What stays in one line, with the spaces before it: a word, a number with its unit, a command in backticks."""
 _WORD: Final = re.compile(r"(\s*)(\S+)")
 
 
@@ -64,7 +68,8 @@ def wrapped(text: str, *, width: int | None, prefix: str = "", hang: int | None 
         hang: the indent of the other lines, by default that of the text behind `prefix`; `NARROW_HANG` where that would
             leave less than half of `width`.
 
-    A word is never broken: one longer than the terminal gets a line of its own.
+    A word is never broken: one longer than the terminal gets a line of its own. A number stays with its unit, and a
+    command in backticks in one line where there is room for it.
 
     >>> wrapped("3 ready and nobody to lease them", width=30, prefix="12:04:31  resize  ")
     ['12:04:31  resize  3 ready and', '  nobody to lease them']
@@ -85,7 +90,7 @@ def _wrapped(text: str, *, width: int | None, start: str, indent: str) -> list[s
         return [(start + text).rstrip()]
     lines: list[str] = []
     line, used, is_begun = start, columns_of(start), False
-    for spaces, word in _WORD.findall(text):
+    for spaces, word in _words(text, room=width - len(indent)):
         size = columns_of(word)
         # The first word stays behind its prefix even where it is too long, if it would be so on a line of its own.
         fits = used + len(spaces) + size <= width or (not is_begun and len(indent) + size > width)
@@ -97,6 +102,15 @@ def _wrapped(text: str, *, width: int | None, start: str, indent: str) -> list[s
             line, used = indent + word, len(indent) + size
         is_begun = True
     return [*lines, line.rstrip()]
+
+
+def _words(text: str, *, room: int) -> Iterator[tuple[str, str]]:
+    """Yield what a line is not broken in; what is longer than a line only by its words."""
+    for spaces, phrase in _PHRASE.findall(text):
+        if columns_of(phrase) > room:
+            yield from _WORD.findall(spaces + phrase)
+        else:
+            yield spaces, phrase
 
 
 def _beginning(text: str, columns: int) -> str:

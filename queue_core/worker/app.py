@@ -234,6 +234,8 @@ class App:
         if missing:
             known = sorted(repr(tag) for name, tag in self._handlers if name == queue and tag is not None)
             others = f"the app has handlers for {', '.join(known[:_SHOWN_TAGS])}; " if known else ""
+            if not known and self._handlers:
+                others = f"the app has some for: {', '.join(map(repr, self.queues))}; "
             raise AppError(
                 f"no handler for {', '.join(missing)} in queue {queue!r}; {others}"
                 "add @app.task(...) for each, or one without a tag for the rest"
@@ -335,7 +337,7 @@ def load_app(target: str, *, directory: Path | None = None, app_folder: Path | N
     if not isinstance(found, App):
         raise AppImportError(
             module=module_name,
-            reason=f"{attribute} is a {type(found).__name__}, not an App",
+            reason=f"{attribute} is of type {type(found).__name__}, not an App",
             hint=_apps_in(module, module_name),
         )
     return found
@@ -355,7 +357,7 @@ def _import(module_name: str, roots: Sequence[str]) -> object:
         ) from error
     except (Exception, SystemExit) as error:
         raise AppImportError(
-            module=module_name, reason=_describe(error), hint=f"`python -c 'import {module_name}'` shows the same"
+            module=module_name, reason=_describe(error), hint=f"`python3 -c 'import {module_name}'` shows the same"
         ) from error
 
 

@@ -11,6 +11,7 @@ from queue_core.attempts.attempt import Failure
 from queue_core.attempts.failures import failure_message, host_name
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.process.wording import shown_seconds
 from queue_core.stats import OVERRAN
 from queue_core.task import Lease
 from queue_core.verbs import Renewal
@@ -258,7 +259,8 @@ class Renewals:
     def _overrun(invocation: Invocation, *, now: float) -> Failure:
         lines = invocation.lines()
         shown = shown_lines(lines)
-        message = f"its handler ran on for {now - invocation.started_at:.3g} s, as long as the queue's max_lease allows"
+        ran_for = shown_seconds(now - invocation.started_at)
+        message = f"its handler ran on for {ran_for}, as long as the queue's max_lease allows"
         return Failure(
             "timed_out",
             OVERRAN,
@@ -325,7 +327,7 @@ class Renewals:
             LifecycleEnd(
                 events.HANDLER_STUCK,
                 f"{invocation.handler.display_name} hung{f' at {shown}' if shown else ''}: it ran for "
-                f"{ran_seconds:.3g} s, {grace_seconds:g} s longer than the lease of its task "
+                f"{shown_seconds(ran_seconds)}, {shown_seconds(grace_seconds)} longer than the lease of its task "
                 f"{invocation.tasks[0].name}",
                 EXIT_HUNG,
             )

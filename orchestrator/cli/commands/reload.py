@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 from orchestrator.cli.fleet_events import not_in_force
+from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import state_of
@@ -21,7 +22,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
-from queue_core.cli.output import print_info, print_json
+from queue_core.cli.output import echo, print_info, print_json
 
 POLL_SECONDS: Final = 0.05
 
@@ -47,7 +48,8 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
     left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made.
     Other settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed,
-    and the supervisor goes on as before; 69: no supervisor is running; 75: it did not answer in time.
+    and the supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did
+    not answer in time.
     """
     files = state_of(load_project(file))
     with _one_at_a_time(files):
@@ -66,15 +68,19 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     if as_json:
         print_json({"reloaded": True, "changes": changes, "queues": made, "next_start": waiting})
         return exits.OK
+    unusable = check_imports(load_project(file), seconds=seconds).problems
     for queue in made:
-        click.echo(f"queue {queue}: made")
+        echo(f"queue {queue}: made")
     for change in changes:
-        click.echo(_change_line(change))
+        echo(_change_line(change))
     if waiting:
         for setting in waiting:
             print_info(not_in_force(setting))
     if not changes:
-        click.echo("no pool changed")
+        echo("no pool's settings changed; workers of a program whose files did are replaced")
+    if unusable:
+        fix = "mend it: workers that run go on as they are, and it is tried again when a file of it changes"
+        raise CommandError(unusable, code=exits.BAD_CONFIG, fix=fix)
     return exits.OK
 
 

@@ -305,7 +305,9 @@ def own_supervisor(project: Project, holder: ResourceHolder) -> str:
     files = state_of(project)
     if holder.pid is None or holder_of_lock(files.lock_path).pid != holder.pid:
         return ""
-    return f"your own `towline {holder.verb or 'up'}` of this folder (pid {holder.pid})"
+    is_stopping = (files.read_snapshot() or {}).get("phase") == "stopping"
+    ends = ", which finishes the tasks of its workers and then ends" if is_stopping else ""
+    return f"your own `towline {holder.verb or 'up'}` of this folder (pid {holder.pid}){ends}"
 
 
 def _already_supervised(project: Project, error: AlreadySupervisedError) -> CommandError:

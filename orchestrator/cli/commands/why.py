@@ -15,6 +15,7 @@ from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.figures import describe_pause
+from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
@@ -30,7 +31,7 @@ from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
-from queue_core.errors import InvalidQueueNameError, UnknownQueueError
+from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
 from queue_core.limits import check_queue_name
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_ago, shown_bytes, shown_clock, shown_seconds, shown_setting
@@ -114,8 +115,9 @@ def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
         fix = "a pool is explained on its supervisor's host: without --url and --store, by -f with its settings file"
         message = f"there is no queue and no task '{name}'"
         return CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=fix)
+    perhaps = did_you_mean(name, [*_known_pools(where), *_known_queues(where)])
     return CommandError(
-        f"there is no pool, no queue and no task '{name}'{did_you_mean(name, _known_pools(where))}",
+        f"there is no pool, no queue and no task '{name}'{perhaps}",
         code=exits.NO_INPUT,
         where=target.shown,
         fix="`towline pools` lists the pools, `towline peek QUEUE` tasks; finished tasks are known for as long as "
@@ -176,6 +178,12 @@ def _known_pools(where: TargetOptions) -> list[str]:
     with suppress(CommandError):  # no supervisor has run here
         known += shown_fleet(state_of(project)).pools
     return known
+
+
+def _known_queues(where: TargetOptions) -> list[str]:
+    with suppress(CommandError, QueueError), opened(makes_queues=False, **where) as (queues, _):
+        return [spec.name for spec in queues.queues()]
+    return []
 
 
 def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json: bool, where: TargetOptions) -> bool:
@@ -276,7 +284,9 @@ def _learned(decision: Json) -> str:
     number = {name: float(value) for name, value in decision.items() if isinstance(value, int | float)}
     parts = []
     if "service_seconds" in number:
-        parts.append(f"a task takes {shown_seconds(number['service_seconds'])}")
+        takes = shown_seconds(number["service_seconds"])
+        is_learned = number["service_seconds"] != PRIOR_SERVICE_SECONDS
+        parts.append(f"a task takes {takes}" if is_learned else f"no task was measured yet ({takes} are assumed)")
     if "startup_seconds" in number:
         parts.append(f"a start takes {shown_seconds(number['startup_seconds'])}")
     if "arrival_rate" in number:

@@ -39,6 +39,7 @@ from queue_core.task import StoredTask, TaskState
 Json: TypeAlias = Mapping[str, object]
 
 _MIB: Final = 1 << 20
+_AGO_COLUMNS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,8 @@ def headline(death: Json, *, now: float) -> str:
     held = int(number(death, "held_total") or len(_held(death)))
     verb = "had held" if all(one.get("fate") == "lease ended" for one in _held(death)) else "holding"
     holding = f", {verb} {counted(held, 'task')}" if held else ""
-    return f"{_ago(death, now):<12} {death.get('worker')}  {death.get('cause')}: {death.get('detail')}{holding}"
+    said = f"{death.get('cause')}: {death.get('detail')}{holding}"
+    return f"{_ago(death, now):<{_AGO_COLUMNS}} {death.get('worker')}  {said}"
 
 
 def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: str = "") -> Iterator[str]:
@@ -229,7 +231,7 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
             print_json({"deaths": found})
             return exits.OK
         for one in found:
-            echo(headline(one, now=wall_seconds))
+            echo(headline(one, now=wall_seconds), hang=_AGO_COLUMNS + 2)
         if not found:
             print_info("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK

@@ -42,7 +42,7 @@ def header(
         lines.append("  no pools: tasks wait until another program leases them")
     if len(pools) > MAX_POOLS:
         lines.append(f"  and {counted(len(pools) - MAX_POOLS, 'more pool')}: `towline pools` lists all")
-    lines += wrapped(f"{clean(output)}; Ctrl-C lets workers finish.", width=width, hang=_INDENT)
+    lines += wrapped(f"{clean(output)}; Ctrl-C lets them finish.", width=width, hang=_INDENT)
     return [*lines, ""]
 
 

@@ -23,6 +23,7 @@ from orchestrator.cli.fleet_events import (
     short_name,
 )
 from orchestrator.cli.up.begun_again import TaskLookup
+from orchestrator.cli.up.stacks import StackFolder
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import MonotonicClock
 from orchestrator.runtimes.worker_output import entry_in
@@ -92,6 +93,7 @@ class UpScreen:
     _header: Sequence[str] = ()
     _events: deque[tuple[float, Mapping[str, object]]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
     _failures: FailureCounts = field(default_factory=FailureCounts)
+    _stacks: StackFolder = field(default_factory=StackFolder)
     _deaths: list[_Death] = field(default_factory=list)
     _troubles: dict[object, object] = field(default_factory=dict)
     """By pool, the trouble that was told last."""
@@ -133,9 +135,12 @@ class UpScreen:
     def _of_batch(self, batch: OutputBatch) -> list[str]:
         at = self.clock.wall_seconds()
         skipped = dict(batch.skipped)
-        drop = len(batch.lines) - MAX_LOOK_LINES
+        lines = batch.lines
+        if not self.reader.is_whole:
+            lines = [one for line in lines for one in self._stacks.shown(line)]
+        drop = len(lines) - MAX_LOOK_LINES
         shown: list[str] = []
-        for line in batch.lines:
+        for line in lines:
             is_entry = line.text.startswith("{")
             if drop > 0 and not is_entry:
                 drop -= 1

@@ -1,6 +1,7 @@
 """The commands of administrators: `peek`, `purge`, `redrive`, `pause` and `resume`."""
 
 from collections.abc import Mapping, Sequence
+from textwrap import shorten
 from typing import Final, Unpack
 
 import click
@@ -206,7 +207,8 @@ def _worker_or_reason(task: StoredTask) -> str:
         done = "" if task.progress is None else f" {task.progress.fraction:.0%}"
         return f"{task.worker}{done}"
     reason = task.reason or (task.attempts[-1].text if task.attempts else "")
-    return " ".join(reason.split())[:REASON_CHARACTERS]
+    text = " ".join(reason.split())
+    return shorten(text, REASON_CHARACTERS, placeholder=" ...") if len(text) > REASON_CHARACTERS else text
 
 
 def _print_count(count: int, outcome: str, *, as_json: bool) -> None:

@@ -31,6 +31,7 @@ _SHOWN_FIRST: Final = frozenset({"at", "event", "queue", "task", "id", "count", 
 _WORDS: Final = {"lease_number": "lease", "waited_seconds": "waited", "held_seconds": "held"}
 _INDENT: Final = len("12:04:31  ")
 """The indent of an event's further lines on a terminal."""
+_EVENT_COLUMNS: Final = len("task.postponed")
 
 
 @command(
@@ -82,7 +83,8 @@ def events(
                 is_empty = False
                 _print(event, as_json=as_json)
         if is_empty and not as_json and limit:
-            print_info(f"no events{f' of queue {only_queue}' if only_queue else ''} in the server's memory")
+            of = f" of queue {only_queue}" if only_queue else ""
+            print_info(f"no events{of} in the server's memory, which begins at its start; `log:` keeps older ones")
     finally:
         caller.close()
     return exits.OK
@@ -164,7 +166,8 @@ def event_line(event: Mapping[str, object], *, now: Instant) -> str:
     ]
     details += [str(event["reason"])] if event.get("reason") else []
     clock = shown_instant(at if isinstance(at, int) else None, now=now)
-    return f"{clock}  {event['event']!s:<13}  {event['queue']}{task}  {', '.join(details)}".rstrip()
+    named = f"{event['event']!s:<{_EVENT_COLUMNS}}"
+    return "  ".join(part for part in (clock, named, f"{event['queue']}{task}", ", ".join(details)) if part).rstrip()
 
 
 def _value(name: str, value: object) -> str:

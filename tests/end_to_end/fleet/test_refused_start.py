@@ -65,6 +65,7 @@ def test_it_starts_all_the_same_where_asked_to(tmp_path: Path) -> None:
     environment = program_environment() | {"NO_COLOR": "1"}
     with on_terminal(command, cwd=tmp_path, environment=environment, shown=shown) as ran:
         eventually(
-            lambda: "resize can't be used: can't import tasks" in " ".join(shown.read_text().split()), seconds=60
+            lambda: "its application can't be used: can't import tasks" in " ".join(shown.read_text().split()),
+            seconds=60,
         )
         assert ran.poll() is None

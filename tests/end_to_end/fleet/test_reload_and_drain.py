@@ -14,6 +14,7 @@ from tests.support.commands import Commands
 from tests.support.eventually import eventually
 
 Json = dict[str, object]
+NO_CHANGE = "no pool's settings changed; workers of a program whose files did are replaced\n"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: TowlineU
     assert "no supervisor is alive" in refused.err
     crew.start()
     (first,) = eventually(crew.workers, seconds=30)
-    assert towline("reload").out == "no pool changed\n"
+    assert towline("reload").out == NO_CHANGE
 
     crew.write(workers=1, colour="red", slo="20s", more="server_typo: 1\n")
     told = towline("reload")
@@ -74,7 +75,7 @@ def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: TowlineU
     assert crew.files.reload_answer()["changes"] == [
         {"pool": "crew", "kind": "changed", "settings": ["env"], "replaces": True}
     ]
-    assert towline("reload").out == "no pool changed\n"
+    assert towline("reload").out == NO_CHANGE
 
 
 def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: TowlineUp, towline: Commands) -> None:
@@ -86,7 +87,7 @@ def test_a_file_that_is_emptied_for_a_while_drains_nobody(crew: TowlineUp, towli
     assert "nothing is set here" in str(refused["mistakes"])
     assert towline("reload").code == 78
     crew.settings.write_text(whole)
-    assert towline("reload").out == "no pool changed\n"
+    assert towline("reload").out == NO_CHANGE
     assert list(crew.workers()) == [first]
     assert not crew.logged("worker.draining")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -127,6 +128,33 @@ def test_an_entry_is_shown_for_people_with_its_traceback_in_full() -> None:
     assert lines == ["00:00:01 [error] handler.failed task=t message=bad", "    Trace:", "      x.py"]
     for plain in ("text", "{broken", '{"no": "event"}', "[1]"):
         assert shown_lines(plain) == ("", [plain])
+
+
+def test_an_entrys_time_is_that_of_the_clock_of_the_person_who_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        _, (line,) = shown_lines('{"event":"worker.started","timestamp":"2026-11-26T02:08:27.100Z"}')
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert line == "11:08:27 worker.started"
+
+
+def test_on_a_terminal_a_traceback_has_the_users_lines() -> None:
+    traceback = (
+        "Traceback (most recent call last):\n"
+        '  File "/app/queue_core/worker/invocation.py", line 154, in _call\n    return 1\n'
+        '  File "/app/tasks.py", line 8, in resize\n    raise ValueError\n    ^^^^^^\nValueError\n'
+    )
+    text = entry(1, "handler.failed", traceback=traceback)
+    assert shown_lines(text, folds=True)[1][1:] == [
+        "    Traceback (most recent call last):",
+        '      File "/app/tasks.py", line 8, in resize',
+        "        raise ValueError",
+        "    ValueError",
+    ]
+    assert len(shown_lines(text)[1]) == 1 + len(traceback.splitlines())
 
 
 def test_nothing_that_a_worker_writes_controls_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

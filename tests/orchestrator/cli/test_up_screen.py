@@ -128,7 +128,13 @@ def test_any_event_with_a_sentence_is_shown_as_that_sentence(file: TextIO) -> No
     )
     stage.screen.take({"event": "a.b", "level": "info", "sentence": "All is well."})
     stage.screen.take({"event": "source.odd", "level": "warning", "pool": "resize", "why": "it rains"})
-    assert stage.shown() == ["resize     ! 1 task waits.", "All is well.", "resize     ! source odd: it rains"]
+    stage.screen.take({"event": events.SUPERVISOR_DRAINING, "level": "warning", "why": "this host is drained"})
+    assert stage.shown() == [
+        "resize     ! 1 task waits.",
+        "All is well.",
+        "resize     ! source odd: it rains",
+        "           ! This host is drained: no worker is started until `towline undrain`.",
+    ]
 
 
 def test_inputs_are_shown_at_debug_only(file: TextIO) -> None:
@@ -148,6 +154,61 @@ def test_too_many_lines_are_left_out_and_counted_but_no_failure_is(file: TextIO)
     )
     assert "failed (lease 1 of 5): ValueError: no, tasks.py:9" in shown[1]
     assert shown[-1] == f"resize-d2v | line {MAX_LOOK_LINES + 9}"
+
+
+HUNG = [
+    "Thread 0x00007f615cc566c0 (most recent call first):",
+    '  File "/app/queue_core/worker/lifecycle.py", line 112 in next_end_request',
+    '  File "/usr/lib/python3.11/threading.py", line 982 in run',
+    "Current thread 0x00007f61603ffb80 (most recent call first):",
+    '  File "/app/tasks.py", line 10 in resize',
+    '  File "/app/queue_core/worker/invocation.py", line 150 in run',
+    '  File "<frozen runpy>", line 88 in _run_code',
+]
+
+
+def test_of_a_dump_of_a_hung_workers_threads_the_users_lines_are_shown(file: TextIO) -> None:
+    shown = ScreenStage(file).shown(output("before"), *map(output, HUNG), output("after"))
+    assert [line.removeprefix("resize-d2v | ") for line in shown] == ["before", HUNG[3], HUNG[4], "after"]
+    assert len(ScreenStage(file, level="debug").shown(*map(output, HUNG))) == len(HUNG)
+
+
+def test_a_hung_worker_is_told_in_one_sentence_of_what_it_does(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    hung = {"event": events.WORKER_UNRESPONSIVE, "level": "warning", "pool": "resize", "worker": "resize-d2v"}
+    stage.screen.take(hung | {"seconds": 0.081, "condition": "resize runs on without its lease, at tasks.py:10"})
+    stage.screen.take(hung | {"seconds": 12.0, "condition": ""})
+    assert stage.shown() == [
+        "resize-d2v ! resize runs on without its lease, at tasks.py:10; another worker takes its place",
+        "resize-d2v ! has neither held a task nor asked for one for 12 s; another worker takes its place",
+    ]
+
+
+def test_what_the_line_of_a_workers_end_says_is_not_told_before_it(file: TextIO) -> None:
+    said = (
+        {"event": "handler.stuck", "level": "warning", "task": "_2", "reason": "it reached the queue's max_lease"},
+        {"event": "worker.refused", "level": "error", "error": "AppImportError", "reason": "can't import tasks"},
+    )
+    assert ScreenStage(file).shown(*(output(json.dumps(one)) for one in said)) == []
+    (line,) = ScreenStage(file).shown(output(json.dumps(said[1] | {"error": "AppError", "reason": "no handler"})))
+    assert line == "resize-d2v x can't work: no handler"
+
+
+def test_a_pool_that_stays_as_its_application_cannot_be_used_is_told_once(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    stage.screen.take(DECIDED | {"current": 0, "target": 0, "limited_by": ["misconfigured"], "limits": ["told before"]})
+    assert stage.shown() == []
+    stage.screen.take(DECIDED | {"current": 2, "target": 2, "limits": ["max is 2"]})
+    assert stage.shown() == ["resize     stays at 2: 3 ready and nobody to lease them; max is 2"]
+
+
+def test_an_application_that_cannot_be_imported_is_told_once(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    lost = {"event": events.TEMPLATE_LOST, "level": "warning", "pool": "resize"}
+    stage.screen.take(lost | {"reason": "can't import tasks: tasks.py:11: expected ':'"})
+    assert stage.shown() == []
+    stage.screen.take(lost | {"reason": "ended by SIGKILL"})
+    assert stage.shown() == ["resize     ! template lost: ended by SIGKILL"]
 
 
 def test_without_output_failures_are_shown_all_the_same(file: TextIO) -> None:
@@ -212,11 +273,15 @@ def test_what_became_of_a_dead_workers_tasks(fates: list[str], begun_after: floa
 
 
 def test_a_reload_names_each_change_and_what_waits_for_a_restart() -> None:
-    changes = [{"pool": "resize", "kind": "changed", "settings": ["slo"], "replaces": False}]
+    changes = [
+        {"pool": "resize", "kind": "changed", "settings": ["slo"], "replaces": False},
+        {"pool": "encode", "kind": "changed", "settings": ["workers.max: 8 -> 3"], "replaces": False},
+    ]
     reloaded = {"event": events.SUPERVISOR_RELOADED, "changes": changes, "queues": [], "next_start": ["server.listen"]}
     lines = fleet_lines(reloaded, EventReader())
     assert [(line.name, line.mark, line.text) for line in lines] == [
         ("resize", "", "slo changed; no worker is replaced"),
+        ("encode", "", "workers.max: 8 -> 3; no worker is replaced"),
         ("", "!", not_in_force("server.listen")),
     ]
     refused = {"event": events.SUPERVISOR_RELOAD_REFUSED, "level": "error", "mistakes": ["towline.yaml:3: no"]}

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from orchestrator import events
 from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.last_words import last_words_of
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs, watchdog
@@ -355,3 +356,16 @@ def test_what_a_worker_started_is_counted_in_its_processor_time(
 ) -> None:
     runtime.spawn(request_for(shell(script), tmp_path), now=CLOCK.monotonic())
     eventually(lambda: runtime.usage()["w1"].cpu_seconds > 0.1, seconds=60)
+
+
+def test_a_dump_of_its_threads_does_not_hide_what_a_worker_said_before_it(tmp_path: Path) -> None:
+    logs = WorkerLogs(tmp_path)
+    frame = '  File "/app/tasks.py", line 10 in resize\n'
+    said = '{"event":"lease.lost","task":"_5","handler":"resize","place":"tasks.py:10"}'
+    dump = "Current thread 0x00007f61603ffb80 (most recent call first):\n" + frame * 40
+    logs.path("w1").write_text(f"begun\n{said}\n{dump}")
+    assert logs.last_lines("w1", without_stack=True) == ("begun", said)
+    assert set(logs.last_lines("w1")) == {frame.rstrip("\n")}
+    assert last_words_of(logs.last_lines("w1", without_stack=True)).condition == (
+        "resize runs on without its lease, at tasks.py:10"
+    )

@@ -67,7 +67,7 @@ def test_a_template_that_has_imported_its_application_is_ready_and_says_how_long
         pytest.param("import no_such_module\n", "no_such_module", id="a module that is not installed"),
         pytest.param("1 / 0\n", "tasks.py:1: ZeroDivisionError", id="an error in it"),
         pytest.param("application = 1\n", "it has no 'app'", id="no such attribute"),
-        pytest.param("app = 1\n", "app is a int, not an App", id="another thing"),
+        pytest.param("app = 1\n", "app is of type int, not an App", id="another thing"),
         pytest.param("raise SystemExit(3)\n", "SystemExit", id="it exits"),
         pytest.param("raise KeyboardInterrupt\n", "KeyboardInterrupt", id="it is interrupted"),
         pytest.param("raise RuntimeError('x' * 1_000_000)\n", "xxxx", id="an error longer than a message"),

@@ -68,6 +68,10 @@ def test_workers_of_an_application_that_changed_are_replaced_new_before_old(stag
     stage.source.seen.add("resize-2")
     stage.turn()
     assert stage.runtime.calls == [("spawn", "resize-2"), ("drain", old)]
+    assert [(told["current"], told["target"], told["why"]) for told in stage.logged("pool.decided")][-2:] == [
+        (1, 1, "1 worker is replaced: tasks.py changed after its start"),
+        (1, 1, "1 worker leaves: tasks.py changed after its start"),
+    ]
     stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
     stage.runtime.calls.clear()
     stage.set_pools(a_pool(least=1))

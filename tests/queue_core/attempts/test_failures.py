@@ -158,3 +158,9 @@ def test_attempts_come_back_from_their_text_as_they_were() -> None:
     )
     assert attempts_of(attempts_text(attempts)) == attempts
     assert attempts_of(attempts_text(())) == attempts_of(None) == ()
+
+
+def test_a_place_that_the_message_names_is_not_told_twice() -> None:
+    at_the_place = Failure("timed_out", "MaxLease", "it was at tasks.py:10 in resize", "tasks.py:10")
+    assert at_the_place.text == "MaxLease: it was at tasks.py:10 in resize"
+    assert Failure("failed", "ValueError", "no image", "tasks.py:9").text == "ValueError: no image (tasks.py:9)"

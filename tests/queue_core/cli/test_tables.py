@@ -117,6 +117,11 @@ def test_columns_that_all_stay_are_cut_where_there_is_no_room(sides: list[bool],
         pytest.param(
             "so  /a/long/path/to/a/file  it is", 12, "", ["so", "/a/long/path/to/a/file", "it is"], id="a path"
         ),
+        pytest.param("begun again after 59 ms", 20, "", ["begun again after", "59 ms"], id="a number keeps its unit"),
+        pytest.param("a slo of 5 s: all 2 busy", 10, "", ["a slo of", "5 s: all 2", "busy"], id="with a mark"),
+        pytest.param("so `kill 12` ends it", 12, "", ["so `kill 12`", "ends it"], id="a command is in one line"),
+        pytest.param("or `kill 12` ends it", 10, "", ["or", "`kill 12`", "ends it"], id="also on the next"),
+        pytest.param("or `kill 12345` it", 8, "", ["or `kill", "12345`", "it"], id="unless it is too long for any"),
         pytest.param("日本語 日本語", 8, "", ["日本語", "日本語"], id="ideographs"),
         pytest.param("one  (two)", 20, "", ["one  (two)"], id="spaces within a line stay"),
         pytest.param("", 20, "x  ", ["x"], id="nothing"),

@@ -18,11 +18,11 @@ def handle(task: object) -> None:
     """A handler that does nothing."""
 
 
-def an_app(*handlers: tuple[str | None, int | None]) -> App:
-    """An app for queue "q" with a handler per (tag, batch)."""
+def an_app(*handlers: tuple[str | None, int | None], queue: str = "q") -> App:
+    """An app with a handler per (tag, batch)."""
     app = App()
     for tag, batch in handlers:
-        app.task(queue="q", tag=tag, batch=batch)(handle)
+        app.task(queue=queue, tag=tag, batch=batch)(handle)
     return app
 
 
@@ -123,6 +123,15 @@ def test_a_worker_asks_for_what_its_handlers_take(handlers: list, tags: TagFilte
     ("app", "tags", "told"),
     [
         pytest.param(an_app(("a", None)), TagFilter.of("a", "b"), "no handler for 'b'", id="a tag"),
+        pytest.param(
+            App(), TagFilter.of("a"), "no handler for 'a' in queue 'q'; add", id="no handler at all for a tag"
+        ),
+        pytest.param(
+            an_app(("a", None), queue="typo"),
+            TagFilter.of("a"),
+            "no handler for 'a' in queue 'q'; the app has some for: 'typo'; add",
+            id="handlers of another queue",
+        ),
         pytest.param(an_app(("a", None)), UNTAGGED, "no handler for untagged tasks", id="untagged"),
         pytest.param(App(), ANY, "no handler for queue 'q'", id="no handler at all"),
         pytest.param(an_app(*((f"t{n}", None) for n in range(101))), ANY, "101 tags", id="too many tags"),
@@ -179,7 +188,7 @@ def test_an_app_is_looked_for_beside_a_link_to_the_settings_then_beside_the_file
             "name one of: app_x:work",
             id="another name",
         ),
-        pytest.param("app_x:app", "app = 3", "app is a int, not an App", id="something else"),
+        pytest.param("app_x:app", "app = 3", "app is of type int, not an App", id="something else"),
     ],
 )
 def test_an_app_that_cannot_be_loaded_says_what_to_mend(modules: Path, target: str, text: str, told: str) -> None:
