@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from queue_core.task import TaskState
+from tests.support.commands import run_program
 from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.site import DockerSite, docker_site
 from tests.support.docker.stop import stopped
@@ -36,6 +37,10 @@ def test_a_container_removed_behind_the_back_of_its_supervisor_is_replaced_and_i
     death = eventually(lambda: site.deaths().get(first.worker))
     assert (death["cause"], death["detail"]) == ("removed", "its container was removed by somebody else")
     assert len(death["held"]) == 1  # type: ignore[arg-type]
+    told = run_program("why-died", first.worker, folder=site.folder).out
+    assert "removed by somebody else" in " ".join(told.split())
+    assert "oom" not in told
+    assert "removed by somebody else" in " ".join(run_program("doctor", folder=site.folder).out.split())
     (site.folder / "go").touch()
     eventually(site.is_done)
     eventually(lambda: len(site.living()) == 2 and set(site.living()) == site.believed(), seconds=SECONDS)
