@@ -143,7 +143,7 @@ def test_what_happens_is_read_in_sentences(folder: Path) -> None:
     with on_terminal("up", folder=folder) as up:
         up.await_text(r"^Workers' output appears here and in \.towline/workers; Ctrl-C lets them")
         assert re.search(r"^Towline \S+   towline\.yaml   sqlite:///queue\.db", up.text, re.MULTILINE)
-        assert re.search(r"^resize +thumbs +resize +1 to 2 +30 s$", up.text, re.MULTILINE)
+        assert re.search(r"^resize +thumbs +resize +1 +1 to 2 +30 s$", up.text, re.MULTILINE)
         up.await_text(r"^\d\d:\d\d:\d\d  resize +0 -> 1: at least min 1$")
         add(folder, "cat.jpg")
         up.await_text(r"^\d\d:\d\d:\d\d  resize-\w{6} \| resizing cat\.jpg$")
