@@ -17,7 +17,7 @@ UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
 _READ_MARKER = Statement(
     "towline_commit_marker",
-    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1",
+    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1 ORDER BY part DESC LIMIT 1",
     (pack.int8,),
 )
 _SET_MARKER = Statement(
