@@ -1,6 +1,6 @@
 """One transaction in progress: its connection, and the facts that its verbs note for the commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from queue_core.clock import NEVER, Instant
@@ -43,6 +43,7 @@ class PostgresSession:
         "now",
         "ready",
         "tagged",
+        "used",
         "xid",
     )
 
@@ -75,6 +76,8 @@ class PostgresSession:
         self.needs_vacuum = False
         """Return whether a check found enough dead rows for a vacuum."""
         self.ready: dict[tuple[str, str | None], int] = {}
+        self.used: dict[str, set[str | None]] = {}
+        """Queues that tasks were added to or leased from, and by which tags."""
 
     @property
     def is_open(self) -> bool:
@@ -144,6 +147,10 @@ class PostgresSession:
     def note_finished(self, queue: str, number: int) -> None:
         """Note that `number` samples were added to a queue."""
         self.finished[queue] = self.finished.get(queue, 0) + number
+
+    def note_used(self, queue: str, tags: Iterable[str | None] = ()) -> None:
+        """Note that tasks of these tags were added to a queue, or looked for in it."""
+        self.used.setdefault(queue, set()).update(tags)
 
     def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:
         """Note that `number` tagged tasks were added to a queue."""

@@ -24,6 +24,7 @@ from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
 from queue_core.stores.postgres.commit_markers import AutocommitRunner
+from queue_core.stores.postgres.floors import FloorRaiser
 from queue_core.stores.postgres.maintenance import TRIM_FAILED, Trimmer, Vacuum
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
@@ -85,6 +86,7 @@ class PostgresStore:
         self._pool = ConnectionPool(self._address, clock=clock, settings=self._settings)
         self._signals = NotifySignals(self._pool)
         self._vacuum = Vacuum(self._pool, clock.monotonic)
+        self._floors = FloorRaiser(self._pool)
         self._lock = Lock()
         self._trimmer = Trimmer()
 
@@ -149,6 +151,8 @@ class PostgresStore:
 
     def commit(self, connection: PostgresConnection, session: PostgresSession) -> None:
         """Commit; if the answer is lost, determine the outcome."""
+        if session.used:
+            self._floors.note(session.used)
         if session.is_committed:
             self._trim_after_verb(connection, session)
             self._after_commit(session)
@@ -285,5 +289,6 @@ class PostgresStore:
     def close(self) -> None:
         """See `Store.close`."""
         self._vacuum.close()
+        self._floors.close()
         self._signals.close()
         self._pool.close()

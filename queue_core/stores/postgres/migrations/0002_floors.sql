@@ -73,6 +73,11 @@ CREATE TABLE lowered_floors (
 -- Find the lowest of a kind and tag. Not unique: an insertion never waits for another.
 CREATE INDEX lowered_in_order ON lowered_floors (queue, generation, state, kind, tag, eta);
 
+-- Tasks of no queue, which nothing returns. Of a table in which the last vacuum found no task the planner believes that
+-- every index is a page long, and finds a task by its id in the one that has it last, through all dead rows.
+INSERT INTO tasks (id, eta, ready_at, added_at, queue, state, payload)
+SELECT -n, 0, 0, 0, 0, 3, '' FROM generate_series(1, 10) AS n;
+
 -- Return a floor of the effective generation with what has been lowered since; NULL: there is none.
 CREATE FUNCTION lowest(queue_id int4, effective int8, of_state int2, of_kind int2, of_tag text, floor int8) RETURNS int8
 LANGUAGE plpgsql STABLE STRICT AS $$
@@ -225,20 +230,24 @@ BEGIN
     f.ready := least(f.ceiling, (
         SELECT t.eta FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.state = 0 AND t.eta >= CASE WHEN is_full THEN bottom ELSE old.ready END
+            AND t.eta < f.ceiling
         ORDER BY t.eta, t.id LIMIT 1
     ));
     f.delayed := least(f.ceiling, (
         SELECT t.eta FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.state = 1 AND t.eta >= CASE WHEN is_full THEN bottom ELSE old.delayed END
+            AND t.eta < f.ceiling
         ORDER BY t.eta, t.id LIMIT 1
     ));
     f.leased := least(f.ceiling, (
         SELECT t.eta FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.state = 2 AND t.eta >= CASE WHEN is_full THEN bottom ELSE old.leased END
+            AND t.eta < f.ceiling
         ORDER BY t.eta, t.id LIMIT 1
     ));
     f.names_until := least(now - 60000000, (
         SELECT n.until FROM towline.names AS n WHERE n.until >= CASE WHEN is_full THEN bottom ELSE f.names_until END
+            AND n.until < now - 60000000
         ORDER BY n.until LIMIT 1
     ));
     INSERT INTO towline.floors (
@@ -256,7 +265,9 @@ BEGIN
     SELECT queue_id, f.newest, 1, '', least(f.ceiling, (
         SELECT t.eta FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0
-            AND t.eta >= CASE WHEN is_full THEN bottom ELSE towline.tag_floor(queue_id, old.effective, old.ready, NULL) END
+            AND t.eta >= CASE WHEN is_full THEN bottom
+                ELSE towline.tag_floor(queue_id, old.effective, old.ready, NULL) END
+            AND t.eta < f.ceiling
         ORDER BY t.tag, t.eta, t.id LIMIT 1
     ))
     WHERE array_position(hot, NULL) IS NOT NULL
@@ -264,7 +275,9 @@ BEGIN
     SELECT queue_id, f.newest, 2, h.tag, least(f.ceiling, (
         SELECT t.eta FROM towline.tasks AS t
         WHERE t.queue = queue_id AND t.tag = h.tag AND t.state + 0 = 0
-            AND t.eta >= CASE WHEN is_full THEN bottom ELSE towline.tag_floor(queue_id, old.effective, old.ready, h.tag) END
+            AND t.eta >= CASE WHEN is_full THEN bottom
+                ELSE towline.tag_floor(queue_id, old.effective, old.ready, h.tag) END
+            AND t.eta < f.ceiling
         ORDER BY t.eta, t.id LIMIT 1
     ))
     FROM (SELECT DISTINCT u.tag COLLATE "C" FROM unnest(hot) AS u (tag) WHERE u.tag IS NOT NULL) AS h (tag);

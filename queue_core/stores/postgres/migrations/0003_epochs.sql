@@ -35,6 +35,18 @@ BEGIN
             SELECT 0::int2, '' COLLATE "C" UNION ALL SELECT 1, ''
             UNION ALL SELECT DISTINCT 2, u.tag COLLATE "C" FROM unnest(tags) AS u (tag) WHERE u.tag IS NOT NULL
         ) AS k (kind, tag)
+        -- Not if it is done, or nothing came after the last sum. In this order: below a sum there are dead rows only.
+        WHERE CASE
+            WHEN EXISTS (
+                SELECT FROM towline.counts AS b
+                WHERE b.queue = queue_id AND b.kind = k.kind AND b.tag = k.tag AND b.slot = epoch * 32
+            ) THEN false
+            ELSE (
+                SELECT b.slot % 32 > 0 FROM towline.counts AS b
+                WHERE b.queue = queue_id AND b.kind = k.kind AND b.tag = k.tag AND b.slot < epoch * 32
+                ORDER BY b.slot DESC LIMIT 1
+            )
+        END
     ), gone AS (
         DELETE FROM towline.counts AS c USING wanted AS w
         WHERE c.queue = queue_id AND c.kind = w.kind AND c.tag = w.tag AND c.slot >= w.first AND c.slot < epoch * 32

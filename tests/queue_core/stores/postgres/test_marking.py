@@ -296,7 +296,7 @@ def test_what_can_not_be_cut_back_fails_no_verb(place: Place, monkeypatch: pytes
     done = place.leased()
     deleted = place.do(lambda turn: turn.delete(QUEUE, done, now=place.clock.now()))
     assert deleted != [None]
-    assert place.number("SELECT count(*) FROM towline.tasks") == 0
+    assert place.number("SELECT count(*) FROM towline.tasks WHERE queue > 0") == 0
 
 
 def test_what_follows_a_verb_is_a_transaction_of_its_own(place: Place) -> None:
@@ -306,7 +306,7 @@ def test_what_follows_a_verb_is_a_transaction_of_its_own(place: Place) -> None:
         turn.add(QUEUE, [NewTask(b"b")], now=place.clock.now())
         raise ZeroDivisionError
     assert place.number("SELECT count(*) FROM towline.tasks WHERE state = 2") == 1
-    assert place.number("SELECT count(*) FROM towline.tasks") == 1
+    assert place.number("SELECT count(*) FROM towline.tasks WHERE queue > 0") == 1
 
 
 def test_behind_a_pooler_a_lost_answer_is_found_again(url: str) -> None:
@@ -340,7 +340,7 @@ def test_behind_a_pooler_a_relaxed_store_begins_transactions(url: str) -> None:
             with store.begin("verb") as turn:
                 turn.add(QUEUE, [NewTask(b"a")], now=store.clock.now())
             assert beside.execute("SELECT count(*) FROM towline.commit_markers").fetchone() == (0,)
-            assert beside.execute("SELECT count(*) FROM towline.tasks").fetchone() == (1,)
+            assert beside.execute("SELECT count(*) FROM towline.tasks WHERE queue > 0").fetchone() == (1,)
     finally:
         pooler.close()
 
