@@ -202,7 +202,10 @@ def _sse(recent: RecentEvents) -> bytes:
 
 def _metrics(core: ServerState, extensions: Extensions) -> View:
     collector = QueueMetrics(
-        lambda: core.service.read(read_all_stats), lambda: len(core.waiting), lambda: core.ring.lost_total
+        lambda: core.service.read(read_all_stats),
+        lambda: len(core.waiting),
+        lambda: core.ring.lost_total,
+        lambda: core.snapshots.held,
     )
 
     async def view(request: HttpRequest) -> Response:

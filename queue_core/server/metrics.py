@@ -10,6 +10,7 @@ from queue_core.clock import Instant
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import HeldSnapshot
 
 GAUGES = {
     "ready": "Tasks leasable now.",
@@ -39,15 +40,23 @@ def read_all_stats(work: UnitOfWork) -> AllStats:
 class QueueMetrics(Collector):
     """Reads the counts when it is scraped; keeps nothing."""
 
-    def __init__(self, read: Callable[[], AllStats], waiting: Callable[[], int], lost: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        read: Callable[[], AllStats],
+        waiting: Callable[[], int],
+        lost: Callable[[], int],
+        held: Callable[[], HeldSnapshot | None],
+    ) -> None:
         """Args:
         read: returns the counts of all queues.
         waiting: returns the number of waiting lease calls.
         lost: returns the number of lines of the lifecycle log that could not be written.
+        held: returns the snapshot of the store that somebody holds for too long.
         """
         self._read = read
         self._waiting = waiting
         self._lost = lost
+        self._held = held
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing: registering must not read the store."""
@@ -60,6 +69,7 @@ class QueueMetrics(Collector):
         yield CounterMetricFamily(
             "towline_log_lost_lines", "Lines of the lifecycle log that could not be written.", value=self._lost()
         )
+        yield from _held_metrics(self._held())
         for name, description in GAUGES.items():
             gauge = GaugeMetricFamily(f"towline_queue_{name}", description, labels=["queue"])
             for stats in queues:
@@ -79,6 +89,25 @@ class QueueMetrics(Collector):
             for stats in queues:
                 counter.add_metric([stats.queue], getattr(stats, f"{name}_total"))
             yield counter
+
+
+def _held_metrics(held: HeldSnapshot | None) -> Iterator[Metric]:
+    snapshot = GaugeMetricFamily(
+        "towline_store_held_snapshot", "1 while somebody holds a snapshot of the store for too long.", labels=["kind"]
+    )
+    if held is not None:
+        snapshot.add_metric([held.kind], 1.0)
+    yield snapshot
+    yield GaugeMetricFamily(
+        "towline_store_held_dead_rows",
+        "Dead rows that a held snapshot keeps from being removed.",
+        value=held.dead_rows if held else 0,
+    )
+    yield GaugeMetricFamily(
+        "towline_store_held_log_bytes",
+        "Bytes of the log that a held snapshot keeps from being used again.",
+        value=held.log_bytes if held else 0,
+    )
 
 
 def exposition(*collectors: Collector) -> bytes:

@@ -21,6 +21,7 @@ from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, Leas
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.options import ServeOptions
+from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Store
@@ -115,6 +116,7 @@ class ServerState:
         )
         self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
         self.erasures = QueueErasures(self.service, options)
+        self.snapshots = SnapshotWatch(self.service.store)
         self.readiness = Readiness(
             self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
@@ -209,6 +211,7 @@ class ServerState:
         """Begin to record; called in the loop before the first request."""
         self._lease_recorder.start()
         self.erasures.start()
+        self.snapshots.start()
 
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
@@ -219,6 +222,7 @@ class ServerState:
     def close(self) -> None:
         """End the threads."""
         self.erasures.close()
+        self.snapshots.close()
         self.waiting.close()
         self._readers.close()
         self._backups.close()

@@ -25,12 +25,13 @@ from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
 from queue_core.stores.postgres.commit_markers import AutocommitRunner
 from queue_core.stores.postgres.floors import FloorRaiser
+from queue_core.stores.postgres.held_snapshot import held_snapshot
 from queue_core.stores.postgres.maintenance import TRIM_FAILED, Trimmer, Vacuum
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.remote_clock import RemoteClock
-from queue_core.verbs import Check
+from queue_core.verbs import Check, HeldSnapshot
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
@@ -280,6 +281,11 @@ class PostgresStore:
     def make_room(self) -> bool:
         """See `Store.make_room`."""
         return False
+
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:
+        """See `Store.held_snapshot`."""
+        with self._pool.lend() as connection:
+            return held_snapshot(connection.driver, self._address.schema, min_seconds=min_seconds)
 
     def check(self) -> Check:
         """See `Store.check`."""

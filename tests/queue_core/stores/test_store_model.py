@@ -42,7 +42,7 @@ EXAMPLES = {
     "sqlite": 150,
     "sqlite, two processes": 150,
     "postgresql": 90,
-    "postgresql, floors": 60,
+    "postgresql, floors": 25,
     "redis": 120,
     "redis, every call sent twice": 50,
 }
