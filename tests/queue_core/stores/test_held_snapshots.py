@@ -1,10 +1,9 @@
 """Who holds a snapshot of a store open: found, told once, and gone when it ends."""
 
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psycopg
@@ -19,6 +18,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.postgres import held_snapshot as postgres_holders
 from queue_core.stores.postgres.client.connection import SETTINGS
 from queue_core.stores.postgres.store import PostgresStore
+from queue_core.stores.sqlite import file
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import held_snapshot as reader_of
 from queue_core.task import NewTask
@@ -53,7 +53,7 @@ def found(store: Store, *, min_seconds: float = 0.0) -> HeldSnapshot:
 
 
 def test_an_idle_transaction_is_named_with_what_ends_it(store: PostgresStore, url: str) -> None:
-    with psycopg.connect(url, application_name="analyst") as holder:
+    with closing(psycopg.connect(url, application_name="analyst")) as holder:
         holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         holder.execute("SELECT count(*) FROM pg_class")
         leave_dead(store)
@@ -125,9 +125,7 @@ def test_the_stores_own_sessions_hold_no_snapshot_for_long(store: PostgresStore)
     wanted = ("idle_in_transaction_session_timeout", "client_connection_check_interval", "lock_timeout")
     with store._pool.lend() as connection:
         for setting in wanted:
-            row = connection.driver.execute(
-                "SELECT setting FROM pg_settings WHERE name = %s", (setting,)
-            ).fetchone()
+            row = connection.driver.execute("SELECT setting FROM pg_settings WHERE name = %s", (setting,)).fetchone()
             assert row is not None
             assert row[0] == SETTINGS[setting]
             assert 0 < int(str(row[0])) <= 10_000
@@ -178,20 +176,27 @@ sys.stdin.readline()
 """
 
 
+@contextmanager
+def a_reader(path: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process that reads the file until the block ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", READER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as reader:
+        assert reader.stdout is not None
+        assert reader.stdin is not None
+        reader.stdout.readline()
+        yield reader
+        reader.stdin.close()
+
+
 def test_a_reader_of_the_file_is_named_while_the_log_is_long(tmp_path: Path) -> None:
     log, shared = tmp_path / "queue.db-wal", tmp_path / "queue.db-shm"
     with closing(SqliteStore(tmp_path / "queue.db")) as store:
         a_queue(store)
         add(store, NewTask())
-        with subprocess.Popen(
-            [sys.executable, "-c", READER, str(tmp_path / "queue.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        ) as reader:
-            assert reader.stdout is not None
-            assert reader.stdin is not None
-            reader.stdout.readline()
+        with a_reader(tmp_path / "queue.db") as reader:
             assert reader_of(log, shared) is None
             held = reader_of(log, shared, long_bytes=1)
-            reader.stdin.close()
         assert held is not None
         assert (held.kind, held.pid, held.remedy) == ("reader of the file", reader.pid, f"kill {reader.pid}")
         assert f"pid {reader.pid}" in held.sentence
@@ -199,20 +204,20 @@ def test_a_reader_of_the_file_is_named_while_the_log_is_long(tmp_path: Path) -> 
         assert store.held_snapshot() is None
 
 
-def test_the_log_is_small_again_after_a_reader_ended(tmp_path: Path) -> None:
+def test_the_log_is_small_again_after_a_reader_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file, "WAL_KEPT_BYTES", 8 << 20)
     log = tmp_path / "queue.db-wal"
+    big = [NewTask(b"x" * 100_000)] * 40
     with closing(SqliteStore(tmp_path / "queue.db", durability="relaxed")) as store:
         a_queue(store)
         add(store, NewTask())
-        with closing(sqlite3.connect(tmp_path / "queue.db")) as reader:
-            reader.execute("BEGIN")
-            reader.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            while log.stat().st_size < 24 << 20:
-                leave_dead(store, 500)
-            reader.rollback()
-        for _ in range(8):
-            leave_dead(store, 500)
-        assert log.stat().st_size < 16 << 20
+        with a_reader(tmp_path / "queue.db"):
+            for _ in range(8):
+                add(store, *big)
+            assert log.stat().st_size > 24 << 20
+        for _ in range(6):
+            add(store, *big)
+        assert log.stat().st_size <= 16 << 20
 
 
 def test_a_store_without_snapshots_tells_of_none() -> None:
