@@ -31,7 +31,7 @@ CREATE TABLE floors (
     leased int8 NOT NULL,
     names_until int8 NOT NULL,
     epoch_xid int8 NOT NULL,
-    epoch int4 NOT NULL,
+    epoch int8 NOT NULL,
     searched_at timestamptz NOT NULL,
     made_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (queue, step)

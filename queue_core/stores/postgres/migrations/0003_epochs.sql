@@ -2,7 +2,7 @@
 
 -- A slot is an epoch's, so that no row of counters is updated for ever: 32 numbers for each epoch, of which the first
 -- is the sum of all earlier ones. An epoch begins with a step of the queue's floors.
-ALTER TABLE counts ALTER COLUMN slot TYPE int4;
+ALTER TABLE counts ALTER COLUMN slot TYPE int8;
 
 -- Return whether the queue's searches begin at floors, as dead rows can't be removed.
 CREATE FUNCTION is_floored(queue_id int4) RETURNS bool LANGUAGE plpgsql STABLE AS $$
@@ -14,7 +14,7 @@ BEGIN
 END $$;
 
 -- Return the slot of a queue's counters that this transaction has to itself. The queue is held.
-CREATE FUNCTION count_slot(queue_id int4) RETURNS int4 LANGUAGE plpgsql AS $$
+CREATE FUNCTION count_slot(queue_id int4) RETURNS int8 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN 1 + towline.take_slot() + coalesce(
         (SELECT s.epoch FROM towline.floors AS s WHERE s.queue = queue_id ORDER BY s.step DESC LIMIT 1), 0
@@ -23,7 +23,7 @@ END $$;
 
 -- Fold the slots before an epoch into the first of it, for the queue's own counters and these tags. Only when nobody
 -- counts in earlier ones any more. What was folded before is not read again.
-CREATE FUNCTION fold_counts(queue_id int4, epoch int4, tags text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION fold_counts(queue_id int4, epoch int8, tags text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     WITH wanted AS MATERIALIZED (
         SELECT k.kind, k.tag, coalesce((
@@ -69,7 +69,7 @@ END $$;
 
 -- Add to the counters of a tag.
 CREATE FUNCTION count_tasks(
-    queue int4, slot int4, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,
+    queue int4, slot int8, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,
     dead int8 DEFAULT 0, added int8 DEFAULT 0, deleted int8 DEFAULT 0, released int8 DEFAULT 0, expired int8 DEFAULT 0,
     died int8 DEFAULT 0
 ) RETURNS void LANGUAGE sql AS $$
@@ -87,7 +87,7 @@ CREATE FUNCTION count_tasks(
 $$;
 
 -- Count tasks that were added, by their tags and etas.
-CREATE FUNCTION count_added(queue_id int4, slot int4, now int8, tags text[], etas int8[]) RETURNS void
+CREATE FUNCTION count_added(queue_id int4, slot int8, now int8, tags text[], etas int8[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, added, changed_at)
@@ -100,7 +100,7 @@ BEGIN
 END $$;
 
 -- Count deletions and leases; each array has the tag of every one.
-CREATE FUNCTION count_worked(queue_id int4, slot int4, now int8, deleted text[], leased text[]) RETURNS void
+CREATE FUNCTION count_worked(queue_id int4, slot int8, now int8, deleted text[], leased text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, deleted, changed_at)

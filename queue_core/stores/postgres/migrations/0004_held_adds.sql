@@ -20,7 +20,7 @@ END $$;
 -- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them; so do NULL bounds
 -- of leases and NULL headers. low_ceiling, names_until: of the queue's floors.
 CREATE FUNCTION add_run(
-    queue_id int4, has_tags bool, slot int4, now int8, payloads bytea[], tags text[], etas int8[], names text[],
+    queue_id int4, has_tags bool, slot int8, now int8, payloads bytea[], tags text[], etas int8[], names text[],
     bounds int4[], headers text[], low_ceiling int8, names_until int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -185,8 +185,8 @@ CREATE OR REPLACE FUNCTION add_one(
 DECLARE
     queue_id int4;
     has_tags bool;
-    free_slot int4;
-    epoch int4;
+    free_slot int8;
+    epoch int8;
     low_ceiling int8;
     is_delayed CONSTANT int4 := CASE WHEN eta > now THEN 1 ELSE 0 END;
     is_marked bool;
@@ -262,7 +262,7 @@ END $$;
 
 -- Settle the tasks that are due before (end_eta, end_id): tasks become ready or dead, and tasks that another
 -- transaction has locked are skipped. Return `lease_row.settled`.
-CREATE FUNCTION settle_before(q towline.queues, slot int4, now int8, end_eta int8, end_id int8) RETURNS text
+CREATE FUNCTION settle_before(q towline.queues, slot int8, now int8, end_eta int8, end_id int8) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
     ripe_tags json;
@@ -346,7 +346,7 @@ END $$;
 CREATE OR REPLACE FUNCTION settle(queue_name text, now int8, most int4) RETURNS towline.lease_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
     edge record;
     settled text;
 BEGIN
@@ -364,7 +364,7 @@ BEGIN
 END $$;
 
 -- Settle as much as one verb does.
-CREATE FUNCTION settle_some(q towline.queues, slot int4, now int8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_some(q towline.queues, slot int8, now int8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     edge record;
 BEGIN
@@ -373,7 +373,7 @@ BEGIN
 END $$;
 
 -- Settle the expired lease of one task, which is locked.
-CREATE FUNCTION settle_one(q towline.queues, slot int4, now int8, task_id int8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION settle_one(q towline.queues, slot int8, now int8, task_id int8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     task towline.tasks;
     why text;

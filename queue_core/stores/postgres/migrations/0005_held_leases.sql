@@ -88,7 +88,7 @@ DECLARE
     seconds float8;
     end_at int8;
     ahead int8[];
-    slot int4;
+    slot int8;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     -- A transaction that retires the worker waits for the end of this one, or is seen here.
@@ -157,7 +157,7 @@ DECLARE
     is_due bool;
     q towline.queues;
     lane int2 := 0;
-    free_slot int4;
+    free_slot int8;
     effective int8;  -- this and the next: see `floors`
     low_ceiling int8;
     floor int8;
@@ -437,8 +437,8 @@ DECLARE
     last_place tid;
     is_in_place bool;
     last_eta int8;
-    free_slot int4;
-    epoch int4;
+    free_slot int8;
+    epoch int8;
     has_tags bool;
     effective int8;  -- this and the next: see `floors`
     low_ceiling int8;

@@ -62,7 +62,7 @@ END $$;
 -- is_dead: at once, for the reason that else holds if its leases are used up. told: of a task that lives on, if not NULL.
 -- fields: see `with_attempt`.
 CREATE FUNCTION give_back(
-    q towline.queues, slot int4, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, is_dead bool,
+    q towline.queues, slot int8, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, is_dead bool,
     reason text, told text, fields text
 ) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
@@ -116,7 +116,7 @@ CREATE OR REPLACE FUNCTION release(
 ) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
     task towline.tasks;
     delay_seconds float8;
     died bool;
@@ -158,7 +158,7 @@ END $$;
 CREATE OR REPLACE FUNCTION release_worker(worker_name text, now int8, reason text, told text, fields text)
 RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
-    slot int4;
+    slot int8;
     q towline.queues;
     task towline.tasks;
     died bool;
@@ -252,7 +252,7 @@ CREATE OR REPLACE FUNCTION delete_named(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
     task towline.tasks;
     until int8;
 BEGIN
@@ -334,7 +334,7 @@ CREATE OR REPLACE FUNCTION purge(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
     of_state int2;
     found_here int8;
 BEGIN
@@ -378,7 +378,7 @@ CREATE OR REPLACE FUNCTION redrive(queue_name text, now int8, given text[], tags
 LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
     chosen int8[] := '{}';
     task towline.tasks;
 BEGIN
@@ -567,7 +567,7 @@ CREATE OR REPLACE FUNCTION restore(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int4;
+    slot int8;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO STRICT q FROM towline.queues AS each WHERE each.name = queue_name;
