@@ -267,12 +267,12 @@ class HeldSnapshot:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What is the same while the same one is held."""
+        """Kind and name, which are the same while it is held."""
         return (self.kind, self.name)
 
     @property
     def sentence(self) -> str:
-        """Who holds it, what that costs, and what ends it."""
+        """The holder, what that costs, and what ends it, in a sentence."""
         who = (("of", self.application), ("as", self.user), ("from", self.host), ("for", _shown(self.seconds)))
         costs = (
             f"{self.dead_rows:,} dead rows stay" if self.dead_rows else f"its log has {self.log_bytes / 1e6:,.0f} MB"

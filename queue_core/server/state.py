@@ -17,11 +17,11 @@ from queue_core.server.commit.threaded import ThreadedCommitter
 from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
+from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.options import ServeOptions
-from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Store

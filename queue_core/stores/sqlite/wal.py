@@ -380,7 +380,7 @@ def held_snapshot(log: Path, shared: Path, *, long_bytes: int = LONG_LOG_BYTES) 
 
 
 def _readers(locks: str, inode: int) -> set[int]:
-    """Return the processes that hold a lock of a reader, from the lines of /proc/locks: a file is a device and inode."""
+    """Return the processes that hold a lock of a reader, from the lines of /proc/locks: a file is device:inode."""
     found = set()
     for line in locks.splitlines():
         fields = line.split()

@@ -142,7 +142,7 @@ def test_the_watch_tells_a_holder_once_and_its_end() -> None:
 
     watch = SnapshotWatch(Answering())
     with capture_logs() as logs:
-        for expected in list(answers):
+        for expected in answers:
             watch.look()
             assert watch.held == expected
     assert [entry["event"] for entry in logs] == [SNAPSHOT_HELD, SNAPSHOT_ENDED]
@@ -153,7 +153,7 @@ def test_a_holder_of_unknown_age_is_told_after_a_minute_of_looks() -> None:
     held = HeldSnapshot("replication slot", "kept", dead_rows=5000, remedy="drop it")
 
     class Answering(MemoryStore):
-        def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # type: ignore[override]  # noqa: ARG002
+        def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # type: ignore[override]
             return held
 
     watch = SnapshotWatch(Answering())

@@ -1,4 +1,4 @@
-"""Floors: a search begins where something may be, finds whatever was put below, and costs the same while dead rows stay."""
+"""Floors: a search finds whatever was put below one, and costs the same while dead rows stay."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -185,7 +185,10 @@ def test_a_tag_has_a_floor_of_its_own_above_an_old_task_of_another(store: Postgr
     add(store, NewTask(tag="a"), now=at(5))
     assert raised(store)
     assert floors_of(url)[0] == at(1)
-    query = "SELECT towline.tag_floor(q.id, f.effective, f.ready, 'a') FROM towline.queues AS q, towline.floors_of(q.id) AS f"
+    query = (
+        "SELECT towline.tag_floor(q.id, f.effective, f.ready, 'a')"
+        " FROM towline.queues AS q, towline.floors_of(q.id) AS f"
+    )
     assert row(url, query) == (at(5),)
     add(store, NewTask(tag="a"), now=at(4))
     assert row(url, query) == (at(4),)
@@ -257,9 +260,12 @@ def test_a_transaction_that_is_undone_leaves_floors_as_they_were(store: Postgres
     add(store, NewTask(), now=at(1))
     (held,) = lease(store, now=at(2))
     assert raised(store)
-    with psycopg.connect(url) as connection, connection.transaction(force_rollback=True):
-        with store.within(connection) as transaction:
-            transaction.release(QUEUE, [Release(held.token)], now=at(6))
+    with (
+        psycopg.connect(url) as connection,
+        connection.transaction(force_rollback=True),
+        store.within(connection) as transaction,
+    ):
+        transaction.release(QUEUE, [Release(held.token)], now=at(6))
     assert floors_of(url)[0] == FAR
     assert lease(store, now=at(7)) == []
     assert raised(store)

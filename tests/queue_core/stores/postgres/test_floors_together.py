@@ -1,4 +1,4 @@
-"""Two servers on one PostgreSQL, whose floors rise all the time while a snapshot is held now and then: nothing is lost."""
+"""Two servers on one PostgreSQL whose floors rise all the time, while snapshots are held: nothing is lost."""
 
 import random
 from collections import Counter
