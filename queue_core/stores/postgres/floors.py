@@ -4,7 +4,8 @@ A thread runs while there are calls and many dead rows, and ends with them. It w
 call never waits for it. What a floor is, and why no task is lost below one, is told in `migrations/0002_floors.sql`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from threading import Event, Lock, Thread
 
 import structlog
@@ -25,7 +26,9 @@ FEW_DEAD_ROWS = 5_000
 LOOK_SECONDS = 1.0
 """Between two looks for dead rows."""
 RAISE_SECONDS = 0.1
-"""Between two raises of a queue's floors."""
+"""Between two raises of a queue's floors, at least."""
+WORK = 300
+"""Calls and leased tasks of this process after which another raise is worthwhile before `LOOK_SECONDS` are over."""
 MARGIN_SECONDS = 0.1
 """How far floors stay behind the clock, so that tasks which are added or settled in time are above them."""
 SEARCH_SECONDS = 50.0
@@ -119,14 +122,17 @@ class FloorRaiser:
         self._pool = pool
         self._monotonic = pool.clock.monotonic
         self._lock = Lock()
-        self._used: dict[str, set[str | None]] = {}
+        self._used: dict[str, set[str]] = {}
+        self._work = 0
+        self._raised_at = -inf
         self._next_at = 0.0
         self._is_running = False
         self._closing = Event()
 
-    def note(self, used: dict[str, set[str | None]]) -> None:
-        """Note queues that were used, and the tags by which; start the thread when a look is due."""
+    def note(self, used: Mapping[str, set[str]], work: int) -> None:
+        """Note queues that were used, the tags by which, and how much; start the thread when a look is due."""
         with self._lock:
+            self._work += work
             for queue, tags in used.items():
                 known = self._used.setdefault(queue, set())
                 if len(known) < MAX_TAGS:
@@ -142,8 +148,11 @@ class FloorRaiser:
 
     def _run(self) -> None:
         try:
-            while self.raise_if_due() and not self._closing.wait(RAISE_SECONDS):
-                pass
+            while self.raise_if_due():
+                while not self._closing.wait(RAISE_SECONDS) and not self._is_worthwhile():
+                    pass
+                if self._closing.is_set():
+                    return
         except StoreError as error:  # the next call begins again
             log.debug(FLOORS_FAILED, store=self._pool.url, error=str(error))
         except Exception:
@@ -153,10 +162,15 @@ class FloorRaiser:
                 self._next_at = self._monotonic() + LOOK_SECONDS
                 self._is_running = False
 
+    def _is_worthwhile(self) -> bool:
+        with self._lock:
+            return self._work >= WORK or self._monotonic() >= self._raised_at + LOOK_SECONDS
+
     def raise_if_due(self) -> bool:
         """Raise or end the floors of the queues that were used since the last time; return whether any has some."""
         with self._lock:
             used, self._used = self._used, {}
+            self._work, self._raised_at = 0, self._monotonic()
         if not used:
             return False
         is_any = False

@@ -44,6 +44,7 @@ class PostgresSession:
         "ready",
         "tagged",
         "used",
+        "work",
         "xid",
     )
 
@@ -76,7 +77,8 @@ class PostgresSession:
         self.needs_vacuum = False
         """Return whether a check found enough dead rows for a vacuum."""
         self.ready: dict[tuple[str, str | None], int] = {}
-        self.used: dict[str, set[str | None]] = {}
+        self.work = 0
+        self.used: dict[str, set[str]] = {}
         """Queues that tasks were added to or leased from, and by which tags."""
 
     @property
@@ -148,9 +150,10 @@ class PostgresSession:
         """Note that `number` samples were added to a queue."""
         self.finished[queue] = self.finished.get(queue, 0) + number
 
-    def note_used(self, queue: str, tags: Iterable[str | None] = ()) -> None:
-        """Note that tasks of these tags were added to a queue, or looked for in it."""
+    def note_used(self, queue: str, tags: Iterable[str], work: int) -> None:
+        """Note that tasks of these tags were added to a queue, or looked for in it: so many, or one call."""
         self.used.setdefault(queue, set()).update(tags)
+        self.work += work
 
     def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:
         """Note that `number` tagged tasks were added to a queue."""

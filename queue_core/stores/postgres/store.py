@@ -153,7 +153,7 @@ class PostgresStore:
     def commit(self, connection: PostgresConnection, session: PostgresSession) -> None:
         """Commit; if the answer is lost, determine the outcome."""
         if session.used:
-            self._floors.note(session.used)
+            self._floors.note(session.used, session.work)
         if session.is_committed:
             self._trim_after_verb(connection, session)
             self._after_commit(session)

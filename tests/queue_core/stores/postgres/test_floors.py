@@ -385,7 +385,7 @@ def test_floors_are_raised_while_there_are_dead_rows_and_end_with_them(
         eventually(lambda: row(url, "SELECT pg_stat_get_dead_tuples('towline.tasks'::regclass)")[0] > 300)  # type: ignore[operator]
 
         def is_floored() -> bool:
-            store._floors.note({QUEUE: {None}})
+            store._floors.note({QUEUE: set()}, 1)
             store._floors.raise_if_due()
             return floors_of(url)[0] != BOTTOM
 
