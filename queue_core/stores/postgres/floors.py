@@ -38,6 +38,11 @@ GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.003
 EPOCH_TRANSACTIONS = 300
 """Transactions of the database in an epoch of the counters: versions that a row of counters has at most."""
+REWRITE_SECONDS = 5.0
+"""Between two looks for small tables to be written anew."""
+REWRITE_DEAD_ROWS = 2_000
+REWRITE_LIVE_ROWS = 10_000
+"""A table is written anew with as many dead rows, and no more live ones: others wait meanwhile."""
 MAX_TAGS = 200
 """The most tags of a queue that get floors of their own."""
 
@@ -59,6 +64,7 @@ _RAISE = Statement(
     "SELECT towline.raise_floors($1, $2, $3, $4, $5)",
     (pack.int4, pack.int8, pack.texts, pack.int8, pack.float8),
 )
+_REWRITE = Statement("towline_rewrite", "SELECT towline.rewrite_small_tables($1, $2)", (pack.int8, pack.int8))
 _END = Statement("towline_end_floors", "SELECT towline.end_floors($1)", (pack.int4,))
 
 log = structlog.get_logger()
@@ -125,6 +131,7 @@ class FloorRaiser:
         self._used: dict[str, set[str]] = {}
         self._work = 0
         self._raised_at = -inf
+        self._rewritten_at = -inf
         self._next_at = 0.0
         self._is_running = False
         self._closing = Event()
@@ -193,4 +200,7 @@ class FloorRaiser:
                             pause=self._closing.wait,
                             monotonic=self._monotonic,
                         )
+            if is_any and self._monotonic() >= self._rewritten_at + REWRITE_SECONDS:
+                self._rewritten_at = self._monotonic()
+                runner.call(_REWRITE, (REWRITE_DEAD_ROWS, REWRITE_LIVE_ROWS))
         return is_any

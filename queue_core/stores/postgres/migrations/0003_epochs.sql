@@ -67,6 +67,34 @@ BEGIN
         died = c.died + excluded.died, changed_at = greatest(c.changed_at, excluded.changed_at);
 END $$;
 
+-- Write those of the small tables anew in which so many rows are dead and at most so many live: that needs no vacuum,
+-- so it removes what a held snapshot keeps. A table that somebody else has locked, as a dump does, is left as it is.
+-- Return how many were.
+CREATE FUNCTION rewrite_small_tables(dead int8, live int8) RETURNS int4 LANGUAGE plpgsql AS $$
+DECLARE
+    small regclass;
+    kept jsonb;
+    rewritten int4 := 0;
+BEGIN
+    PERFORM set_config('lock_timeout', '20ms', true);
+    FOREACH small IN ARRAY ARRAY[
+        'towline.waiters'::regclass, 'towline.leads'::regclass, 'towline.sessions'::regclass
+    ] LOOP
+        CONTINUE WHEN pg_stat_get_dead_tuples(small) < dead OR pg_stat_get_live_tuples(small) > live;
+        BEGIN
+            EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', small);
+            EXECUTE format('SELECT jsonb_agg(to_jsonb(t)) FROM %s AS t', small) INTO kept;
+            EXECUTE format('TRUNCATE %s', small);
+            EXECUTE format('INSERT INTO %s SELECT * FROM jsonb_populate_recordset(NULL::%s, $1)', small, small)
+            USING coalesce(kept, '[]');
+            rewritten := rewritten + 1;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;
+        END;
+    END LOOP;
+    RETURN rewritten;
+END $$;
+
 -- Add to the counters of a tag.
 CREATE FUNCTION count_tasks(
     queue int4, slot int8, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,

@@ -26,8 +26,12 @@ BEGIN
             SELECT head.eta, head.id
             FROM unnest(wanted_tags, floors) AS w (tag, floor) CROSS JOIN LATERAL (
                 SELECT t.eta, t.id FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0 AND t.eta >= w.floor
-                    AND (t.eta, t.id) > (last_eta, last_id)
+                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0
+                    -- One bound: of two, the index begins at either.
+                    AND (t.eta, t.id) > (
+                        greatest(w.floor, last_eta),
+                        CASE WHEN w.floor > last_eta THEN -9223372036854775808 ELSE last_id END
+                    )
                     AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.eta, t.id LIMIT missing
             ) AS head

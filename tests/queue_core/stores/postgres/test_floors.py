@@ -23,6 +23,7 @@ from tests.support.stores.stores import new_store_url, new_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, names, stats
 
 BOTTOM = -(1 << 63)
+WAITER = '[{"number": 1, "active_at": 5, "queue": "thumbs", "tags": ["a", "\\u00e4"]}]'
 MANY_BLOCKS = 300  # a call of some tasks reads half of that of any index, and thousands of what died
 FILTERS = {
     "any": ANY,
@@ -351,6 +352,8 @@ def test_a_call_reads_as_little_as_before_while_a_snapshot_is_held(
                     transaction.lease(
                         QUEUE, LeaseRequest(one, 9.0, UNTAGGED if tag is None else TagFilter.of(tag), "w"), now=now
                     )
+                transaction.lease(QUEUE, LeaseRequest(10, 9.0, TagFilter.of("a", "b"), "w"), now=now)
+                transaction.lease(QUEUE, LeaseRequest(10, 9.0, TagFilter.oldest(), "w"), now=now)
                 transaction.stats(QUEUE, ANY, now=now)
                 transaction.next_eta(QUEUE, now=now)
             read = {str(name): int(str(blocks)) for name, blocks in connection.execute(_BLOCKS.encode()).fetchall()}
@@ -423,3 +426,31 @@ def test_a_store_from_before_floors_moves_forward_while_it_is_used(monkeypatch: 
             assert [held.payload for held in lease(running, 3, now=at(4))] == [b"3", b"4"]
             assert stats(upgraded, now=at(4)).added_total == 4
             assert upgraded.check().problems == ()
+
+
+def test_small_tables_are_written_anew_with_all_that_lives_in_them(store: PostgresStore, url: str) -> None:
+    def versions(table: str) -> int:
+        return int(str(row(url, f"SELECT pg_relation_size('towline.{table}')")[0]))
+
+    rewrite = "SELECT towline.rewrite_small_tables(100, 10)"
+    with store.begin() as transaction:
+        transaction.keep_answer("kept", 1, b"\x00\xff", now=at(1))
+    with a_held_snapshot(url):
+        for turn in range(400):
+            with store.begin() as transaction:
+                transaction.lead("fleet", "host", seconds=9.0, now=at(turn))
+        before = versions("leads")
+        with psycopg.connect(url) as dump:
+            dump.execute("LOCK TABLE towline.leads IN ACCESS SHARE MODE")
+            assert row(url, rewrite) == (0,)
+        eventually(lambda: row(url, rewrite) == (1,))
+        assert versions("leads") < before
+    with store.begin() as transaction:
+        assert not transaction.lead("fleet", "another", seconds=9.0, now=at(400))
+        assert transaction.last_answer("kept") == (1, b"\x00\xff")
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT towline.register_waiters(7, %s)", (WAITER,))
+        before_rows = connection.execute("TABLE towline.waiters").fetchall()
+        connection.execute("SELECT towline.rewrite_small_tables(0, 100)")
+        assert connection.execute("TABLE towline.waiters").fetchall() == before_rows
+        connection.rollback()
