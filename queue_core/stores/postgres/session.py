@@ -38,6 +38,7 @@ class PostgresSession:
         "defers_marker",
         "finished",
         "has_marker",
+        "is_answered",
         "is_xid_known",
         "needs_vacuum",
         "now",
@@ -66,6 +67,8 @@ class PostgresSession:
         self.defers_marker = False
         """Return whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
         self.has_marker = False
+        self.is_answered = False
+        """Return whether the call took effect before, or its repeat was answered."""
         self._runner = runner
         self._autocommit = autocommit
         self._begin: Sequence[Call] | None = begin or None
@@ -117,7 +120,7 @@ class PostgresSession:
             return
         last, xid, ids = found[0]
         call.answer_in((last, b""))
-        self.has_marker = True
+        self.has_marker = self.is_answered = True
         assert self._pool is not None, "a client's calls run in the store's own transactions"
         raise VerbAnswerLostError(self._pool, int(xid), ids, is_repeat=True)
 

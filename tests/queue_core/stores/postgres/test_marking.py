@@ -8,7 +8,7 @@ from threading import Thread
 import psycopg
 import pytest
 
-from queue_core.clock import Clock
+from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.store import Store, Transaction
 from queue_core.stores import open_store
@@ -367,3 +367,25 @@ def test_a_repeat_that_looks_just_before_its_first_try_ends_is_told_what_that_di
     monkeypatch.setattr(PostgresSession, "_find_earlier", look_then_let_the_first_end)
     with place.store.begin("verb") as turn:
         assert delete(turn, ClientCall("s", 1, is_repeat=True)) == [True]
+
+
+def test_a_first_try_that_comes_after_its_repeat_takes_no_effect(place: Place) -> None:
+    """It was held up with the time that it began at, when its lease was live; its repeat found the lease expired."""
+    place.added(NewTask())
+    begun_at = place.clock.now()
+    with place.store.begin("verb") as turn:
+        (held,) = turn.lease(QUEUE, LeaseRequest(1, 1.0, ANY, "w"), now=begun_at).leases
+    late = held.expires_at
+
+    def delete(call: ClientCall, now: Instant) -> object:
+        with place.store.begin("verb") as turn:
+            once = turn.once_for_call(call, "delete")
+            assert once is not None
+            return list(once.delete(QUEUE, [Deletion(held.token)], now=now))
+
+    for _ in range(2):
+        assert delete(ClientCall("client", 1, is_repeat=True), late) == [None]
+    with pytest.raises(StoreUnavailableError):
+        delete(ClientCall("client", 1), begun_at)
+    assert place.number("SELECT count(*) FROM towline.tasks WHERE queue > 0") == 1
+    assert delete(ClientCall("client", 2), begun_at) != [None]
