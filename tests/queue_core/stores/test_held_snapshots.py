@@ -133,7 +133,8 @@ def test_the_stores_own_sessions_hold_no_snapshot_for_long(store: PostgresStore)
 
 def test_the_watch_tells_a_holder_once_and_its_end() -> None:
     held = HeldSnapshot("idle in transaction", "pid 7", 7, "psql", "ann", "here", 61.0, 5000, remedy="end it")
-    answers: list[HeldSnapshot | None] = [None, held, held, None, None]
+    course = (None, held, held, None, None)
+    answers: list[HeldSnapshot | None] = [*course]
 
     class Answering(MemoryStore):
         def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # type: ignore[override]
@@ -142,7 +143,7 @@ def test_the_watch_tells_a_holder_once_and_its_end() -> None:
 
     watch = SnapshotWatch(Answering())
     with capture_logs() as logs:
-        for expected in answers:
+        for expected in course:
             watch.look()
             assert watch.held == expected
     assert [entry["event"] for entry in logs] == [SNAPSHOT_HELD, SNAPSHOT_ENDED]

@@ -77,9 +77,7 @@ DECLARE
     rewritten int4 := 0;
 BEGIN
     PERFORM set_config('lock_timeout', '20ms', true);
-    FOREACH small IN ARRAY ARRAY[
-        'towline.waiters'::regclass, 'towline.leads'::regclass, 'towline.sessions'::regclass
-    ] LOOP
+    FOREACH small IN ARRAY ARRAY['towline.waiters'::regclass, 'towline.leads'::regclass] LOOP
         CONTINUE WHEN pg_stat_get_dead_tuples(small) < dead OR pg_stat_get_live_tuples(small) > live;
         BEGIN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', small);
@@ -235,7 +233,7 @@ BEGIN
     ) AS counted
     WHERE counted.older <= surplus AND counted.xid < pg_current_xact_id() ORDER BY counted.xid DESC LIMIT 1;
     -- The transaction that makes the number full is kept whole.
-    SELECT max(s.xid) INTO newest FROM towline.samples AS s 
+    SELECT max(s.xid) INTO newest FROM towline.samples AS s
     WHERE s.queue = queue_id AND s.xid > gone AND s.xid < newest;
     IF newest IS NOT NULL THEN
         DELETE FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid > gone AND s.xid <= newest;
