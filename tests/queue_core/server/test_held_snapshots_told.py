@@ -18,7 +18,7 @@ class HeldStore(MemoryStore):
 
     held: HeldSnapshot | None = HELD
 
-    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # type: ignore[override]  # noqa: ARG002
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # type: ignore[override]
         return self.held
 
 
