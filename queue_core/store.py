@@ -23,6 +23,7 @@ from queue_core.verbs import (
     Deletion,
     Granted,
     HeldName,
+    HeldSnapshot,
     LeaseRequest,
     Page,
     Release,
@@ -377,6 +378,12 @@ class Store(Protocol):
 
     def make_room(self) -> bool:
         """Free the disk reserve after a full disk refused a change; return whether a retry is worthwhile."""
+
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:
+        """Return the snapshot that keeps what was deleted from being removed, if it does and is held for so long.
+
+        A store that knows of none, or keeps nothing for one, returns None.
+        """
 
     def check(self) -> Check:
         """Verify the file and recount counters, indexes and names. The cost grows with the tasks."""

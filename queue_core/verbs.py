@@ -230,3 +230,60 @@ class Check:
 
     problems: tuple[str, ...]
     tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSnapshot:
+    """A snapshot of the store that somebody keeps open: until it ends, what was deleted since can't be removed.
+
+    Args:
+        kind: how it is held.
+        name: of the process, the prepared transaction or the replication slot.
+        pid: of the process; None: there is none, or it is not known.
+        seconds: how long; None: nothing says since when.
+        dead_rows: rows of PostgreSQL that are dead and still there.
+        log_bytes: the length of SQLite's log.
+        remedy: the statement or command that ends it.
+    """
+
+    kind: Literal[
+        "active statement",
+        "idle in transaction",
+        "prepared transaction",
+        "replication slot",
+        "standby feedback",
+        "reader of the file",
+        "not to be seen",
+    ]
+    name: str
+    pid: int | None = None
+    application: str = ""
+    user: str = ""
+    host: str = ""
+    seconds: float | None = None
+    dead_rows: int = 0
+    log_bytes: int = 0
+    remedy: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Kind and name, which are the same while it is held."""
+        return (self.kind, self.name)
+
+    @property
+    def sentence(self) -> str:
+        """The holder, what that costs, and what ends it, in a sentence."""
+        who = (("of", self.application), ("as", self.user), ("from", self.host), ("for", _shown(self.seconds)))
+        costs = (
+            f"{self.dead_rows:,} dead rows stay" if self.dead_rows else f"its log has {self.log_bytes / 1e6:,.0f} MB"
+        )
+        if self.kind == "not to be seen":
+            return f"a snapshot is held by a session that this role may not see: {costs}; to see it: {self.remedy}"
+        held = " ".join([f"{self.kind} {self.name}", *(f"{word} {what}" for word, what in who if what)])
+        return f"a snapshot is held by {held}: {costs} until it ends; to end it: {self.remedy}"
+
+
+def _shown(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"

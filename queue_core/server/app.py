@@ -206,6 +206,7 @@ def _metrics(core: ServerState, extensions: Extensions) -> View:
         lambda: len(core.waiting),
         lambda: core.ring.lost_total,
         core.clock_watch.steps,
+        lambda: core.snapshots.held,
     )
 
     async def view(request: HttpRequest) -> Response:

@@ -315,4 +315,5 @@ async def ready(core: ServerState, call: EndpointCall) -> schemas.Health:  # noq
         await core.readiness.check()
     except StoreError as error:
         raise refusal(503, "not-ready", str(error)) from error
-    return core.health()
+    held = core.snapshots.held
+    return core.health() if held is None else {**core.health(), "status": "degraded", "reasons": [held.sentence]}

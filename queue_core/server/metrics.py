@@ -10,6 +10,7 @@ from queue_core.clock import ClockSteps, Instant
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import HeldSnapshot
 
 GAUGES = {
     "ready": "Tasks leasable now.",
@@ -45,17 +46,20 @@ class QueueMetrics(Collector):
         waiting: Callable[[], int],
         lost: Callable[[], int],
         steps: Callable[[], ClockSteps],
+        held: Callable[[], HeldSnapshot | None],
     ) -> None:
         """Args:
         read: returns the counts of all queues.
         waiting: returns the number of waiting lease calls.
         lost: returns the number of lines of the lifecycle log that could not be written.
         steps: returns the steps of the store's clock.
+        held: returns the snapshot of the store that somebody holds for too long.
         """
         self._steps = steps
         self._read = read
         self._waiting = waiting
         self._lost = lost
+        self._held = held
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing: registering must not read the store."""
@@ -77,6 +81,7 @@ class QueueMetrics(Collector):
             "How far that clock is ahead of the store's time, which follows it little by little.",
             value=steps.lag_seconds,
         )
+        yield from _held_metrics(self._held())
         for name, description in GAUGES.items():
             gauge = GaugeMetricFamily(f"towline_queue_{name}", description, labels=["queue"])
             for stats in queues:
@@ -96,6 +101,25 @@ class QueueMetrics(Collector):
             for stats in queues:
                 counter.add_metric([stats.queue], getattr(stats, f"{name}_total"))
             yield counter
+
+
+def _held_metrics(held: HeldSnapshot | None) -> Iterator[Metric]:
+    snapshot = GaugeMetricFamily(
+        "towline_store_held_snapshot", "1 while somebody holds a snapshot of the store for too long.", labels=["kind"]
+    )
+    if held is not None:
+        snapshot.add_metric([held.kind], 1.0)
+    yield snapshot
+    yield GaugeMetricFamily(
+        "towline_store_held_dead_rows",
+        "Dead rows that a held snapshot keeps from being removed.",
+        value=held.dead_rows if held else 0,
+    )
+    yield GaugeMetricFamily(
+        "towline_store_held_log_bytes",
+        "Bytes of the log that a held snapshot keeps from being used again.",
+        value=held.log_bytes if held else 0,
+    )
 
 
 def exposition(*collectors: Collector) -> bytes:

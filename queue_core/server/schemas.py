@@ -547,8 +547,12 @@ class EventsOut(TypedDict):
 class Health(TypedDict):
     """The health of the server."""
 
-    status: Literal["ok"]
+    status: Annotated[
+        Literal["ok", "degraded"],
+        Field(description="degraded: ready, and slower or larger than it should be; see `reasons`."),
+    ]
     run: Annotated[str, Field(description="Another one after each start.")]
+    reasons: Annotated[NotRequired[list[str]], Field(description="Why it is degraded, each with what ends it.")]
 
 
 @with_config(ConfigDict(extra="allow"))

@@ -18,6 +18,7 @@ from queue_core.server.commit.threaded import ThreadedCommitter
 from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
+from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
@@ -117,6 +118,7 @@ class ServerState:
         self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
         self.clock_watch = ClockWatch(self.committer, self.service.clock, look_for_etas=self.waiting.look_for_etas)
         self.erasures = QueueErasures(self.service, options)
+        self.snapshots = SnapshotWatch(self.service.store)
         self.readiness = Readiness(
             self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
@@ -212,6 +214,7 @@ class ServerState:
         self._lease_recorder.start()
         self.erasures.start()
         self.clock_watch.start()
+        self.snapshots.start()
 
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
@@ -223,6 +226,7 @@ class ServerState:
     def close(self) -> None:
         """End the threads."""
         self.erasures.close()
+        self.snapshots.close()
         self.waiting.close()
         self._readers.close()
         self._backups.close()

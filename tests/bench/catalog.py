@@ -125,6 +125,7 @@ ALONE: Final = (
     SoloSection("latency", ("postgresql", "redis")),
     SoloSection("churn", ("postgresql", "redis"), is_long=True),
     SoloSection("churn-held", ("postgresql",), is_long=True),
+    SoloSection("postgres-held", ("postgresql",), is_long=True),
 )
 SECTIONS: Final[Sequence[str]] = tuple(dict.fromkeys((*RACES, *(part.name for part in ALONE))))
 DEFAULT_SECTIONS: Final[Sequence[str]] = tuple(

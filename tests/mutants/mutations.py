@@ -7,6 +7,7 @@ from tests.mutants.mutation import Mutation
 CONTRACT: Final = "tests/queue_core/stores/contract/test_verbs.py"
 ATTEMPTS: Final = "tests/queue_core/stores/contract/test_attempts.py"
 BOUNDS: Final = "tests/queue_core/stores/contract/test_bounds.py"
+FLOORS: Final = "tests/queue_core/stores/postgres/test_floors.py"
 EXCHANGE: Final = "tests/queue_core/stores/contract/test_exchange.py"
 HOLDERS: Final = "tests/queue_core/stores/contract/test_holders.py"
 OVERVIEW: Final = "tests/queue_core/stores/contract/test_overview.py"
@@ -216,7 +217,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-leases-a-task-that-went-to-the-end",
         "I10",
-        "queue_core/stores/postgres/schema/exchange.sql",
+        "queue_core/stores/postgres/migrations/0005_held_leases.sql",
         "EXIT WHEN is_in_place OR place IS NULL OR place = last_place;",
         "EXIT WHEN true OR is_in_place OR place IS NULL OR place = last_place;",
         ("tests/queue_core/stores/postgres/test_places.py",),
@@ -224,7 +225,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-deletes-by-an-old-token",
         "I3",
-        "queue_core/stores/postgres/schema/exchange.sql",
+        "queue_core/stores/postgres/migrations/0005_held_leases.sql",
         "WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue",
         "WHERE t.id = done_id AND t.queue",
         (EXCHANGE,),
@@ -233,7 +234,7 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-does-not-charge-a-lease",
         "I11",
-        "queue_core/stores/postgres/schema/exchange.sql",
+        "queue_core/stores/postgres/migrations/0005_held_leases.sql",
         "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases + 1,",
         "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases,",
         (CONTRACT, BOUNDS, ROOM),
@@ -255,6 +256,102 @@ MUTATIONS: Final = (
         "        for tag, number in json.loads(detail):\n            session.note_ready(queue, tag, number)\n",
         "        json.loads(detail)\n",
         ("tests/queue_core/stores/postgres/test_telling.py",),
+    ),
+    Mutation(
+        "postgresql-raises-a-floor-above-a-task",
+        "I4, floors",
+        "queue_core/stores/postgres/migrations/0002_floors.sql",
+        "    f.ready := least(f.ceiling, (",
+        "    f.ready := coalesce(f.ceiling, (",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-raises-a-floor-above-what-is-not-committed",
+        "I1, floors",
+        "queue_core/stores/postgres/floors.py",
+        "if generation is None or not _outlived(runner, queue, pause, monotonic):",
+        "if generation is None:",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-raises-a-floor-that-another-server-proposed",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0002_floors.sql",
+        "IF f.newest = f.effective OR f.newest IS DISTINCT FROM proposed THEN",
+        "IF f.newest = f.effective THEN",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-takes-a-prepared-transaction-for-an-ended-one",
+        "I1, floors",
+        "queue_core/stores/postgres/floors.py",
+        'holders = (holders & present) | (present & {""})',
+        'holders = (holders & present) - {""}',
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-a-release",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0006_held_rest.sql",
+        "        q.id, ARRAY[CASE WHEN next_eta <= now THEN 0 ELSE 1 END]::int2[], ARRAY[task.tag], ARRAY[next_eta]\n",
+        "        q.id, '{}'::int2[], '{}'::text[], '{}'::int8[]\n",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-an-expiry",
+        "I7, floors",
+        "queue_core/stores/postgres/migrations/0004_held_adds.sql",
+        "    )), array_agg(due.tag), array_agg(due.eta) INTO expired, low_tags, low_etas FROM due;",
+        "    )) INTO expired FROM due;\n    low_etas := NULL;",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-an-earlier-eta",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0006_held_rest.sql",
+        "            q.id, ARRAY[CASE WHEN new_eta > now THEN 1 ELSE 0 END]::int2[], ARRAY[task.tag], ARRAY[new_eta]\n",
+        "            q.id, '{}'::int2[], '{}'::text[], '{}'::int8[]\n",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-an-add",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0004_held_adds.sql",
+        "    IF coalesce(eta, now) < low_ceiling THEN",
+        "    IF false THEN",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-adds",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0004_held_adds.sql",
+        "OR (total > 1 OR is_named) AND (now < low_ceiling",
+        "OR (total > 1 OR is_named) AND (false",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-a-redrive",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0006_held_rest.sql",
+        "        PERFORM towline.lower_floors(q.id, '{0}', ARRAY[task.tag], ARRAY[now]);\n",
+        "",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-for-a-restored-task",
+        "I1, floors",
+        "queue_core/stores/postgres/migrations/0006_held_rest.sql",
+        "    PERFORM towline.lower_floors(q.id, states, tags, etas);\n",
+        "",
+        (FLOORS,),
+    ),
+    Mutation(
+        "postgresql-lowers-no-floor-of-a-tag",
+        "I9, floors",
+        "queue_core/stores/postgres/migrations/0002_floors.sql",
+        "CASE WHEN n.state > 0 THEN '{0}'::int2[] WHEN n.tag IS NULL THEN '{0, 1}' ELSE '{0, 2}' END",
+        "'{0}'::int2[]",
+        (FLOORS,),
     ),
     # -- Redis ----------------------------------------------------------------------------------------------------
     Mutation(

@@ -37,6 +37,7 @@ from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
 from queue_core.stores.sqlite.file import real_path
 from queue_core.stores.sqlite.session import steps_in
+from queue_core.stores.sqlite.wal import held_snapshot
 from queue_core.task import ANY
 from queue_core.worker.settings import DEFAULT_URL
 
@@ -50,6 +51,8 @@ UNREAL_SYNC_SECONDS: Final = 0.000_02
 SYNCS: Final = 20
 LOOKS: Final = 20
 SLOW_LOOK_SECONDS: Final = 0.02
+HELD_SECONDS: Final = 30.0
+"""A snapshot of PostgreSQL that is held for so long is told."""
 MIN_FILES: Final = 1024
 _NETWORK_FILE_SYSTEMS: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "glusterfs", "ceph"})
 _EARLIEST_CLOCK: Final = 1_735_689_600.0  # 2025: older than this program
@@ -155,6 +158,9 @@ def _store_file(store: Path) -> Iterator[Finding]:
         yield Finding("store", "warn", message, f"if payloads are private: chmod o-rwx {store}*")
     else:
         yield Finding("store", "ok", f"{store} ({size})")
+    held = held_snapshot(log, store.with_name(f"{store.name}-shm"))
+    if held is not None:
+        yield Finding("store", "warn", held.sentence, held.remedy)
 
 
 def _shared_store(project: Project) -> Finding:
@@ -178,6 +184,7 @@ def _shared_store(project: Project) -> Finding:
         ahead = clock.wall_seconds() - store.clock.now() / 1_000_000
         store.signals.subscribe("doctor", ANY).close()
         trouble = store.signals.trouble
+        held = store.held_snapshot(min_seconds=HELD_SECONDS)
     except QueueError as error:
         return Finding("store", "bad", f"{place}: {error}", "look at the engine's log")
     finally:
@@ -192,6 +199,8 @@ def _shared_store(project: Project) -> Finding:
         return Finding("store", "warn", message, "every lease waits for it: run the server closer to the store")
     if trouble:
         return Finding("store", "warn", message, trouble)
+    if held is not None:
+        return Finding("store", "warn", held.sentence, held.remedy)
     return Finding("store", "ok", message)
 
 

@@ -87,6 +87,9 @@ class MemoryStore(MemoryTransaction):
         """See `Store.make_room`."""
         return False
 
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> None:
+        """See `Store.held_snapshot`: nothing is kept for a snapshot."""
+
     def check(self) -> Check:
         """See `Store.check`: there are no counters that could disagree with the tasks."""
         return Check((), sum(len(queue.tasks) for queue in self._queues.values()))

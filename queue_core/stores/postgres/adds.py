@@ -49,6 +49,8 @@ def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | N
 def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
     """See `Transaction.add`."""
     etas = etas_of(tasks, now=now)
+    for new in tasks[:1]:
+        session.note_used(new.queue or queue, () if new.tag is None else (new.tag,), 1)
     if len(tasks) == 1:
         added = _add_one(session, tasks[0].queue or queue, tasks[0], etas[0], now=now)
         if added is not None:

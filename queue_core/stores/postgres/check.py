@@ -21,14 +21,18 @@ _RECOUNT = """
         SELECT queue, k.kind, CASE k.kind WHEN 2 THEN tag ELSE '' END AS tag,
             (count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
                 count(*) FILTER (WHERE state = 3))::text AS counted
-        FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) GROUP BY 1, 2, 3
+        FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) WHERE queue <> 0 GROUP BY 1, 2, 3
     ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
     WHERE coalesce(k.counted, '(0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0)')
 """
+# Tasks of queue 0 are for the planner: see `migrations/0002_floors.sql`.
 # Each query finds rows that violate an invariant; the first column is shown.
 _INVARIANTS = (
     ("{}", _RECOUNT),
-    ("task {} is of no queue", "SELECT id FROM towline.tasks WHERE queue NOT IN (SELECT id FROM towline.queues)"),
+    (
+        "task {} is of no queue",
+        "SELECT id FROM towline.tasks WHERE queue <> 0 AND queue NOT IN (SELECT id FROM towline.queues)",
+    ),
     ("task {} is in no known state", "SELECT id FROM towline.tasks WHERE state NOT IN (0, 1, 2, 3)"),
     (
         "task {} has an id that was never given out",
@@ -84,7 +88,9 @@ def check(connection: Connection, schema: str) -> Check:
         for text, query in _INVARIANTS:
             found = connection.execute(f"{qualified(query, schema)} LIMIT {MAX_PROBLEMS}".encode()).fetchall()
             problems += [text.format(row[0]) for row in found]
-        row = connection.execute(qualified("SELECT count(*) FROM towline.tasks", schema).encode()).fetchone()
+        row = connection.execute(
+            qualified("SELECT count(*) FROM towline.tasks WHERE queue <> 0", schema).encode()
+        ).fetchone()
     problems += _broken_indexes(connection, schema)
     return Check(tuple(problems), int(str(row[0])) if row else 0)
 

@@ -196,6 +196,7 @@ def _exchange(
     session: PostgresSession, queue: str, fences: Fences | None, request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
+    session.note_used(queue, request.tags.tags, request.count or 1)
     wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
     try:
         if wanted is not None:

@@ -36,6 +36,8 @@ TAGS_EXAMINED = 2000
 """Tags examined in a pass; more than can have been added since the last one."""
 SECONDS_BETWEEN = 2.0
 """The least time between two vacuums, of any process."""
+LONGEST_PATIENCE = 8
+"""How many times longer the pause becomes while vacuums leave dead rows, as somebody holds a snapshot open."""
 DEAD_ROWS = 20_000
 DEAD_SHARE = 0.05
 """A vacuum is due with more dead rows than `DEAD_ROWS` and this share of the live ones, as it reads whole indexes."""
@@ -64,9 +66,10 @@ _VACUUM_DUE = Statement(
 log = structlog.get_logger()
 
 
-def is_due(session: PostgresSession) -> bool:
+def is_due(session: PostgresSession, *, seconds: float | None = None) -> bool:
     """Return whether there are enough dead rows and the last vacuum was not a moment ago."""
-    ((found,),) = session.rows(_VACUUM_DUE, DEAD_ROWS, DEAD_SHARE, SECONDS_BETWEEN)
+    since = SECONDS_BETWEEN if seconds is None else seconds
+    ((found,),) = session.rows(_VACUUM_DUE, DEAD_ROWS, DEAD_SHARE, since)
     return bool(found)
 
 
@@ -114,6 +117,7 @@ class Vacuum:
         self._monotonic = monotonic
         self._lock = Lock()
         self._started_at = -inf
+        self._patience = 1
         self._is_running = False
         self._is_closed = False
 
@@ -121,7 +125,7 @@ class Vacuum:
         """Start a vacuum in a thread, unless one is running or was started a moment ago."""
         with self._lock:
             now = self._monotonic()
-            if self._is_running or self._is_closed or now - self._started_at < SECONDS_BETWEEN:
+            if self._is_running or self._is_closed or now - self._started_at < SECONDS_BETWEEN * self._patience:
                 return
             self._started_at, self._is_running = now, True
         Thread(target=self._run, name="towline-vacuum", daemon=True).start()
@@ -144,10 +148,13 @@ class Vacuum:
     def run_if_due(self) -> bool:
         """Vacuum the table if it is due; return whether it was."""
         with self._pool.lend(seconds=inf) as connection:
-            if not is_due(PostgresSession(connection.runner, ())):
+            session = PostgresSession(connection.runner, ())
+            if not is_due(session):
                 return False
             # Without the right, or beside another vacuum, the server sends a notice and does nothing.
             connection.driver.execute(
                 f"VACUUM (SKIP_LOCKED, TRUNCATE FALSE, INDEX_CLEANUP ON, PARALLEL 0) {self._table}".encode()
             )
+            is_in_vain = is_due(session, seconds=-1.0)
+            self._patience = min(2 * self._patience, LONGEST_PATIENCE) if is_in_vain else 1
             return True

@@ -1,6 +1,6 @@
 """One transaction in progress: its connection, and the facts that its verbs note for the commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from queue_core.clock import NEVER, Instant
@@ -17,7 +17,7 @@ UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
 _READ_MARKER = Statement(
     "towline_commit_marker",
-    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1",
+    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1 ORDER BY part DESC LIMIT 1",
     (pack.int8,),
 )
 _SET_MARKER = Statement(
@@ -38,11 +38,14 @@ class PostgresSession:
         "defers_marker",
         "finished",
         "has_marker",
+        "is_answered",
         "is_xid_known",
         "needs_vacuum",
         "now",
         "ready",
         "tagged",
+        "used",
+        "work",
         "xid",
     )
 
@@ -64,6 +67,8 @@ class PostgresSession:
         self.defers_marker = False
         """Return whether the call leaves its commit marker after its verb, unless the verb commits by itself."""
         self.has_marker = False
+        self.is_answered = False
+        """Return whether the call took effect before, or its repeat was answered."""
         self._runner = runner
         self._autocommit = autocommit
         self._begin: Sequence[Call] | None = begin or None
@@ -75,6 +80,9 @@ class PostgresSession:
         self.needs_vacuum = False
         """Return whether a check found enough dead rows for a vacuum."""
         self.ready: dict[tuple[str, str | None], int] = {}
+        self.work = 0
+        self.used: dict[str, set[str]] = {}
+        """Queues that tasks were added to or leased from, and by which tags."""
 
     @property
     def is_open(self) -> bool:
@@ -112,7 +120,7 @@ class PostgresSession:
             return
         last, xid, ids = found[0]
         call.answer_in((last, b""))
-        self.has_marker = True
+        self.has_marker = self.is_answered = True
         assert self._pool is not None, "a client's calls run in the store's own transactions"
         raise VerbAnswerLostError(self._pool, int(xid), ids, is_repeat=True)
 
@@ -144,6 +152,11 @@ class PostgresSession:
     def note_finished(self, queue: str, number: int) -> None:
         """Note that `number` samples were added to a queue."""
         self.finished[queue] = self.finished.get(queue, 0) + number
+
+    def note_used(self, queue: str, tags: Iterable[str], work: int) -> None:
+        """Note that tasks of these tags were added to a queue, or looked for in it: so many, or one call."""
+        self.used.setdefault(queue, set()).update(tags)
+        self.work += work
 
     def note_tagged(self, queue: str, number: int, *, now: Instant) -> None:
         """Note that `number` tagged tasks were added to a queue."""

@@ -24,12 +24,14 @@ from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
 from queue_core.stores.postgres.commit_markers import AutocommitRunner
+from queue_core.stores.postgres.floors import FloorRaiser
+from queue_core.stores.postgres.held_snapshot import held_snapshot
 from queue_core.stores.postgres.maintenance import TRIM_FAILED, Trimmer, Vacuum
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.stores.remote_clock import RemoteClock
-from queue_core.verbs import Check
+from queue_core.verbs import Check, HeldSnapshot
 
 _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
@@ -95,6 +97,7 @@ class PostgresStore:
         self._pool = ConnectionPool(self._address, clock=clock, settings=self._settings)
         self._signals = NotifySignals(self._pool)
         self._vacuum = Vacuum(self._pool, clock.monotonic)
+        self._floors = FloorRaiser(self._pool)
         self._lock = Lock()
         self._trimmer = Trimmer()
 
@@ -159,6 +162,8 @@ class PostgresStore:
 
     def commit(self, connection: PostgresConnection, session: PostgresSession) -> None:
         """Commit; if the answer is lost, determine the outcome."""
+        if session.used:
+            self._floors.note(session.used, session.work)
         if session.is_committed:
             self._trim_after_verb(connection, session)
             self._after_commit(session)
@@ -287,6 +292,11 @@ class PostgresStore:
         """See `Store.make_room`."""
         return False
 
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:
+        """See `Store.held_snapshot`."""
+        with self._pool.lend() as connection:
+            return held_snapshot(connection.driver, self._address.schema, min_seconds=min_seconds)
+
     def check(self) -> Check:
         """See `Store.check`."""
         with self._pool.lend(seconds=inf) as connection:
@@ -295,5 +305,6 @@ class PostgresStore:
     def close(self) -> None:
         """See `Store.close`."""
         self._vacuum.close()
+        self._floors.close()
         self._signals.close()
         self._pool.close()

@@ -230,7 +230,11 @@ class CallTransaction(PostgresTransaction):
         def delete() -> tuple[Sequence[Deleted | None], Granted]:
             return leases.delete(self._session, queue, deletions, now=now), Granted(())
 
-        return self._marked_with_retry(delete)[0]
+        outcomes = self._marked_with_retry(delete)[0]
+        if self._call.is_repeat and not self._session.is_answered and all(outcome is None for outcome in outcomes):
+            # Or its first try, held up until now with the time that it began at, would still take effect.
+            self._session.leave_marker(self._call, ())
+        return outcomes
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant

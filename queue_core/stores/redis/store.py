@@ -114,6 +114,9 @@ class RedisStore:
         """See `Store.make_room`."""
         return False
 
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> None:
+        """See `Store.held_snapshot`: nothing is kept for a snapshot."""
+
     def check(self) -> Check:
         """See `Store.check`. For a store that is not in use, as it takes many calls."""
         return check(self._calls)

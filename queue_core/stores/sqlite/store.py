@@ -36,9 +36,17 @@ from queue_core.stores.sqlite.session import (
 )
 from queue_core.stores.sqlite.signals import SocketSignals
 from queue_core.stores.sqlite.transaction import SqliteTransaction
-from queue_core.stores.sqlite.wal import DiskReserve, FileSyncer, GroupSync, OpenSyncer, SyncAhead, WalPreallocator
+from queue_core.stores.sqlite.wal import (
+    DiskReserve,
+    FileSyncer,
+    GroupSync,
+    OpenSyncer,
+    SyncAhead,
+    WalPreallocator,
+    held_snapshot,
+)
 from queue_core.stores.sqlite.write_lock import WriteLock
-from queue_core.verbs import Check
+from queue_core.verbs import Check, HeldSnapshot
 
 CHECKPOINT_PAGES = 2000
 """Pages of the log after which it is folded into the file. With twice as many, finding pages in it costs more than is
@@ -364,6 +372,10 @@ class SqliteStore:
         return True
 
     # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # noqa: ARG002 - nothing says since when
+        """See `Store.held_snapshot`: a reader of the file in another process, while the log is long."""
+        return held_snapshot(self._beside("-wal"), self._beside("-shm"))
 
     def check(self) -> Check:
         """See `Store.check`."""

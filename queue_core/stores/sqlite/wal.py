@@ -14,7 +14,12 @@ from queue_core.clock import Clock
 from queue_core.config.units import format_bytes
 from queue_core.errors import StoreFullError, StoreUnavailableError
 from queue_core.store import Ticket
+from queue_core.verbs import HeldSnapshot
 
+LONG_LOG_BYTES = 256 << 20
+"""A longer log is told: somebody reads the file and does not end, so it can't start from its beginning."""
+READER_LOCKS = range(123, 128)
+"""The bytes of the `-shm` file that readers of the log lock: `WAL_READ_LOCK` of SQLite's `wal.c`."""
 FEWEST_PAGES = 16
 """The log is preallocated once it has so many pages; a program that adds a few tasks and ends leaves a short one."""
 SPARE_PAGES = 8
@@ -345,3 +350,55 @@ class DiskReserve:
                 self._path.unlink(missing_ok=True)  # the disk is too small, or the file system can't reserve
         finally:
             os.close(descriptor)
+
+
+def held_snapshot(log: Path, shared: Path, *, long_bytes: int = LONG_LOG_BYTES) -> HeldSnapshot | None:
+    """Return the other process that reads the log, if the log is long; see `Store.held_snapshot`.
+
+    Without a reader the log is long only until the next change, which starts it from its beginning.
+    """
+    try:
+        log_bytes = log.stat().st_size
+        inode = shared.stat().st_ino
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return None
+    if log_bytes < long_bytes:
+        return None
+    readers = sorted(_readers(locks, inode) - {os.getpid()})
+    if not readers:
+        return None
+    pid = readers[0]
+    return HeldSnapshot(
+        "reader of the file",
+        ", ".join(f"pid {reader}" for reader in readers),
+        pid,
+        application=_program_of(pid),
+        log_bytes=log_bytes,
+        remedy=f"kill {pid}",
+    )
+
+
+def _readers(locks: str, inode: int) -> set[int]:
+    """Return the processes that hold a lock of a reader, from the lines of /proc/locks: a file is device:inode."""
+    found = set()
+    for line in locks.splitlines():
+        fields = line.split()
+        if len(fields) != 8 or fields[1] != "POSIX" or fields[5].rpartition(":")[2] != str(inode):
+            continue
+        first, last = int(fields[6]), int(fields[7]) if fields[7] != "EOF" else READER_LOCKS.stop
+        if (
+            fields[3] == "READ"
+            and first < READER_LOCKS.stop
+            and last >= READER_LOCKS.start
+            and first >= READER_LOCKS.start
+        ):
+            found.add(int(fields[4]))
+    return found
+
+
+def _program_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,7 +1,7 @@
 """Compare this tree with another commit on plain tasks, in alternating rounds of one run.
 
     python -m tests.bench.alone.revisions v1.4.0 --rounds 7
-    python -m tests.bench.alone.revisions HEAD~20 --store postgresql://... --skip-served
+    python -m tests.bench.alone.revisions HEAD~20 --store postgresql://...?schema=of_{tree} --skip-served
 
 Speeds by CPU count processor time only, which a busy machine changes little.
 Each round runs the same program, with public names only, once with each tree; the ratio is that of the pair, and its
@@ -101,7 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, default=4_000, help="tasks one by one; ten times as many by the hundred")
     parser.add_argument(
-        "--store", default="", help="URL of a store that both may empty; by default an SQLite file each"
+        "--store",
+        default="",
+        help="URL of a store that both may empty, or with {tree} in it of one each; by default an SQLite file each",
     )
     parser.add_argument("--skip-served", action="store_true", help="leave out `serve` with two workers")
     chosen = parser.parse_args(arguments)
@@ -137,7 +139,7 @@ def checked_out(revision: str, folder: Path) -> Iterator[Path]:
 
 def _round(tree: Path, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        url = chosen.store or f"sqlite:///{place}/queue.db"
+        url = chosen.store.replace("{tree}", "this" if tree == ROOT else "other") or f"sqlite:///{place}/queue.db"
         loads = json.dumps({"one": chosen.tasks, "many": 10 * chosen.tasks})
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, url, loads, str(PAYLOAD_BYTES)],

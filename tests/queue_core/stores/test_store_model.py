@@ -10,8 +10,9 @@ from hypothesis.stateful import run_state_machine_as_test
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
+from tests.support.stores.floored_store import FlooredStore
 from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
-from tests.support.stores.store_model import StoreModel
+from tests.support.stores.store_model import QUEUES, StoreModel
 from tests.support.stores.stores import new_store_url
 
 
@@ -20,10 +21,18 @@ def sqlite_stores(folder: Path, number: int = 1) -> list[Store]:
     return [SqliteStore(folder / "queue.db", durability="relaxed") for _ in range(number)]
 
 
+def floored_stores(_folder: Path) -> list[Store]:
+    """A PostgreSQL store whose floors are raised before each write."""
+    store = FlooredStore(new_store_url("postgresql"), durability="relaxed")
+    store.queues = QUEUES
+    return [store]
+
+
 OPENED: dict[str, Callable[[Path], list[Store]]] = {
     "sqlite": sqlite_stores,
     "sqlite, two processes": lambda folder: sqlite_stores(folder, 2),
     "postgresql": lambda _: [open_store(new_store_url("postgresql"), durability="relaxed")],
+    "postgresql, floors": floored_stores,
     "redis": lambda _: [open_store(new_store_url("redis"), durability="relaxed")],
     "redis, every call sent twice": lambda _: [with_repeated_calls(a_redis_store())],
 }
@@ -33,6 +42,7 @@ EXAMPLES = {
     "sqlite": 150,
     "sqlite, two processes": 150,
     "postgresql": 90,
+    "postgresql, floors": 25,
     "redis": 120,
     "redis, every call sent twice": 50,
 }

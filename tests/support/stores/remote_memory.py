@@ -100,6 +100,9 @@ class RemoteMemory:
         """See `Store.make_room`."""
         return False
 
+    def held_snapshot(self, *, min_seconds: float = 0.0) -> None:
+        """See `Store.held_snapshot`."""
+
     def check(self) -> Check:
         """See `Store.check`."""
         return self.memory.check()
