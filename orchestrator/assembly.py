@@ -19,8 +19,8 @@ from orchestrator.sources.pull_queue import QueueSource, ServersPresence
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
+from orchestrator.supervisor.unix_signals import OwnTerminal
 from orchestrator.supervisor.view import Heartbeat
-from orchestrator.unix_signals import OwnTerminal
 from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.config.store_urls import masked

@@ -22,12 +22,12 @@ from orchestrator.config.overrides import NO_OVERRIDES, NOT_DRAINED, Moment, Ove
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import Bounds, bounds_at, next_daily
 from orchestrator.fleet.workers import Fleet
-from orchestrator.log_once import LogOnce
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.procfs import boot
 from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
+from orchestrator.supervisor.log_once import LogOnce
 
 log = structlog.get_logger()
 

@@ -11,13 +11,13 @@ from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.workers import Fleet
-from orchestrator.log_once import LogOnce
 from orchestrator.samples import Outcome, QueueSample
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Rule
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.supervisor.episodes import Severity, TroubleEpisode
+from orchestrator.supervisor.log_once import LogOnce
 from orchestrator.values import value
 from queue_core.process.wording import counted, shown_ago, shown_seconds, shown_setting
 

@@ -20,19 +20,19 @@ from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.launch import Launch
-from orchestrator.log_once import LogOnce
 from orchestrator.runtime import Runtime
 from orchestrator.source import WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import identity_of_folder
 from orchestrator.supervisor.leader import LeaderElection, holder_of
+from orchestrator.supervisor.log_once import LogOnce
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
+from orchestrator.supervisor.unix_signals import OwnTerminal, handling_signals
 from orchestrator.supervisor.unserved import UnservedWatch
 from orchestrator.supervisor.view import Heartbeat, Phase
-from orchestrator.unix_signals import OwnTerminal, handling_signals
 
 log = structlog.get_logger()
 

@@ -30,7 +30,7 @@ from orchestrator.demo.script import (
 )
 from orchestrator.demo.view import LineView, LiveView
 from orchestrator.scaling.decision import SPAWNS_PER_CORE
-from orchestrator.unix_signals import handling_signals
+from orchestrator.supervisor.unix_signals import handling_signals
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

@@ -22,8 +22,8 @@ from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.supervisor.unix_signals import OwnTerminal, ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
-from orchestrator.unix_signals import OwnTerminal, ignore_control_signals
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError

@@ -2,7 +2,7 @@
 
 import errno
 
-from orchestrator.log_once import LogOnce
+from orchestrator.supervisor.log_once import LogOnce
 
 
 def test_a_failure_is_news_until_it_is_over_or_another_one() -> None:
