@@ -62,6 +62,8 @@ SLEW_PERCENT = 8
 """A store's time gains or loses at most so much on elapsed time after a step, so a lease keeps 90 % of its length."""
 STEP_MICROSECONDS = 100_000
 """The wall clock was stepped when it moved by more than this against the monotonic clock; time servers slew both."""
+READINGS = 5
+"""Readings of both clocks at the start: a thread may stop running between the two."""
 MAX_READING_MICROSECONDS = 20_000
 """Two clocks read further apart than this, as by a thread that was not running, tell nothing about a step."""
 
@@ -156,8 +158,16 @@ class SteadyClock:
         self._host = host or SystemClock()
         self._monotonic = monotonic_microseconds if host is None else partial(_monotonic_microseconds_of, host)
         self._boot = boot_id() if boot is None else boot
-        wall, monotonic = self._host.now(), self._monotonic()
-        self.course = Course(self._boot, wall - monotonic)
+        self.course = Course(self._boot, self._offset())
+
+    def _offset(self) -> int:
+        """Return the wall clock's lead over the monotonic clock, by the quickest of some readings of both."""
+        best, spans = 0, MAX_READING_MICROSECONDS
+        for _ in range(READINGS):
+            before, wall, after = self._monotonic(), self._host.now(), self._monotonic()
+            if after - before < spans or not best:
+                best, spans = wall - after, after - before
+        return best
 
     def now(self) -> Instant:
         """Return the store's time."""

@@ -19,6 +19,7 @@ from orchestrator.values import value
 
 DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"
 _SHOWN_STATES: Final = {"draining": "finishing"}
+_LEAVING: Final = frozenset({"draining", "killed"})
 
 
 @value
@@ -192,7 +193,7 @@ def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
     state = text_in(worker, "state")
     notes = [word for word in ("forked", "adopted") if worker.get(word)]
     condition = text_in(worker, "condition")
-    if state == "unresponsive" or condition:  # it is also told while it is ended for that
+    if state == "unresponsive" or (condition and state in _LEAVING):  # it is also told while it is ended for that
         notes.append(condition or "neither holds nor requests a lease")
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")

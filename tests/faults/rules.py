@@ -7,11 +7,15 @@ network are each caller's estimate: compared with this host's time they may be o
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Final
 
 from tests.faults.history import HistoryCall
 from tests.faults.lives import FOREVER, Contents, Grant, Life, Operation
 
 Rule = Callable[[Life, Contents], Iterator[str]]
+
+READINGS_APART: Final = 1_000
+"""Microseconds between a host's wall clock and a store's time that has kept its course: two readings were apart."""
 
 
 def added_is_never_lost(life: Life, contents: Contents) -> Iterator[str]:
@@ -142,8 +146,9 @@ def leased_when_asked(life: Life, contents: Contents) -> Iterator[str]:
     for grant in life.grants:
         if grant.call is None or grant.call.answered is None or grant.call.request.verb != "lease":
             continue
-        early = grant.call.invoked.at - contents.clock_error - grant.leased_at
-        late = grant.leased_at - grant.call.answered.at - contents.clock_error
+        error = contents.clock_error + READINGS_APART
+        early = grant.call.invoked.at - error - grant.leased_at
+        late = grant.leased_at - grant.call.answered.at - error
         if max(early, late) > 0:
             yield f"{life.uid}: leased {max(early, late) / 1e6:.6f} s {'before the call' if early > 0 else 'after it'}"
 

@@ -57,7 +57,7 @@ CASES = [
         Case(("add", "q" * 101, "a"), 65, ("1 to 100 letters", "queue name"), b""),
         id="a queue's name out of range",
     ),
-    pytest.param(Case(("add", "thumbz", "a"), 66, ("thumbz", "towline queues")), id="an unknown queue"),
+    pytest.param(Case(("add", "thumbz", "a"), 66, ("thumbz", "did you mean 'thumbs'")), id="an unknown queue"),
     pytest.param(Case(("lease", "thumbs", "--for", "-1"), 65, ("[0, 604800] s", "-1")), id="a negative lease"),
     pytest.param(Case(("lease", "thumbs", "--for", "8d"), 65, ("[0, 604800] s", "691200")), id="an eight-day lease"),
     pytest.param(Case(("lease", "thumbs", "-n", "1001"), 65, ("[1, 1000]", "1001")), id="1,001 tasks"),

@@ -4,6 +4,7 @@ import django
 
 SECRET_KEY = "of a test"
 USE_TZ = True
+TIME_ZONE = "UTC"  # it becomes that of the whole process
 DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 INSTALLED_APPS = ["tests.queue_core.django_backend.shop"]
