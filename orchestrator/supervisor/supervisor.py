@@ -150,12 +150,17 @@ class Supervisor:
         return self._snapshots.snapshot
 
     def _hung_up_or_reload(self) -> None:
-        if self._terminal is not None and self._terminal.is_gone():
-            if not self._has_hung_up:  # the kernel and a shell may both tell of it
-                self._has_hung_up = True
-                self.request_stop()
-        else:
+        if not self._has_hung_up_now():
             self.request_reload()
+
+    def _has_hung_up_now(self) -> bool:
+        """Return whether the terminal hung up; if so, stop, once: the kernel and a shell may both tell of it."""
+        if self._terminal is None or not self._terminal.is_gone():
+            return False
+        if not self._has_hung_up:
+            self._has_hung_up = True
+            self.request_stop()
+        return True
 
     def _on_arrival(self, pool: str) -> None:
         self._arrived.append(pool)
@@ -180,9 +185,8 @@ class Supervisor:
         with self._files.locked(), handling_signals(handlers):
             try:
                 self._start()
-                if self._terminal is not None and self._terminal.is_gone():  # while signals were ignored
-                    self._hung_up_or_reload()
-                while not (self._stop_requests or self._is_leaving):
+                # Also looked at in each round: it may have hung up while signals were ignored.
+                while not (self._has_hung_up_now() or self._stop_requests or self._is_leaving):
                     if self._pass():
                         self._sleep()
                     else:

@@ -42,6 +42,8 @@ class AddReport:
 
     counts: dict[str, int] = field(default_factory=lambda: {"added": 0, "exists": 0, "tombstoned": 0})
     last_line: int = 0
+    asked: int = 0
+    """Tasks of a call that has not returned."""
 
     @property
     def handled(self) -> int:
@@ -151,11 +153,14 @@ def _add_all(
     report = AddReport()
     try:
         for batch in _batches(tasks):
-            for added in queue.add([task for _, task in batch]):
+            report.asked = len(batch)
+            answer = queue.add([task for _, task in batch])
+            for added in answer:
                 report.counts[added.status] += 1
+            report.last_line, report.asked = batch[-1][0], 0
+            for added in answer:
                 if as_json or shows_names or added.status != "added":
                     _print(added, as_json=as_json)
-            report.last_line = batch[-1][0]
             bar("adding", report.handled, 0)
     except (QueueError, CommandError, OSError) as error:
         failure = failure_of(error)
@@ -163,9 +168,10 @@ def _add_all(
             raise
         raise CommandError(failure.lines, code=failure.code, where=failure.where, fix=report.way_on) from error
     except KeyboardInterrupt:
-        if report.handled:
+        if report.handled or report.asked:
             done = f", lines 1 to {report.last_line:,}" if report.last_line else ""
-            print_info(f"interrupted: {counted(report.handled, 'task')} {_are(report.handled)} added{done}")
+            rest = f"; whether the next {report.asked:,} are is not known" if report.asked else ""
+            print_info(f"interrupted: {counted(report.handled, 'task')} {_are(report.handled)} added{done}{rest}")
         raise
     return report
 
