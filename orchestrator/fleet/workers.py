@@ -327,7 +327,7 @@ def _hung(worker: Worker, ended: EndedWorker) -> str:
         return ""
     longer = f", and ran on without its lease for {max(0.0, ended.at - since):.0f} s" if since is not None else ""
     silent = "" if since is None else f" for {max(0.0, ended.at - since):.0f} s"
-    # That its leases were lost follows from that: it says so when it is resumed to end.
+    # Its last words, when it is resumed to end, are of its lost leases: those follow from this.
     if not words.stuck and worker.condition.startswith(("stopped", "paused")):
         return f"it was {worker.condition}{silent}"
     if words.hanging:

@@ -150,11 +150,11 @@ class Supervisor:
         return self._snapshots.snapshot
 
     def _hung_up_or_reload(self) -> None:
-        if not self._has_hung_up_now():
+        if not self._stop_if_hung_up():
             self.request_reload()
 
-    def _has_hung_up_now(self) -> bool:
-        """Return whether the terminal hung up; if so, stop, once: the kernel and a shell may both tell of it."""
+    def _stop_if_hung_up(self) -> bool:
+        """Stop if the terminal hung up; return whether it did. The kernel and a shell may both signal that."""
         if self._terminal is None or not self._terminal.is_gone():
             return False
         if not self._has_hung_up:
@@ -186,7 +186,7 @@ class Supervisor:
             try:
                 self._start()
                 # Also looked at in each round: it may have hung up while signals were ignored.
-                while not (self._has_hung_up_now() or self._stop_requests or self._is_leaving):
+                while not (self._stop_if_hung_up() or self._stop_requests or self._is_leaving):
                     if self._pass():
                         self._sleep()
                     else:

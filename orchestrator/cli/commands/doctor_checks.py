@@ -65,7 +65,7 @@ _PHASES: Final = {
         "`towline workers` shows what they hold, and until when; a second SIGTERM ends them now",
     ),
 }
-"""What a phase means, and what to do where it does not last."""
+"""The meaning of a phase, and the remedy where it does not last."""
 _LATELY_SECONDS: Final = 3600.0
 _DEATHS: Final = 1_000
 """Certificates that are read, the newest first."""

@@ -86,7 +86,7 @@ def test_the_image_builds_and_runs_read_only_as_nobody_and_compose_brings_up_the
 
 
 def its_own_commands_build_and_run_it(engine: PrivateDockerEngine) -> None:
-    """What the head of the Dockerfile says, with what a machine without a registry needs besides."""
+    """The commands in the head of the Dockerfile, with the options that a machine without a registry needs."""
     if shutil.which("docker") is None:
         pytest.skip("docker: its client is not installed (Debian: apt-get install docker.io)")
     (build,), (run,) = (
@@ -109,7 +109,7 @@ def its_own_commands_build_and_run_it(engine: PrivateDockerEngine) -> None:
 
 
 def the_commands_of_its_head_work(compose: Compose) -> None:
-    """What is added by one of them is a task like the demo's."""
+    """A task that one of them adds is like the demo's."""
     lines = [shlex.split(one.text.partition(" < ")[0]) for one in taught() if one.inside]
     assert len(lines) > 3
     for line in lines:

@@ -1,4 +1,4 @@
-"""What `towline export --to compose` writes, brought up on an engine of its own: it works as it stands."""
+"""The files of `towline export --to compose`, brought up on an engine of its own: they work as they stand."""
 
 import shlex
 import subprocess
