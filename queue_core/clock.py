@@ -158,16 +158,13 @@ class SteadyClock:
         self._host = host or SystemClock()
         self._monotonic = monotonic_microseconds if host is None else partial(_monotonic_microseconds_of, host)
         self._boot = boot_id() if boot is None else boot
-        self.course = Course(self._boot, self._offset())
+        _, offset, _ = min(self._reading() for _ in range(READINGS))
+        self.course = Course(self._boot, offset)
 
-    def _offset(self) -> int:
-        """Return the wall clock's lead over the monotonic clock, by the quickest of some readings of both."""
-        best, spans = 0, MAX_READING_MICROSECONDS
-        for _ in range(READINGS):
-            before, wall, after = self._monotonic(), self._host.now(), self._monotonic()
-            if after - before < spans or not best:
-                best, spans = wall - after, after - before
-        return best
+    def _reading(self) -> tuple[int, int, int]:
+        """Read both clocks; return how long that took, the wall clock's lead over the monotonic one, and that one."""
+        before, wall, after = self._monotonic(), self._host.now(), self._monotonic()
+        return after - before, wall - after, after
 
     def now(self) -> Instant:
         """Return the store's time."""
@@ -198,11 +195,8 @@ class SteadyClock:
             kept: the course that the store keeps, where it does; of another boot it says nothing about this one.
         """
         known = kept if kept is not None and kept.boot == self._boot != "" else self.course
-        before = self._monotonic()
-        wall = self._host.now()
-        monotonic = self._monotonic()
-        offset = wall - monotonic
-        if monotonic - before <= MAX_READING_MICROSECONDS and abs(offset - known.offset) > STEP_MICROSECONDS:
+        took, offset, monotonic = self._reading()
+        if took <= MAX_READING_MICROSECONDS and abs(offset - known.offset) > STEP_MICROSECONDS:
             return known.stepped(offset, monotonic)
         return known if known != self.course else None
 
