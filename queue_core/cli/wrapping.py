@@ -18,7 +18,7 @@ NARROW_HANG: Final = 2
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _UNITS: Final = "ms|s|min|h|d|%|B|KiB|MiB|GiB"
 _PHRASE: Final = re.compile(rf"(\s*)(\S*\d (?:{_UNITS})(?!\w)\S*|[^\s`]*`[^`\n]{{1,60}}`\S*|\S+)")
-"""A phrase that stays in one line, with the spaces before it: a word, a number with its unit, a command in backticks."""
+"""A phrase that is never broken, with the spaces before it: a word, a number with its unit, a command in backticks."""
 _WORD: Final = re.compile(r"(\s*)(\S+)")
 
 
