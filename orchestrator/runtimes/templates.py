@@ -323,8 +323,8 @@ class Templates:
         return self._templates[pool]
 
     def _start(self, request: SpawnRequest, environment: Mapping[str, str]) -> TemplateProcess | None:
-        forks = request.pool.start == "fork" or not _own_variables(request.pool)
-        own = MARKS | (_own_variables(request.pool) if forks else set())
+        # Only `fork` forks workers with variables of their own; an import with such variables is else only looked at.
+        own = MARKS | _own_variables(request.pool) if request.pool.start == "fork" else MARKS
         shared = {name: text for name, text in environment.items() if name not in own}
         descriptor = None
         try:

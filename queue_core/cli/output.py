@@ -56,10 +56,10 @@ def echo(
         click.echo(shown, err=err, color=color)
 
 
-def print_wrapped(text: str, prefix: str = "", *, hang: int | None = None) -> None:
-    """Print a text for people on stdout behind `prefix`; a terminal gets it broken at words (see `wrapped`)."""
-    for line in wrapped(clean_lines(text), width=terminal_width(), prefix=prefix, hang=hang):
-        click.echo(line)
+def print_wrapped(text: str, prefix: str = "", *, hang: int | None = None, err: bool = False) -> None:
+    """Print a text for people behind `prefix`; a terminal gets it broken at words (see `wrapped`)."""
+    for line in wrapped(clean_lines(text), width=terminal_width(err=err), prefix=prefix, hang=hang):
+        click.echo(line, err=err)
 
 
 def print_table(
@@ -88,8 +88,7 @@ def print_table(
 
 def print_info(text: str) -> None:
     """Print a text for people on stderr, so that a pipe does not get it; a terminal gets it broken at words."""
-    for line in wrapped(clean_lines(text), width=terminal_width(err=True), hang=HANG):
-        click.echo(line, err=True)
+    print_wrapped(text, hang=HANG, err=True)
 
 
 def wants_colour() -> bool:

@@ -51,7 +51,7 @@ class SnapshotWatch:
             log.warning(
                 events.SNAPSHOT_HELD,
                 store=self._store.url,
-                told=self.held.sentence,
+                sentence=self.held.sentence,
                 kind=self.held.kind,
                 holder=self.held.name,
                 pid=self.held.pid,

@@ -15,6 +15,7 @@ from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.json_fields import list_in
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import make_folder
@@ -62,9 +63,9 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
         raise CommandError(
             list(map(str, mistakes)), code=exits.BAD_CONFIG, fix="correct the file; the supervisor goes on as before"
         )
-    changes = [change for change in _list(answer, "changes") if isinstance(change, dict)]
-    waiting = [str(setting) for setting in _list(answer, "next_start")]
-    made = [str(queue) for queue in _list(answer, "queues")]
+    changes = [change for change in list_in(answer, "changes") if isinstance(change, dict)]
+    waiting = [str(setting) for setting in list_in(answer, "next_start")]
+    made = [str(queue) for queue in list_in(answer, "queues")]
     if as_json:
         print_json({"reloaded": True, "changes": changes, "queues": made, "next_start": waiting})
         return exits.OK
@@ -129,17 +130,12 @@ def _one_at_a_time(files: StateDir) -> Iterator[None]:
         os.close(lock)
 
 
-def _list(answer: dict[str, object], key: str) -> list[object]:
-    found = answer.get(key)
-    return found if isinstance(found, list) else []
-
-
 def _change_line(change: dict[str, object]) -> str:
     pool, kind = change.get("pool"), change.get("kind")
     if kind == "removed":
         return f"{pool}: removed; its workers finish what they hold"
     if kind == "added":
         return f"{pool}: added"
-    settings = ", ".join(map(str, _list(change, "settings")))
+    settings = ", ".join(map(str, list_in(change, "settings")))
     workers = "its workers are replaced, new before old" if change.get("replaces") else "no worker is replaced"
     return f"{pool}: {settings}; {workers}"

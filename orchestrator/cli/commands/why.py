@@ -15,6 +15,7 @@ from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.figures import describe_pause
+from orchestrator.json_fields import list_in
 from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
@@ -246,13 +247,13 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
     for sentence in sentences:
         if sentence != f"{pool}: {why}":  # the reason itself
             print_wrapped(sentence, "  ! ")
-    guards, limits = _list(decision, "limited_by"), _list(decision, "limits")
+    guards, limits = list_in(decision, "limited_by"), list_in(decision, "limits")
     for guard, limit in zip(guards, limits, strict=False):
         print_wrapped(f"held back by {guard}: {limit}", "  ", hang=4)
     wanted = decision.get("would_be_without_guards")
     if limits and isinstance(wanted, int) and wanted != decision.get("target"):
         print_wrapped(f"without that it would have {counted(wanted, 'worker')}", "  ", hang=4)
-    for note in _list(decision, "notes"):
+    for note in list_in(decision, "notes"):
         print_wrapped(str(note), "  in force: ", hang=4)
     for title, names in _SEEN:
         seen = ", ".join(f"{_figure(decision[name])} {word}" for name, word in names if name in decision)
@@ -348,8 +349,3 @@ def _clock(at: float) -> str:
 def _at(record: Json) -> float:
     at = record.get("at")
     return float(at) if isinstance(at, int | float) else 0.0
-
-
-def _list(decision: Json, name: str) -> list[object]:
-    value = decision.get(name)
-    return value if isinstance(value, list) else []
