@@ -1,6 +1,5 @@
 """A stranger's first hour: a handler raises; the error is seen where people look, mended, and the task redriven."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
-from tests.support.terminal import on_terminal
+from tests.support.terminal import TowlineOnTerminal, on_terminal
 
 SETTINGS = """\
 store: sqlite:///queue.db
@@ -39,13 +38,11 @@ ERROR = "ValueError: bad width: -1 (tasks.py:9)"
 
 
 @contextmanager
-def up(folder: Path) -> Iterator[Path]:
-    """Run `towline up` on a terminal of its own; yield the file of what it shows."""
-    shown = folder / "screen"
-    command = [sys.executable, "-m", "orchestrator", "up"]
-    with on_terminal(command, cwd=folder, environment=program_environment(), shown=shown):
+def up(folder: Path) -> Iterator[TowlineOnTerminal]:
+    """Run `towline up` on a terminal of its own."""
+    with on_terminal("up", folder=folder) as running:
         eventually(lambda: run_program("health", folder=folder).code == 0)
-        yield shown
+        yield running
 
 
 @pytest.fixture
@@ -73,14 +70,14 @@ def why(name: str, folder: Path) -> str:
 
 
 def test_an_error_is_seen_mended_and_its_task_redriven(folder: Path) -> None:
-    with up(folder) as screen:
+    with up(folder) as running:
         name = python(PRODUCER, folder)
         eventually(lambda: "dead for" in why(name, folder))
         told = why(name, folder)
         assert f"  reason: {ERROR}" in told
         assert [line.split()[0] for line in told.splitlines() if "raised after" in line] == ["1.", "2."]
-        eventually(lambda: b"bad width: -1" in screen.read_bytes())
-        assert re.search(rb"resize[^\n]* x task _1 failed \(lease 1 of 2\): ValueError:", screen.read_bytes())
+        running.await_text("bad width: -1")
+        running.await_text(r"resize[^\n]* x task _1 failed \(lease 1 of 2\): ValueError:")
         assert "bad width: -1" in run_program("logs", "resize", folder=folder).out
         assert "bad width: -1" in run_program("logs", "--task", name, folder=folder).out
     (folder / "tasks.py").write_text(MENDED)

@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from tests.end_to_end.test_up_terminal import on_terminal
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
+from tests.support.terminal import on_terminal
 
 PRINTS: Final = '    print(f"resizing {path} to {width}")\n'
 RAISES: Final = '    if path == "broken.jpg":\n        raise ValueError("not an image")\n'

@@ -2,23 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import cast
 
-import pytest
-
 from tests.support.commands import program_environment
-from tests.support.docker.engine import PrivateDockerEngine
-from tests.support.docker.site import DockerSite, docker_site
+from tests.support.docker.site import DockerSite
 from tests.support.eventually import eventually
 
 SECONDS = 30.0
-
-
-@pytest.fixture
-def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
-    with docker_site(docker_engine) as site:
-        yield site
 
 
 def test_a_missing_image_is_the_reason_that_why_and_pools_tell(site: DockerSite) -> None:

@@ -1,21 +1,12 @@
 """A container that its engine refuses to start: its reason is in the log, `why`, `workers`, `why-died` and `doctor`."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.commands import run_program
-from tests.support.docker.engine import PrivateDockerEngine
-from tests.support.docker.site import DockerSite, docker_site
+from tests.support.docker.site import DockerSite
 from tests.support.eventually import eventually
 
 SECONDS = 60.0
-
-
-@pytest.fixture
-def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
-    with docker_site(docker_engine) as site:
-        yield site
 
 
 def told(site: DockerSite, *command: str) -> str:

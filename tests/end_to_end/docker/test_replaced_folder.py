@@ -1,21 +1,11 @@
 """A supervisor of containers whose folder is removed and made anew, with another supervisor in it, while it stops."""
 
 import shutil
-from collections.abc import Iterator
 
-import pytest
-
-from tests.support.docker.engine import PrivateDockerEngine
-from tests.support.docker.site import DockerSite, docker_site
+from tests.support.docker.site import DockerSite
 from tests.support.eventually import eventually
 
 SECONDS = 60.0
-
-
-@pytest.fixture
-def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
-    with docker_site(docker_engine) as site:
-        yield site
 
 
 def test_a_supervisor_that_stops_ends_within_its_grace_although_another_has_its_folder(site: DockerSite) -> None:

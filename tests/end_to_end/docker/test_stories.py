@@ -1,6 +1,5 @@
 """Containers under a supervisor on a real engine: what happens to the work when something happens to them."""
 
-from collections.abc import Iterator
 from typing import cast
 
 import pytest
@@ -14,12 +13,6 @@ from tests.support.eventually import eventually
 
 SECONDS = 30.0
 APP = "tests.support.docker.container_app:app"
-
-
-@pytest.fixture
-def site(docker_engine: PrivateDockerEngine) -> Iterator[DockerSite]:
-    with docker_site(docker_engine) as site:
-        yield site
 
 
 def test_a_container_removed_behind_the_back_of_its_supervisor_is_replaced_and_its_task_runs_again(

@@ -1,13 +1,10 @@
 """`towline up` on a terminal refuses a program that can't be used, in one sentence with its place."""
 
-import sys
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.support.commands import program_environment
-from tests.support.eventually import eventually
 from tests.support.terminal import on_terminal
 
 SETTINGS: Final = """\
@@ -34,13 +31,11 @@ BROKEN: Final = [
 ]
 
 
-def up(folder: Path, *options: str) -> tuple[int, str]:
+def up(folder: Path) -> tuple[int, str]:
     """Run `towline up` on a terminal until it ends; return its exit code and what it showed, in one line."""
-    shown = folder / "screen"
-    command = [sys.executable, "-m", "orchestrator", "up", *options]
-    with on_terminal(command, cwd=folder, environment=program_environment() | {"NO_COLOR": "1"}, shown=shown) as ran:
-        code = ran.wait(timeout=60)
-    return code, " ".join(shown.read_text().split())
+    with on_terminal("up", folder=folder) as running:
+        code = running.ended()
+        return code, " ".join(running.text.split())
 
 
 @pytest.mark.parametrize(("program", "sentence"), BROKEN)
@@ -60,12 +55,6 @@ def test_a_program_that_cannot_be_used_is_refused_at_the_start(
 
 def test_it_starts_all_the_same_where_asked_to(tmp_path: Path) -> None:
     (tmp_path / "towline.yaml").write_text(SETTINGS)
-    shown = tmp_path / "screen"
-    command = [sys.executable, "-m", "orchestrator", "up", "--no-import-check"]
-    environment = program_environment() | {"NO_COLOR": "1"}
-    with on_terminal(command, cwd=tmp_path, environment=environment, shown=shown) as ran:
-        eventually(
-            lambda: "its application can't be used: can't import tasks" in " ".join(shown.read_text().split()),
-            seconds=60,
-        )
-        assert ran.poll() is None
+    with on_terminal("up", "--no-import-check", folder=tmp_path) as running:
+        running.await_text("its application can't be used: can't import tasks")
+        assert running.process.poll() is None
