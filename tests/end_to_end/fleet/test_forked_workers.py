@@ -80,6 +80,12 @@ def crew(tmp_path: Path) -> Iterator[ForkedCrew]:
         crew.end()
 
 
+@pytest.fixture
+def towline(crew: ForkedCrew, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    monkeypatch.chdir(crew.folder)
+    return Commands(crew.folder, capsys)
+
+
 def test_forked_workers_crash_are_adopted_take_new_code_and_leave_nothing(crew: ForkedCrew, towline: Commands) -> None:
     crew.start()
     eventually(crew.workers, seconds=LONG_SECONDS)

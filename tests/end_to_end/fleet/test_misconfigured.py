@@ -37,6 +37,12 @@ def crew(tmp_path: Path) -> Iterator[TowlineUp]:
         crew.end()
 
 
+@pytest.fixture
+def towline(crew: TowlineUp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    monkeypatch.chdir(crew.folder)
+    return Commands(crew.folder, capsys)
+
+
 def state(crew: TowlineUp) -> dict[str, object]:
     pools = cast("dict[str, dict[str, object]]", crew.shown("pools") or {})
     return pools.get("pricing", {})

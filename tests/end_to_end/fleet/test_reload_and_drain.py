@@ -27,6 +27,12 @@ def crew(tmp_path: Path) -> Iterator[TowlineUp]:
         crew.end()
 
 
+@pytest.fixture
+def towline(crew: TowlineUp, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    monkeypatch.chdir(crew.folder)
+    return Commands(crew.folder, capsys)
+
+
 def in_force(crew: TowlineUp) -> Json:
     pools = cast("dict[str, Json]", crew.shown("pools") or {})
     return cast("Json", pools.get("crew", {}).get("settings") or {})
