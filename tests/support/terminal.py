@@ -58,8 +58,8 @@ def on_terminal(
 
         def take_terminal() -> None:
             os.close(os.open(terminal.path, os.O_RDWR))  # a session's first terminal controls it
-            if ignores_hang_up:
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            # Not as this process has it: a supervisor that a test ran in it has ignored them.
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores_hang_up else signal.SIG_DFL)
 
         streams = [os.open(terminal.path, os.O_RDWR | os.O_NOCTTY) for _ in range(3)]
         environment = {
