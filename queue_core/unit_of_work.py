@@ -17,7 +17,7 @@ from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.outbox import Outbox
+from queue_core.outbox import Outbox, WakeUp
 from queue_core.quota import StorageGuard
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
@@ -388,6 +388,16 @@ class UnitOfWork(Outbox):
         expired, more = self.transaction.expire(queue, limit=EXPIRY_CHUNK, now=self.now)
         self.record_finished(expired)
         return more
+
+    def wake_for_admitted(self) -> None:
+        """Add the wake-ups of tasks that limits alone held back until now."""
+        for queue, tag, count in self.transaction.admitted():
+            self.wakes[(queue, tag)] = self.wakes.get((queue, tag), 0) + count
+
+    def all_wakes(self) -> list[WakeUp]:
+        """Return the wake-ups by queue and tag."""
+        self.wake_for_admitted()
+        return super().all_wakes()
 
     # -- reads ----------------------------------------------------------------------------------------------------
 

@@ -161,6 +161,9 @@ class PostgresTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._session, queue, limit=limit, now=now)
 
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return ()
+
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
         return reads.next_eta(self._session, queue)
 

@@ -191,6 +191,9 @@ class SqliteTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)
 
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return ()
+
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
         return reads.next_eta(self._at(now), queue)
 

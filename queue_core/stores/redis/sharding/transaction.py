@@ -454,6 +454,9 @@ class ShardedTransaction:
         of_shards = [self._plain.upcoming(name, tags, until=until, limit=limit, now=now) for name in self._names(queue)]
         return list(islice(merge(*of_shards), limit))
 
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return ()
+
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
         etas = [self._plain.next_eta(name, now=now) for name in self._names(queue)]
         return min((eta for eta in etas if eta is not None), default=None)
