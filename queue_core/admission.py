@@ -70,7 +70,7 @@ NO_TAG_LIMITS: Final = TagLimits()
 
 @dataclass(frozen=True, slots=True)
 class LaneChange:
-    """What settling a lane does: `holds` of its READY tasks are HELD again, then it admits `admits` HELD ones.
+    """A change of a lane: `holds` of its READY tasks are HELD again, the last ones; then it admits `admits` HELD ones.
 
     Besides, while a HELD task has a higher priority than some READY one, the two change places.
     """
@@ -79,10 +79,8 @@ class LaneChange:
     admits: int
 
 
-def settle_lane(
-    limits: TagLimits, *, ready: int, leased: int, held: int, full_at: Instant, now: Instant
-) -> LaneChange:
-    """Return what settling a lane does.
+def lane_change(limits: TagLimits, *, ready: int, leased: int, held: int, full_at: Instant, now: Instant) -> LaneChange:
+    """Return how a lane changes after a verb changed its tasks.
 
     More than `max_in_flight` allows are held again: its limit was lowered, or a quarantined task was leased. The rate
     takes no admission back.
@@ -102,7 +100,7 @@ def lane_room(limits: TagLimits, *, leased: int, full_at: Instant, now: Instant)
 
 
 def lane_opens_at(limits: TagLimits, *, ready: int, leased: int, held: int, full_at: Instant) -> Instant | None:
-    """Return when time alone next lets a settled lane admit a task.
+    """Return when time alone next lets a lane admit a task, after its last change.
 
     None: never, as nothing is held, or as `max_in_flight` holds it.
     """

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core import semantics
-from queue_core.admission import has_room_for_one, lane_opens_at, queue_room, settle_lane
+from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
 from queue_core.clock import NEVER, Instant, after
 from queue_core.limits import check_eta
 from queue_core.semantics import LeaseEnd
@@ -42,16 +42,16 @@ class MemoryQueue:
     samples_dropped: int = 0
     full_at: dict[str | None, Instant] = field(default_factory=dict)
     """When the bucket of each tag, and of the whole queue (None), is full again."""
-    turns: dict[str | None, int] = field(default_factory=dict)
-    """The turn of each tag that has READY tasks, in a fair queue: the lowest is next."""
-    last_turn: int = 0
+    rotation: dict[str | None, int] = field(default_factory=dict)
+    """The place in the rotation of each tag that has READY tasks, in a fair queue: the lowest is next."""
+    last_place: int = 0
     admitted: list[tuple[str | None, int]] = field(default_factory=list)
     """Tags of tasks that became leasable by limits alone, and how many, since `Transaction.admitted` was called."""
     _touched: set[str | None] = field(default_factory=set)
     _ended: int = 0
 
     def put(self, task: StoredTask) -> None:
-        """Store the task as it is now. A task of a lane that becomes READY is held until `settle` admits it."""
+        """Store the task as it is now. A task of a lane that becomes READY is held until `update_lanes` admits it."""
         before = self.tasks.get(task.id)
         enters = task.state is TaskState.READY and (before is None or before.state is not TaskState.READY)
         self.tasks[task.id] = semantics.hold(task) if enters and self._has_lane(task.tag) else task
@@ -159,38 +159,38 @@ class MemoryQueue:
         held = {task.tag for task in self.tasks.values() if task.state is TaskState.HELD}
         self._touched |= held
         self._ended = len(self.tasks)  # time alone may have made room in the whole queue
-        self.settle(now=now)
+        self.update_lanes(now=now)
         return ended
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
-    def settle(self, *, now: Instant) -> None:
-        """Let the lanes of changed tags admit what they have room for, and give tags their turns; ends each verb."""
+    def update_lanes(self, *, now: Instant) -> None:
+        """Let the lanes of changed tags admit what they have room for, and put tags into the rotation; ends each verb."""
         touched = self._touched
         self._touched = set()
         for tag in touched:
             if tag is not None:
-                self._settle_lane(tag, now=now)
+                self._update_lane(tag, now=now)
         if self.spec.per_tag.fair:
-            self._give_turns(touched)
+            self._update_rotation(touched)
         if self.spec.is_limited and self._ended:
             for task in self.ready(ANY)[: min(self._ended, self.room(now=now))]:
                 self.admitted.append((task.tag, 1))
         self._ended = 0
 
     def touch_all(self) -> None:
-        """Settle every tag at the end of this verb: its queue has other limits now."""
+        """Update every lane at the end of this verb: its queue has other limits now."""
         self._touched |= {task.tag for task in self.tasks.values()}
         if not self.spec.per_tag.fair:
-            self.turns.clear()
+            self.rotation.clear()
 
     def _of_tag(self, tag: str, state: TaskState) -> list[StoredTask]:
         found = [task for task in self.tasks.values() if task.tag == tag and task.state is state]
         return sorted(found, key=semantics.lease_order)
 
-    def _settle_lane(self, tag: str, *, now: Instant) -> None:
+    def _update_lane(self, tag: str, *, now: Instant) -> None:
         ready, held = self._of_tag(tag, TaskState.READY), self._of_tag(tag, TaskState.HELD)
-        change = settle_lane(
+        change = lane_change(
             self.spec.per_tag,
             ready=len(ready),
             leased=len(self._of_tag(tag, TaskState.LEASED)),
@@ -214,20 +214,20 @@ class MemoryQueue:
         if admitted:
             self.admitted.append((tag, len(admitted)))
 
-    def _give_turns(self, touched: set[str | None]) -> None:
+    def _update_rotation(self, touched: set[str | None]) -> None:
         heads: dict[str | None, StoredTask] = {}
         for task in self.ready(ANY):
             heads.setdefault(task.tag, task)
         for tag in touched:
             if tag not in heads:
-                self.turns.pop(tag, None)
-        new = [task for tag, task in heads.items() if tag in touched and tag not in self.turns]
+                self.rotation.pop(tag, None)
+        new = [task for tag, task in heads.items() if tag in touched and tag not in self.rotation]
         for task in sorted(new, key=semantics.lease_order):
-            self._turn_to_end(task.tag)
+            self._to_end_of_rotation(task.tag)
 
-    def _turn_to_end(self, tag: str | None) -> None:
-        self.last_turn += 1
-        self.turns[tag] = self.last_turn
+    def _to_end_of_rotation(self, tag: str | None) -> None:
+        self.last_place += 1
+        self.rotation[tag] = self.last_place
 
     def room(self, *, now: Instant) -> int:
         """Return how many leases the limits of the whole queue let it grant."""
@@ -250,7 +250,7 @@ class MemoryQueue:
         )
 
     def take(self, task: StoredTask, leased: StoredTask, *, now: Instant) -> None:
-        """Store a task that was leased, and take its tokens and its tag's turn."""
+        """Store a task that was leased, and take its tokens, and move its tag to the end of the rotation."""
         self.put(leased)
         self.count(task.tag, "leased")
         if self.spec.rate is not None:
@@ -258,8 +258,8 @@ class MemoryQueue:
         rate = self.spec.per_tag.rate
         if rate is not None and task.tag is not None:
             self.full_at[task.tag] = rate.full_again_at(self.full_at.get(task.tag, NEVER), taken=1, now=now)
-        if self.spec.per_tag.fair and task.tag in self.turns:
-            self._turn_to_end(task.tag)
+        if self.spec.per_tag.fair and task.tag in self.rotation:
+            self._to_end_of_rotation(task.tag)
 
     def choose(self, tags: TagFilter, count: int, *, now: Instant) -> list[StoredTask]:
         """Return the READY tasks that one lease takes: as many as limits of the whole queue allow, `count` at most."""
@@ -267,18 +267,18 @@ class MemoryQueue:
         ready = self.ready(tags)
         if not self.spec.per_tag.fair or not ready:
             return ready[:count]
-        turns, last = dict(self.turns), self.last_turn
+        places, last = dict(self.rotation), self.last_place
         waiting: dict[str | None, list[StoredTask]] = {}
         for task in ready:
             waiting.setdefault(task.tag, []).append(task)
         chosen: list[StoredTask] = []
         while waiting and len(chosen) < count:
-            tag = min(waiting, key=lambda each: (-waiting[each][0].priority, turns[each]))
+            tag = min(waiting, key=lambda each: (-waiting[each][0].priority, places[each]))
             if tags.kind == "oldest":
                 return waiting[tag][:count]
             chosen.append(waiting[tag].pop(0))
             last += 1
-            turns[tag] = last
+            places[tag] = last
             if not waiting[tag]:
                 del waiting[tag]
         return chosen

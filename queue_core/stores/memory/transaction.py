@@ -51,7 +51,7 @@ class MemoryTransaction:
         """Make tasks due that are delayed to an eta that the wall clock has reached, `until`."""
         for queue in self._queues.values():
             queue.bring_forward(until=until, now=now)
-            queue.settle(now=now)
+            queue.update_lanes(now=now)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class MemoryTransaction:
             return True
         known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
         known.touch_all()
-        known.settle(now=now)
+        known.update_lanes(now=now)
         return False
 
     def queue(self, name: str) -> QueueSpec:
@@ -112,12 +112,12 @@ class MemoryTransaction:
         self._open(queue)
         self._check_adds(queue, tasks, now=now)
         added = [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
-        self._settle(now=now)
+        self._update_lanes(now=now)
         return added
 
-    def _settle(self, *, now: Instant) -> None:
+    def _update_lanes(self, *, now: Instant) -> None:
         for contents in self._queues.values():
-            contents.settle(now=now)
+            contents.update_lanes(now=now)
 
     def _check_adds(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
         for new in tasks:
@@ -146,7 +146,7 @@ class MemoryTransaction:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
             contents.take(task, leased, now=now)
             granted.append(lease_of(leased))
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return Granted(tuple(granted), tuple(expired))
 
     def _admit(self, contents: MemoryQueue, worker: str, requested_seconds: float | None, *, now: Instant) -> float:
@@ -189,7 +189,7 @@ class MemoryTransaction:
         for release in releases:
             parse_token(release.token)
         outcomes = [self._release_one(contents, release, now=now) for release in releases]
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return outcomes
 
     def _release_one(self, contents: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
@@ -222,7 +222,7 @@ class MemoryTransaction:
             finished = contents.end(task, semantics.delete(task, now=now))
             then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
             outcomes.append(Deleted(finished, tuple(then)))
-        self._settle(now=now)
+        self._update_lanes(now=now)
         return outcomes
 
     def exchange(
@@ -240,7 +240,7 @@ class MemoryTransaction:
         contents = self._open(queue)
         contents.expire(now=now)
         outcomes = [self._delete_named(contents, name, now=now) for name in names]
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return outcomes
 
     def _delete_named(self, contents: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
@@ -268,7 +268,7 @@ class MemoryTransaction:
         chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
         for task in chosen:
             contents.drop(task, at=now)
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return len(chosen)
 
     def redrive(
@@ -284,13 +284,13 @@ class MemoryTransaction:
         redriven = [semantics.redrive(task, now=now) for task in dead]
         for task in redriven:
             contents.put(task)
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return redriven
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         contents = self._open(queue)
         moved = contents.postpone(name, expected=expected, eta=eta, now=now)
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return moved
 
     def lease_delayed(
@@ -305,7 +305,7 @@ class MemoryTransaction:
             return None
         leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
         contents.take(task, leased, now=now)
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return lease_of(leased)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
@@ -388,7 +388,7 @@ class MemoryTransaction:
             for task in contents.leased_by(worker):
                 ending = semantics.release(task, contents.spec, delay_seconds=None, now=now, failure=failure)
                 released.append(contents.end(task, ending))
-            contents.settle(now=now)
+            contents.update_lanes(now=now)
         return released
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
@@ -407,7 +407,7 @@ class MemoryTransaction:
             added = contents.restore(task, task_id=self._last_id + 1, now=now)
             self._last_id += added.status == "added"
             outcomes.append(added)
-        contents.settle(now=now)
+        contents.update_lanes(now=now)
         return outcomes
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
