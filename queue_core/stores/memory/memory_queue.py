@@ -165,7 +165,7 @@ class MemoryQueue:
     # -- limits ---------------------------------------------------------------------------------------------------
 
     def update_lanes(self, *, now: Instant) -> None:
-        """Let the lanes of changed tags admit what they have room for, and put tags into the rotation; ends each verb."""
+        """Let lanes of changed tags admit what they have room for, and put tags into the rotation; ends each verb."""
         touched = self._touched
         self._touched = set()
         for tag in touched:
