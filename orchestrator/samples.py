@@ -104,7 +104,9 @@ class QueueSample:
     queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
     was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
-    `cursor` is where the source's finished leases go on after this sample.
+    `cursor` is where the source's finished leases go on after this sample. `ready` tasks can be leased now; `held` are
+    those that limits of the queue or of their tags keep from it, by the settings that `held_by` names, and waits count
+    from when a task could be leased. `held_by_rate`: time alone will let more of them be leased.
     """
 
     at: Monotonic
@@ -121,6 +123,14 @@ class QueueSample:
     presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
     cursor: int = 0
+    held: int = 0
+    held_by: str = ""
+    held_by_rate: bool = False
+
+    def describe_held(self) -> str:
+        """Describe what limits hold back: "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased"."""
+        by = f" by {self.held_by}" if self.held_by else ""
+        return f"{self.ready + self.held:,} ready, {self.held:,} of them held{by}: {self.ready:,} can be leased"
 
     @property
     def oldest_seconds(self) -> float:

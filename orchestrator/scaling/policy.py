@@ -23,6 +23,7 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "failing_work": "failing_work",
     "contention": "contention",
     "queue_paused": "queue_paused",
+    "rate_limited": "rate_limited",
     "host_headroom": "host_headroom",
     "budget": "budget",
     "max_step_up": "max_step_up",
@@ -120,6 +121,8 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
+    if context.facts.sample.held:
+        notes = (*notes, context.facts.sample.describe_held())
     if context.warm.description:
         notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial
@@ -153,4 +156,5 @@ def _inputs(context: DecisionContext) -> Inputs:
         pace.usable_slo_seconds,
         max(0.0, facts.now - sample.at),
         estimates.forks,
+        sample.held,
     )

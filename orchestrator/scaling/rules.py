@@ -133,6 +133,17 @@ def _slot_each(context: DecisionContext) -> int:
     return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
+def _barred(context: DecisionContext, *, level: int, low: int) -> Proposal | None:
+    """Propose to let go, after a turn, idle workers that can lease nothing until a lease ends: its worker goes on."""
+    facts = context.facts
+    going = [worker for worker in context.idle if facts.now - worker.since >= context.pace.turn_seconds][: level - low]
+    if not going:
+        return None
+    starting = facts.current - level
+    idle = "1 idle worker" if len(going) == 1 else f"{len(going):,} idle workers"
+    return Proposal(level - len(going) + starting, "rate_limited", f"{facts.sample.describe_held()}, not by {idle}")
+
+
 def _warm(context: DecisionContext) -> Proposal:
     kept = f"{counted(context.warm.kept, 'worker')} {'is' if context.warm.kept == 1 else 'are'} kept warm"
     why = f"{kept}: a start takes {context.pace.startup_seconds:,.1f} s, too long for the slo"
@@ -166,6 +177,8 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     level = facts.current - starting
     low = max(spec.workers.min - starting, context.warm.kept - below, context.busy, fewest(context) - starting)
     held: dict[int, float] = {}
+    if sample.held and not sample.held_by_rate:
+        return _barred(context, level=level, low=max(spec.workers.min - starting, context.busy)) or proposal, held
     for worker in context.idle:
         if level <= low:
             break

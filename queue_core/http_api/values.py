@@ -260,6 +260,8 @@ def observation_of(json: Json) -> Observation:
         cast("dict[str, Instant]", json["seen"]),
         None if heard is None else tuple(many_of(WorkerActivity, heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
+        cast("str", json.get("held_by", "")),
+        cast("bool", json.get("held_by_rate", False)),
     )
 
 

@@ -291,9 +291,7 @@ class QueueBody(RequestBody):
     history_seconds: float = Field(86_400.0, description="For how long it finds them.")
     max_in_flight: int | None = Field(None, description="Leases that are held at a time; null: any number.")
     rate: RateBody | None = Field(None, description="Leases granted; null: any number.")
-    per_tag: TagLimitsBody = Field(
-        default_factory=lambda: TagLimitsBody.model_construct(), description="The limits of each tag."
-    )
+    per_tag: TagLimitsBody = Field(default_factory=TagLimitsBody.model_construct, description="The limits of each tag.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""

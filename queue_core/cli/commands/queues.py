@@ -61,7 +61,18 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         for spec, count in zip(specs, counts, strict=True)
     ]
     heads = columns(
-        *("QUEUE", ">READY", *_held_head(held), ">DELAYED", ">IN-FLIGHT", ">DEAD", ">OLDEST", ">LEASE", ">MAX LEASES", "STATE"),
+        *(
+            "QUEUE",
+            ">READY",
+            *_held_head(held),
+            ">DELAYED",
+            ">IN-FLIGHT",
+            ">DEAD",
+            ">OLDEST",
+            ">LEASE",
+            ">MAX LEASES",
+            "STATE",
+        ),
         least=("MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
         keeps=("READY", "STATE"),
         folds=("STATE",),
