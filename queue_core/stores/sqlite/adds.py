@@ -11,11 +11,11 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
+from queue_core.stores.sqlite.counters import ADDED, DELAYED, HELD, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import NewTask, headers_text
+from queue_core.task import NewTask, TaskState, headers_text
 from queue_core.verbs import Added
 
 MAX_STAGED = 48
@@ -30,10 +30,10 @@ _COUNT = (
 )
 _FLUSH = (
     "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL,"
-    " max_leases, headers, NULL, NULL, NULL, payload FROM staged_adds"
+    " max_leases, headers, NULL, NULL, NULL, payload, NULL FROM staged_adds"
 )
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?, NULL, NULL, NULL, ?)"
+_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?, NULL, NULL, NULL, ?, ?)"
 
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
@@ -64,7 +64,7 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
     numbers: list[int] = []
-    tag, last_tag = 0, None
+    tag, last_tag, is_held = 0, None, False
     first = task_id = session.next_id
     for new in tasks:
         name = new.name
@@ -80,15 +80,29 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
             last_tag = new.tag
             tag = session.tag_id(queue, last_tag)
             numbers = session.counts.of(queue.whole, tag)
-        numbers[DELAYED if is_delayed else READY] += 1
+            is_held = not queue.is_plain and queue.state_of(tag, TaskState.READY) is TaskState.HELD
+        if is_delayed:
+            state = 1
+            numbers[DELAYED] += 1
+        elif is_held:
+            state = 4
+            numbers[HELD] += 1
+        else:
+            state = -new.priority
+            numbers[READY] += 1
         numbers[ADDED] += 1
+        priority = None
+        if new.priority:
+            priority = new.priority
+            queue = session.with_priorities(queue)
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
         headers = headers_text(new.headers) if new.headers else None
-        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, headers, payload))
-        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed))
+        row = (task_id, queue.id, tag, state, eta, eta, now, name, new.max_leases, headers, payload, priority)
+        rows.append(row)
+        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed and not is_held))
         task_id += 1
     if rows:
         session.next_id = first + len(rows)
@@ -111,15 +125,18 @@ def _taken(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) 
 def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
     """Stage one checked task, or do nothing and return None.
 
-    A task can be staged when it is ready at once and is short, and has no name, and a tag with a row in `counts`;
-    and while no limit bounds all payloads, as the triggers that measure them are on `tasks`.
+    A task can be staged when it is ready at once and is short, and has no name, no priority, and a tag with a row in
+    `counts`, but no lane and no place in a rotation; and while no limit bounds all payloads, as the triggers that
+    measure them are on `tasks`.
     """
     if len(tasks) != 1:
         return None
     new = tasks[0]
-    if new.name is not None or new.eta is not None or new.delay_seconds is not None:
+    if new.name is not None or new.eta is not None or new.delay_seconds is not None or new.priority:
         return None
     row = session.queue(new.queue or queue)
+    if not row.is_plain and row.has_lanes:
+        return None
     tag = session.existing_tag_id(row, new.tag)
     if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or session.catalog.is_limited:
         return None
@@ -158,6 +175,7 @@ def flush(session: SqliteSession) -> None:
         rows: list[tuple[Cell, ...]] = []
         for whole, (task_id, queue_id, tag, added_at, max_leases, headers, payload) in session.staged:
             session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, headers, payload))
+            row = (task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, headers, payload, None)
+            rows.append(row)
         session.cursor.executemany(_INSERT, rows)
         session.staged = []

@@ -12,7 +12,8 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, take
+from queue_core.stores.sqlite.lanes.updates import leave, update
+from queue_core.stores.sqlite.leases import TAKE, first_ready, first_ready_rows, lease, take
 from queue_core.stores.sqlite.rows import (
     among,
     by_ids,
@@ -217,6 +218,8 @@ def exchange(
     if request.seconds is not None:
         check_lease_time(session.open_queue(name).spec, request.seconds)
     outcomes = delete(session, name, deletions, now=now)
+    if session.counts.changed:
+        update(session, now=now)
     try:
         return outcomes, lease(session, name, request, now=now)
     except WorkerRetiredError:
@@ -231,11 +234,14 @@ def exchange_one(
     To write its changes later, with those of others, was tried and removed (ADR 22 to 24).
 
     Does nothing and returns None for several leases or deletions, a `then`, the oldest tag or several, a lease that is
-    too long, a queue that is paused or has tasks that are due, and a worker that is not in the `CatalogCache`.
+    too long, a queue that is paused or has tasks that are due, or limits other than `per_tag.max_in_flight`, and a
+    worker that is not in the `CatalogCache`.
     """
     if request.count != 1 or len(deletions) > 1 or (deletions and deletions[0].then) or request.tags.kind == "oldest":
         return None
     queue = session.open_queue(name)
+    if not queue.is_plain and not _is_quick(queue):
+        return None
     spec = queue.spec
     seconds = spec.lease_seconds if request.seconds is None else request.seconds
     tag_ids = session.tag_ids(queue, request.tags)
@@ -248,7 +254,18 @@ def exchange_one(
         return None
     outcomes = [] if fence is None else _delete_one(session, queue, fence, now=now)
     tag_id = None if tag_ids is None else tag_ids[0]
-    return outcomes, _lease_one(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    if queue.is_plain:
+        return outcomes, _lease_one(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    update(session, now=now)
+    granted = _lease_one(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    leave(session)
+    return outcomes, granted
+
+
+def _is_quick(queue: QueueRow) -> bool:
+    """Return whether a lease in a queue with limits changes nothing that they need."""
+    limits = queue.spec.per_tag
+    return limits.rate is None and not limits.fair and not queue.spec.is_limited
 
 
 def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: Instant) -> Sequence[Deleted | None]:
@@ -271,8 +288,11 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
 def _lease_one(
     session: SqliteSession, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant
 ) -> Granted:
-    sql, of = first_ready(queue, tag_id)
-    rows = session.cursor.execute(sql, (of, 1)).fetchall()
+    if queue.has_priorities:
+        rows = first_ready_rows(session, queue, tag_id, count=1)
+    else:
+        sql, of = first_ready(queue, tag_id)
+        rows = session.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING
     eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, headers, checkpoint = rows[0]
