@@ -78,11 +78,11 @@ def _lateness(
     """Return a sentence on the late tasks and their causes; and the limits, with the one that applies to a pool that
     asks for no worker, as it has all it may."""
     facts = context.facts
-    if not limits and target >= wanted and target <= facts.current:
+    if target <= facts.current and not any(limit.guard in _BOUNDS for limit in limits):
         if facts.sample.paused:
-            limits = (limit_of_pause(facts),)
-        elif facts.current >= facts.spec.workers.max:
-            limits = (limit_of_max(facts),)
+            limits = (*limits, limit_of_pause(facts))
+        elif target >= wanted and facts.current >= facts.spec.workers.max:
+            limits = (*limits, limit_of_max(facts))
     causes = [context.describe_workers()]
     if target > facts.current:
         more = target - facts.current

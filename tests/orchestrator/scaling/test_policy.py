@@ -192,6 +192,29 @@ class TestShrinking:
         backlog = a_sample(ages=[0.0])
         assert decided(backlog, fleet=a_fleet_of(idle=5, idle_seconds=999)).target == 5
 
+    def test_workers_that_limits_leave_nothing_go_after_a_turn(self) -> None:
+        held = a_sample(held=40, held_by="per_tag.max_in_flight: 2")
+        fleet = a_fleet_of(busy=2, idle=3, idle_seconds=12)
+        decision = decided(held, fleet=fleet)
+        assert (decision.target, decision.rule) == (2, "rate_limited")
+        assert decision.why == (
+            "40 ready, 40 of them held by per_tag.max_in_flight: 2: 0 can be leased, not by 3 idle workers"
+        )
+        just_idle = a_fleet_of(busy=2, idle=3, idle_seconds=0.1)
+        assert decided(held, fleet=just_idle).target == 5
+        assert decided(held, fleet=fleet, spec=a_pool(least=4)).target == 4
+
+    def test_workers_that_wait_for_a_token_are_kept_as_any_idle_ones(self) -> None:
+        held = a_sample(held=40, held_by="per_tag.rate: 1/s", held_by_rate=True)
+        assert decided(held, fleet=a_fleet_of(idle=1, idle_seconds=5)).target == 1
+        assert decided(held, fleet=a_fleet_of(idle=1, idle_seconds=99)).target == 0
+
+    def test_what_is_held_is_told_with_every_decision(self) -> None:
+        backlog = a_sample(ages=[0.0] * 8, held=40, held_by="per_tag.max_in_flight: 2")
+        decision = decided(backlog)
+        assert "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased" in decision.notes
+        assert decision.record()["held_back"] == 40
+
     def test_a_paused_queue_keeps_nobody(self) -> None:
         paused = a_sample(**waits(500, 20), paused=True)
         decision = decided(paused, fleet=a_fleet_of(idle=5, idle_seconds=5))
