@@ -32,8 +32,9 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "stale_sample": "stale_sample",
 }
 """The guards that may keep a pool from growing, each with the rule that names it while a task is late."""
-_PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample"})
-"""Guards of a single step, which the next turns take: no trouble as long as no task is late."""
+_PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample", "rate_limited"})
+"""Guards of a single step, which the next turns take, and limits that somebody wants: no trouble as long as no task is
+late."""
 
 
 def decide(context: DecisionContext) -> Decision:

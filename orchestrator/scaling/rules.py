@@ -51,13 +51,21 @@ def _deadline(context: DecisionContext) -> Need:
     grown = context.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
+    if (
+        sample.held and sample.ready
+    ):  # they wait behind ready ones too; the guard `rate_limited` bounds what is asked for them
+        waiting = [*waiting, Waiting(sample.ready + sample.held, 0.0)]
     return workers_needed(waiting, capacity=context.capacity, pace=context.pace)
 
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
-    ready, workers = context.facts.sample.ready, context.facts.current
+    sample, workers = context.facts.sample, context.facts.current
+    ready = sample.ready
     when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
     begin = f"{needed(need.workers, 'more' if workers else '')} to begin"
+    if need.position > ready:
+        held = f"all {ready + sample.held:,} that wait, held ones included"
+        return f"{begin} {held}, {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
     if not workers and not context.capacity.helpers:
         what = f"the first {need.position:,}" if need.position < ready else "it" if ready == 1 else "all"
         return f"{_nobody(ready)}: {begin} {what} {when}"

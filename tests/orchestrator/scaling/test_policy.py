@@ -12,7 +12,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample, Waiting
+from orchestrator.samples import QueueSample, RunningLease, Waiting
 from orchestrator.scaling.deadline import Pace, ServingCapacity, workers_needed
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.erlang import ErlangNeed
@@ -428,3 +428,16 @@ def test_workers_that_a_bound_denies_are_told_before_a_task_is_late() -> None:
     decision = decided(a_sample(**waits(40, 9.0)), fleet=a_fleet_of(busy=2), spec=a_pool(most=2))
     assert decision.trouble == f"{decision.unguarded} workers are wanted and max is 2"
     assert decision.rule not in ("at_max", "hold")
+
+
+def test_tasks_behind_a_limit_get_as_many_workers_as_the_limit_lets_work() -> None:
+    """Two of 300 tasks may run at a time: with one worker the second place would be idle half of the time."""
+    state = what_is_known(service=1.0)
+    backlog = a_sample(
+        ages=[0.1], running=[RunningLease("w1", 0.5, 0.0, 1)], held=298, held_by="per_tag.max_in_flight: 2"
+    )
+    decision = decided(backlog, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state)
+    assert (decision.target, decision.limited_by, decision.trouble) == (2, ("rate_limited",), "")
+    assert "all 299 that wait, held ones included" in decision.why
+    few = a_sample(ages=[0.1], running=[RunningLease("w1", 0.5, 0.0, 1)], held=2, held_by="per_tag.max_in_flight: 2")
+    assert decided(few, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state).target == 1
