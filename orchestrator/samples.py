@@ -5,6 +5,7 @@ from typing import Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.values import value
+from queue_core.process.wording import describe_held
 
 Outcome = Literal["deleted", "released", "expired", "died"]
 
@@ -128,9 +129,8 @@ class QueueSample:
     held_by_rate: bool = False
 
     def describe_held(self) -> str:
-        """Describe what limits hold back: "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased"."""
-        by = f" by {self.held_by}" if self.held_by else ""
-        return f"{self.ready + self.held:,} ready, {self.held:,} of them held{by}: {self.ready:,} can be leased"
+        """Return a sentence on what limits hold back."""
+        return describe_held(leasable=self.ready, held=self.held, by=self.held_by)
 
     @property
     def oldest_seconds(self) -> float:

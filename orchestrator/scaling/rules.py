@@ -149,7 +149,11 @@ def _barred(context: DecisionContext, *, level: int, low: int) -> Proposal | Non
         return None
     starting = facts.current - level
     idle = "1 idle worker" if len(going) == 1 else f"{len(going):,} idle workers"
-    return Proposal(level - len(going) + starting, "rate_limited", f"{facts.sample.describe_held()}, not by {idle}")
+    return Proposal(
+        level - len(going) + starting,
+        "rate_limited",
+        f"{idle} {'goes' if len(going) == 1 else 'go'}: {facts.sample.describe_held()}",
+    )
 
 
 def _warm(context: DecisionContext) -> Proposal:

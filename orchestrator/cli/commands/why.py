@@ -36,7 +36,15 @@ from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
 from queue_core.limits import check_queue_name
 from queue_core.process.terminal import clean
-from queue_core.process.wording import counted, shown_ago, shown_bytes, shown_clock, shown_seconds, shown_setting
+from queue_core.process.wording import (
+    counted,
+    describe_held,
+    shown_ago,
+    shown_bytes,
+    shown_clock,
+    shown_seconds,
+    shown_setting,
+)
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED, QueueSpec
 from queue_core.unit_of_work import limits_that_hold
@@ -199,8 +207,7 @@ def _held(queue: Queue, stats: QueueStats, spec: QueueSpec) -> str:
         found = queue.tag_stats(limit=_TAGS_COUNTED)
         of = sum(1 for one in found if one.stats.held)
         tags = f" of {'more than ' if len(found) == _TAGS_COUNTED else ''}{counted(of, 'tag')}"
-    waiting = stats.ready + stats.held
-    return f"{waiting:,} ready, {held:,} of them held by {', '.join(limits)}{tags}: {stats.leasable:,} can be leased"
+    return describe_held(leasable=stats.leasable, held=held, by=f"{', '.join(limits)}{tags}")
 
 
 def _described(pool: PoolTags) -> str:

@@ -197,9 +197,7 @@ class TestShrinking:
         fleet = a_fleet_of(busy=2, idle=3, idle_seconds=12)
         decision = decided(held, fleet=fleet)
         assert (decision.target, decision.rule) == (2, "rate_limited")
-        assert decision.why == (
-            "40 ready, 40 of them held by per_tag.max_in_flight: 2: 0 can be leased, not by 3 idle workers"
-        )
+        assert decision.why == ("3 idle workers go: 40 ready, all held by per_tag.max_in_flight: 2: none can be leased")
         just_idle = a_fleet_of(busy=2, idle=3, idle_seconds=0.1)
         assert decided(held, fleet=just_idle).target == 5
         assert decided(held, fleet=fleet, spec=a_pool(least=4)).target == 4
