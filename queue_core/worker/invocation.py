@@ -19,9 +19,9 @@ from queue_core.attempts.failures import (
     host_name,
     is_library,
     place_in,
-    redacted,
     shown_path,
 )
+from queue_core.attempts.redaction import redacted
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.task import Lease, NewTask
