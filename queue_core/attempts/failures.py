@@ -29,15 +29,19 @@ def failure_of(
     *,
     payloads: Sequence[bytes] = (),
     outcome: Literal["raised", "timed_out", "given_back"] = "raised",
+    otherwise: str = "",
 ) -> Failure:
-    """Return what an attempt shows of an exception, or of a text: cut to its limits, payloads and secrets replaced."""
+    """Return what an attempt shows of an exception, or of a text: cut to its limits, payloads and secrets replaced.
+
+    `otherwise`: the place of an exception that no line of the user's raised.
+    """
     if isinstance(error, str):
         return Failure(outcome, "", failure_message(error, payloads), "", host_name())
     return Failure(
         outcome,
         type(error).__name__[:MAX_ERROR_CHARACTERS],
         failure_message(_text_of(error), payloads),
-        place_of(error),
+        place_of(error, otherwise=otherwise),
         host_name(),
     )
 
@@ -53,14 +57,17 @@ def host_name() -> str:
     return _clean(socket.gethostname())[:MAX_HOST_CHARACTERS]
 
 
-def place_of(error: BaseException) -> str:
+def place_of(error: BaseException, *, otherwise: str = "") -> str:
     """Return the line that raised an error, as `tasks.py:14`: the innermost that is no library's, if there is one.
 
-    Of a group it is the line of its first error.
+    Of a group it is the line of its first error. `otherwise`: what to return if all lines are libraries'.
     """
     first = next((one for one in _errors_of(error) if one.__traceback__ is not None), error)
     frames = traceback.extract_tb(first.__traceback__, limit=-50)
-    return place_in([(frame.filename, frame.lineno or 0) for frame in reversed(frames)])
+    lines = [(frame.filename, frame.lineno or 0) for frame in reversed(frames)]
+    if otherwise and all(is_library(filename) for filename, _ in lines):
+        return otherwise
+    return place_in(lines)
 
 
 def _errors_of(error: BaseException) -> list[BaseException]:

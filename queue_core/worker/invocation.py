@@ -186,12 +186,11 @@ class Invocation:
         self.error = error
         meant = self.handler.translate(error)
         origin = error if meant is not error else _cause_of(error)
-        payloads = [task.payload for task in self.tasks]
         if isinstance(meant, Retry | Dead):
-            given_back = isinstance(meant, Retry) and origin is None
-            failure = failure_of(origin or error, payloads=payloads, outcome="given_back" if given_back else "raised")
-            return self._as_meant(meant, self.remaining(), self._placed(failure), now=now, log=log)
-        failure = self._placed(failure_of(error, payloads=payloads))
+            is_given_back = isinstance(meant, Retry) and origin is None
+            failure = self._failure_of(origin or error, outcome="given_back" if is_given_back else "raised")
+            return self._as_meant(meant, self.remaining(), failure, now=now, log=log)
+        failure = self._failure_of(error)
         remaining = self.remaining()
         log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
         log_failure(
@@ -239,11 +238,11 @@ class Invocation:
         log.warning(events.HANDLER_GAVE_UP, **self.log_fields(now=now), reason=reason, place=failure.place)
         return InvocationFailed(tasks, dead_reason=reason, failure=failure)
 
-    def _placed(self, failure: Failure) -> Failure:
-        """Return a failure whose place is the handler's, where it is none of the user's: a value that can't be used."""
-        if self.value is None and failure.place:
-            return failure
-        return replace(failure, place=self.handler.place)
+    def _failure_of(self, error: BaseException, *, outcome: Literal["raised", "given_back"] = "raised") -> Failure:
+        """Return a failure whose place is the handler's where it is none of the user's: a value that can't be used."""
+        payloads, place = [task.payload for task in self.tasks], self.handler.place
+        failure = failure_of(error, payloads=payloads, outcome=outcome, otherwise=place)
+        return failure if self.value is None else replace(failure, place=place)
 
     def log_fields(self, *, now: float) -> dict[str, str | int | float | None]:
         """Return the fields that every log entry on this invocation has."""
