@@ -183,9 +183,9 @@ def _failure(
     if isinstance(number, int):
         text += f" (lease {number}{f' of {most}' if isinstance(most, int) and number <= most else ''})"
     text += f": {said}{f', {place}' if place else ''}"
-    is_last = isinstance(number, int) and isinstance(most, int) and number >= most
-    again = entry.get("again_seconds")
-    if again is None and spec is not None and isinstance(number, int):
+    again, is_answered = entry.get("again_seconds"), entry.get("level") == "info"  # by what its handler maps it to
+    is_last = isinstance(number, int) and isinstance(most, int) and number >= most and not is_answered
+    if again is None and spec is not None and isinstance(number, int) and not is_answered:
         again = retry_delay_seconds(spec, leases=number, jitter=0.0)
     if is_last:
         text += (

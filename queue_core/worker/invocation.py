@@ -220,7 +220,7 @@ class Invocation:
             **self.log_fields(now=now),
             timeout_seconds=timeout.seconds,
             place=failure.place,
-            **(self._retry_fields() if meant is timeout else {}),
+            **self._retry_fields(meant),
             where=full_lines(self.stood_at),
         )
         if isinstance(meant, Retry | Dead):
@@ -258,8 +258,10 @@ class Invocation:
             fields["count"] = len(self.tasks)
         return fields
 
-    def _retry_fields(self) -> dict[str, float | int]:
+    def _retry_fields(self, meant: BaseException | None = None) -> dict[str, float | int]:
         """Return when a failed task may be leased again, and its most attempts, where its handler says so."""
+        if isinstance(meant, Retry | Dead):
+            return {"again_seconds": meant.delay_seconds} if isinstance(meant, Retry) else {}
         retry = self.handler.retry
         if retry is None:
             return {}

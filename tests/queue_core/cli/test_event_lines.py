@@ -182,6 +182,22 @@ def test_a_timeout_names_the_lines_of_the_users_program_at_which_it_stood() -> N
     assert [one.rpartition(" in ")[2] for one in at_debug.more] == ["sleep", "get", "fetch", "__call__"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        pytest.param({"again_seconds": 1200.0}, "pages/get.py:3; again in 20 min", id="Retry"),
+        pytest.param(
+            {"again_seconds": 60.0, "lease_number": 5}, "pages/get.py:3; again in 60 s", id="Retry, at the last"
+        ),
+        pytest.param({}, "the limit of 1 s is over, pages/get.py:3", id="Dead, which a line of its own tells"),
+    ],
+)
+def test_a_timeout_that_its_handler_maps_says_what_that_means(fields: dict[str, object], end: str) -> None:
+    line = failure(READER, TIMED_OUT, level="info", **fields)
+    assert line.text.endswith(end)
+    assert line.hint == ""
+
+
 @pytest.mark.parametrize("where", ["", "/srv/app/tasks.py:14 in fetch < /lib/python3.11/x.py:1 in f"])
 def test_a_place_that_a_timeout_names_already_is_not_told_twice(where: str) -> None:
     assert failure(READER, TIMED_OUT, where=where).more == ()
