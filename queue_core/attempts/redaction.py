@@ -1,4 +1,4 @@
-"""What no attempt and no log line shows: the payload, in the forms in which errors quote it, and secrets. Pure."""
+"""Redaction: attempts and log lines show no payload, in whatever form an error quotes it, and no secret. Pure."""
 
 import base64
 import json
