@@ -24,7 +24,6 @@ from queue_core.stores.sqlite.wal import held_snapshot as reader_of
 from queue_core.task import NewTask
 from queue_core.verbs import HeldSnapshot
 from tests.support.eventually import eventually
-from tests.support.stores.engines import EngineUnavailableError, postgresql
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import a_queue, add, delete, lease
 
@@ -75,28 +74,6 @@ def test_a_snapshot_that_keeps_little_is_not_told(store: PostgresStore, url: str
     with psycopg.connect(url) as holder:
         holder.execute("SELECT pg_current_xact_id()")
         assert store.held_snapshot() is None
-
-
-def test_a_prepared_transaction_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_holders, "MANY_DEAD_ROWS", 50)
-    try:
-        with (
-            postgresql(tmp_path, settings={"max_prepared_transactions": "2"}) as engine,
-            closing(PostgresStore(engine.url)) as store,
-            psycopg.connect(engine.url) as connection,
-        ):
-            a_queue(store)
-            connection.execute("SELECT pg_current_xact_id()")
-            connection.execute("PREPARE TRANSACTION 'it''s kept'")
-            connection.rollback()
-            leave_dead(store)
-            held = found(store)
-            assert (held.kind, held.name) == ("prepared transaction", "it's kept")
-            connection.autocommit = True
-            connection.execute(held.remedy.encode())
-            eventually(lambda: store.held_snapshot() is None)
-    except EngineUnavailableError as error:
-        pytest.skip(str(error))
 
 
 def test_a_role_that_may_not_see_others_is_told_which_right_it_needs(
