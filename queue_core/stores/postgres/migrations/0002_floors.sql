@@ -282,6 +282,7 @@ BEGIN
     ))
     FROM (SELECT DISTINCT u.tag COLLATE "C" FROM unnest(hot) AS u (tag) WHERE u.tag IS NOT NULL) AS h (tag);
     PERFORM towline.fold_counts(queue_id, f.epoch, hot);
+    PERFORM towline.fold_stored(queue_id, f.epoch);
     -- Exact keys, or this would walk over all that was deleted before.
     DELETE FROM towline.floors AS s WHERE s.queue = queue_id AND s.step BETWEEN f.step - 6 AND f.step - 3;
     DELETE FROM towline.tag_floors AS t

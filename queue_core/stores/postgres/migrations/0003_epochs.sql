@@ -1,4 +1,4 @@
--- Counters, samples and markers that are not read through their own dead versions while a snapshot is held.
+-- Counters, samples, markers and answers that are not read through their own dead versions while a snapshot is held.
 
 -- A slot is an epoch's, so that no row of counters is updated for ever: 32 numbers for each epoch, of which the first
 -- is the sum of all earlier ones. An epoch begins with a step of the queue's floors.
@@ -65,6 +65,92 @@ BEGIN
         leases = c.leases + excluded.leases, deleted = c.deleted + excluded.deleted,
         released = c.released + excluded.released, expired = c.expired + excluded.expired,
         died = c.died + excluded.died, changed_at = greatest(c.changed_at, excluded.changed_at);
+END $$;
+
+-- The bytes of all payloads, by queue, in slots as the counters are; their sum is the truth.
+DELETE FROM stored;
+ALTER TABLE stored DROP CONSTRAINT stored_pkey;
+ALTER TABLE stored ALTER COLUMN slot TYPE int8;
+ALTER TABLE stored ADD COLUMN queue int4 NOT NULL;
+ALTER TABLE stored ADD CONSTRAINT stored_pkey PRIMARY KEY (queue, slot);
+INSERT INTO stored (queue, slot, bytes)
+SELECT t.queue, 0, sum(octet_length(t.payload)) FROM tasks AS t
+WHERE EXISTS (SELECT FROM storage_limit) AND t.queue > 0 GROUP BY t.queue;
+
+-- Count the payloads of rows that were inserted or deleted. Their queues are held.
+CREATE OR REPLACE FUNCTION count_stored() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO towline.stored AS s (queue, slot, bytes)
+    SELECT r.queue, towline.count_slot(r.queue), CASE TG_OP WHEN 'DELETE' THEN -r.bytes ELSE r.bytes END
+    FROM (SELECT c.queue, sum(octet_length(c.payload)) AS bytes FROM changed AS c GROUP BY c.queue) AS r
+    WHERE r.bytes > 0
+    ON CONFLICT ON CONSTRAINT stored_pkey DO UPDATE SET bytes = s.bytes + excluded.bytes;
+    RETURN NULL;
+END $$;
+
+-- Return the newest sum of a queue's stored bytes at or before a slot: they are read from there on.
+CREATE FUNCTION stored_from(queue_id int4, slot int8) RETURNS int8 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT s.slot FROM towline.stored AS s
+        WHERE s.queue = queue_id AND s.slot <= stored_from.slot AND s.slot % 32 = 0 ORDER BY s.slot DESC LIMIT 1
+    ), 0);
+END $$;
+
+-- Return the bytes of all payloads.
+CREATE FUNCTION stored_bytes() RETURNS int8 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(e.bytes), 0) FROM towline.queues AS q CROSS JOIN LATERAL (
+            SELECT s.bytes FROM towline.stored AS s
+            WHERE s.queue = q.id AND s.slot >= towline.stored_from(q.id, 9223372036854775807) OFFSET 0
+        ) AS e
+    );
+END $$;
+
+-- Fold a queue's stored bytes of the epochs before this one; see `fold_counts`.
+CREATE FUNCTION fold_stored(queue_id int4, epoch int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first CONSTANT int8 := towline.stored_from(queue_id, epoch * 32);
+BEGIN
+    IF first < epoch * 32 THEN
+        WITH gone AS (
+            DELETE FROM towline.stored AS s
+            WHERE s.queue = queue_id AND s.slot >= first AND s.slot < epoch * 32 RETURNING s.bytes
+        )
+        INSERT INTO towline.stored (queue, slot, bytes)
+        SELECT queue_id, epoch * 32, sum(g.bytes) FROM gone AS g HAVING count(*) > 0;
+    END IF;
+END $$;
+
+-- Set the limit, or lift it (NULL). The first one locks out transactions that change tasks until it commits.
+CREATE OR REPLACE FUNCTION set_storage_limit(limit_bytes int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    is_counted bool;
+BEGIN
+    LOCK TABLE towline.storage_limit IN EXCLUSIVE MODE;
+    is_counted := EXISTS (SELECT FROM towline.storage_limit);
+    IF is_counted AND limit_bytes IS NOT NULL THEN
+        UPDATE towline.storage_limit SET bytes = limit_bytes;
+        RETURN;
+    ELSIF is_counted = (limit_bytes IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    LOCK TABLE towline.tasks IN ACCESS EXCLUSIVE MODE;
+    DELETE FROM towline.stored;
+    DELETE FROM towline.storage_limit;
+    IF limit_bytes IS NULL THEN
+        DROP TRIGGER tasks_stored ON towline.tasks;
+        DROP TRIGGER tasks_freed ON towline.tasks;
+    ELSE
+        INSERT INTO towline.storage_limit VALUES (limit_bytes);
+        INSERT INTO towline.stored (queue, slot, bytes)
+        SELECT t.queue, 0, sum(octet_length(t.payload)) FROM towline.tasks AS t WHERE t.queue > 0 GROUP BY t.queue;
+        CREATE TRIGGER tasks_stored AFTER INSERT ON towline.tasks REFERENCING NEW TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION towline.count_stored();
+        CREATE TRIGGER tasks_freed AFTER DELETE ON towline.tasks REFERENCING OLD TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION towline.count_stored();
+    END IF;
 END $$;
 
 -- Write those of the small tables anew in which so many rows are dead and at most so many live: that needs no vacuum,
@@ -296,4 +382,44 @@ BEGIN
         WHERE m.connection = close_commit_marker.connection AND m.part = close_commit_marker.call >> 8
         RETURNING CASE WHEN m.call = close_commit_marker.call THEN m.xid END, m.ids INTO xid, ids;
     END IF;
+END $$;
+
+-- The answer of a session's last call lies in parts of 256 calls, as the markers do.
+ALTER TABLE sessions ADD COLUMN part int8 NOT NULL DEFAULT 0;
+ALTER TABLE sessions DROP CONSTRAINT sessions_pkey;
+ALTER TABLE sessions ADD PRIMARY KEY (session, part);
+
+-- Keep a session's answer, and forget a few idle sessions when a new one comes; return false when a later call was
+-- answered already.
+CREATE OR REPLACE FUNCTION keep_answer(session_name text, new_number int8, new_answer bytea, now int8) RETURNS bool
+LANGUAGE plpgsql AS $$
+DECLARE
+    last record;
+BEGIN
+    UPDATE towline.sessions AS s SET number = new_number, answer = new_answer, kept_at = now
+    WHERE s.session = session_name AND s.part = new_number >> 8 AND s.number < new_number;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    SELECT s.part, s.number INTO last FROM towline.sessions AS s
+    WHERE s.session = session_name ORDER BY s.part DESC LIMIT 1 FOR UPDATE;
+    IF last.number >= new_number THEN
+        RETURN false;
+    END IF;
+    INSERT INTO towline.sessions (session, part, number, answer, kept_at)
+    VALUES (session_name, new_number >> 8, new_number, new_answer, now) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF last.part IS NOT NULL THEN
+        DELETE FROM towline.sessions AS s WHERE s.session = session_name AND s.part = last.part;
+        RETURN true;
+    END IF;
+    -- Names are random, so these are any four.
+    DELETE FROM towline.sessions AS s USING (
+        SELECT f.session, f.part FROM towline.sessions AS f WHERE f.session > session_name ORDER BY f.session, f.part
+        LIMIT 4 FOR UPDATE SKIP LOCKED
+    ) AS few
+    WHERE s.session = few.session AND s.part = few.part AND s.kept_at < now - 172800000000;
+    RETURN true;
 END $$;
