@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.server.events import SNAPSHOT_ENDED, SNAPSHOT_HELD
-from queue_core.server.held_snapshots import HELD_SECONDS, LOOK_SECONDS, SnapshotWatch
+from queue_core.server.held_snapshots import LOOK_SECONDS, SnapshotWatch
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
@@ -22,7 +22,7 @@ from queue_core.stores.sqlite import file
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import held_snapshot as reader_of
 from queue_core.task import NewTask
-from queue_core.verbs import HeldSnapshot
+from queue_core.verbs import HELD_SECONDS, HeldSnapshot
 from tests.support.eventually import eventually
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import a_queue, add, delete, lease
