@@ -13,9 +13,9 @@
 -- count with what was written down for their generation and the proposed one. Wrong floors only hide a task until
 -- the next full look, a minute later.
 
--- Nobody is within a verb while its functions are changed.
-SET LOCAL lock_timeout = '6s';
-LOCK TABLE queues IN ACCESS EXCLUSIVE MODE;
+-- Nobody is within a verb while its functions are changed. The tables that change are locked first, so that a wait for
+-- one of them comes before any work.
+LOCK TABLE queues, counts, stored, sessions, commit_markers IN ACCESS EXCLUSIVE MODE;
 
 -- The steps of each queue. ready, delayed, leased: the floors of those states, of generation `effective`. newest: the
 -- generation whose `ceiling` holds, that one or the proposed next. names_until: where names to be forgotten begin.
