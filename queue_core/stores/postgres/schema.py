@@ -17,6 +17,8 @@ from queue_core.stores.postgres.client.statements import qualified
 LOCK = 0x546F776C
 """With the schema's name, the key of the advisory lock under which the schema changes; it spells "Towl"."""
 
+ADOPTING_VERSION = 3
+"""The version from which on a store that came from a backup is fitted to its server when it is opened."""
 SCHEMA_WAITING = "schema.waiting"
 
 MIGRATION_SECONDS = 60.0
@@ -116,6 +118,19 @@ def prepare(
     program's, `StoreUnsafeError` where the role may not create it, `StoreUnavailableError` when a session keeps the
     tables locked, and the driver's errors.
     """
+    _bring_up_to_date(connection, schema, where, monotonic=monotonic, pause=pause)
+    if len(migrations()) >= ADOPTING_VERSION:
+        connection.execute(sql.SQL("SELECT {}.adopt_backup()").format(sql.Identifier(schema)))
+
+
+def _bring_up_to_date(
+    connection: Connection,
+    schema: str,
+    where: str,
+    *,
+    monotonic: Callable[[], float],
+    pause: Callable[[float], object],
+) -> None:
     known = migrations()
     applied = _applied(connection, schema, where, known)
     if applied == len(known):

@@ -26,6 +26,7 @@ __all__ = [
     "Engine",
     "EngineUnavailableError",
     "beanstalkd",
+    "copy_database",
     "free_port",
     "memory_home",
     "postgresql",
@@ -145,6 +146,16 @@ def postgresql_standby(
         engine = _a_cluster(home, programs, user, settings=settings or {})
         with _running(engine):
             yield engine
+
+
+def copy_database(source: Engine, target: Engine) -> None:
+    """Restore a backup of one private PostgreSQL's database, as pg_dump makes it, on another."""
+    programs = _postgresql_programs()
+    dump = [str(programs / "pg_dump"), "-h", str(source.home), "-p", str(source.port), "-U", "towline", "postgres"]
+    load = [str(programs / "psql"), "-h", str(target.home), "-p", str(target.port), "-U", "towline", "-q"]
+    load += ["-v", "ON_ERROR_STOP=1", "postgres"]
+    saved = subprocess.run(dump, capture_output=True, check=True)
+    subprocess.run(load, input=saved.stdout, capture_output=True, check=True)
 
 
 def _a_cluster(

@@ -186,7 +186,8 @@ BEGIN
         RETURN f.newest;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    begins := coalesce(next_xid - f.epoch_xid >= epoch_transactions, true);
+    -- Numbers are lower than they were on a server to which a backup was restored.
+    begins := coalesce(next_xid NOT BETWEEN f.epoch_xid AND f.epoch_xid + epoch_transactions - 1, true);
     INSERT INTO towline.floors (
         queue, step, effective, newest, ceiling, ready, delayed, leased, names_until, epoch_xid, epoch, searched_at
     )

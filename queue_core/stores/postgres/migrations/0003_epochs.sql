@@ -328,6 +328,70 @@ BEGIN
     END IF;
 END $$;
 
+-- Fit what a backup brought to this server, whose transactions may have lower numbers than those that are kept: else
+-- samples would be neither read nor forgotten until it comes that far. Without a backup this changes nothing.
+CREATE FUNCTION adopt_backup() RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    next CONSTANT int8 := pg_snapshot_xmax(pg_current_snapshot())::text::int8;
+BEGIN
+    DELETE FROM towline.life AS l
+    WHERE split_part(l.name, '.', 1) <> (SELECT c.system_identifier::text FROM pg_control_system() AS c);
+    IF EXISTS (
+        SELECT FROM towline.queues AS q
+        WHERE (SELECT s.xid FROM towline.samples AS s WHERE s.queue = q.id ORDER BY s.xid DESC LIMIT 1)
+            >= next::text::xid8
+    ) THEN
+        -- In their order, right before what comes next; those for which there is no room share a number.
+        UPDATE towline.samples AS s SET xid = greatest(3, next - n.back)::text::xid8
+        FROM (
+            SELECT e.queue, e.xid, e.id, dense_rank() OVER (ORDER BY e.xid DESC) AS back
+            FROM towline.samples AS e WHERE e.xid >= next::text::xid8
+        ) AS n
+        WHERE s.queue = n.queue AND s.xid = n.xid AND s.id = n.id;
+    END IF;
+    UPDATE towline.trimmed AS t SET xid = '2' WHERE t.xid >= next::text::xid8;
+END $$;
+
+-- Return finished leases of a queue from a transaction's number on, in the order of those numbers, until there are
+-- enough. A number that no transaction has had yet is of another server: the queue's come from the start.
+CREATE OR REPLACE FUNCTION read_samples(queue_name text, first_number int8, most int4) RETURNS TABLE (
+    forgotten int8, number int8, size int4, outcome text, numbers int8[], texts text[], ended_at int8[], reasons text[],
+    lived bool
+) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    q towline.queues;
+    own CONSTANT xid8 := pg_current_xact_id_if_assigned();
+    settled CONSTANT xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    first_xid CONSTANT xid8 := CASE WHEN first_number < pg_snapshot_xmax(pg_current_snapshot())::text::int8
+        OR first_number = own::text::int8 THEN first_number ELSE 0 END::text::xid8;
+    newest_forgotten int8;
+    total int4 := 0;
+    s towline.samples;
+BEGIN
+    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    newest_forgotten := coalesce((SELECT t.xid::text::int8 FROM towline.trimmed AS t WHERE t.queue = q.id), 0);
+    FOR s IN
+        SELECT * FROM towline.samples AS each
+        WHERE each.queue = q.id AND each.xid >= first_xid
+            AND (each.xid < settled OR each.xid = own OR each.noted_at < clock_timestamp() - interval '10 seconds')
+        ORDER BY each.xid, each.id
+    LOOP
+        RETURN QUERY SELECT newest_forgotten, s.xid::text::int8, s.size, s.outcome, s.numbers, s.texts,
+            s.ended_at, s.reasons, s.lived;
+        IF s.xid > first_xid THEN
+            total := total + s.size;
+        END IF;
+        EXIT WHEN total >= most;
+    END LOOP;
+    IF total = 0 THEN
+        RETURN QUERY SELECT newest_forgotten, NULL::int8, NULL::int4, NULL::text, NULL::int8[], NULL::text[],
+            NULL::int8[], NULL::text[], NULL::bool;
+    END IF;
+END $$;
+
 -- Markers of a connection (or client) lie in parts of 256 calls, so that no row is updated for ever. There is one row of
 -- each: the call that begins a part deletes the last one.
 ALTER TABLE commit_markers ADD COLUMN part int8 NOT NULL DEFAULT 0;
