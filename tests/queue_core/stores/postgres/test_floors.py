@@ -311,6 +311,34 @@ def test_a_task_below_a_wrong_floor_is_found_by_the_next_full_look(store: Postgr
     assert len(lease(store, now=at(6))) == 1
 
 
+def test_a_task_below_a_wrong_floor_is_found_within_a_minute(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "DEAD_ROWS", 0)
+    monkeypatch.setattr(floors, "FEW_DEAD_ROWS", 0)
+    # A raise that a transaction held back, the next one, and the call that finds the task.
+    slack = floors.GRACE_SECONDS + 2 * floors.LOOK_SECONDS
+    assert floors.SEARCH_SECONDS + slack < 60
+
+    def found_after(seconds: float) -> int:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE towline.floors SET searched_at = clock_timestamp() - %s * interval '1 second'", (seconds,)
+            )
+        store._floors.note({QUEUE: set()}, 1)
+        assert store._floors.raise_if_due()
+        return len(lease(store, now=at(6)))
+
+    add(store, NewTask(), now=at(5))
+    assert raised(store)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE towline.tasks SET eta = %s WHERE queue > 0", (at(1),))
+    assert found_after(40) == 0
+    with capture_logs() as logs:
+        assert found_after(60 - slack) == 1
+    assert [entry["event"] for entry in logs] == [FLOOR_MISSED]
+
+
 # -- dead rows -----------------------------------------------------------------------------------------------------
 
 _BLOCKS = """
