@@ -163,7 +163,7 @@ DECLARE
     rewritten int4 := 0;
 BEGIN
     PERFORM set_config('lock_timeout', '20ms', true);
-    FOREACH small IN ARRAY ARRAY['towline.waiters'::regclass, 'towline.leads'::regclass] LOOP
+    FOREACH small IN ARRAY '{towline.waiters, towline.leads, towline.unsent_notifications}'::regclass[] LOOP
         CONTINUE WHEN pg_stat_get_dead_tuples(small) < dead OR pg_stat_get_live_tuples(small) > live;
         BEGIN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', small);
@@ -431,6 +431,20 @@ BEGIN
         );
     END IF;
     RETURN true;
+END $$;
+
+-- Forget connections that have made no call for a day; not while floors rise, as it would read all dead rows.
+CREATE OR REPLACE FUNCTION forget_commit_markers() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM towline.queues AS q CROSS JOIN LATERAL (
+            SELECT s.ceiling, s.made_at FROM towline.floors AS s WHERE s.queue = q.id ORDER BY s.step DESC LIMIT 1
+        ) AS f
+        WHERE f.ceiling > -9223372036854775808 AND f.made_at > clock_timestamp() - interval '1 minute'
+    ) THEN
+        RETURN;
+    END IF;
+    DELETE FROM towline.commit_markers AS m WHERE m.marked_at < now() - interval '1 day';
 END $$;
 
 -- Close a connection's marker and return the outcome of its last call; `xid` NULL: it took no effect, and no longer

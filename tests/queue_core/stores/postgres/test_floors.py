@@ -457,6 +457,21 @@ def test_answers_and_stored_bytes_are_read_as_fast_while_a_snapshot_is_held(stor
     assert {name: read[name] for name in ("sessions", "stored") if read[name] > 60} == {}
 
 
+def test_markers_are_not_forgotten_through_their_dead_rows_while_floors_rise(store: PostgresStore, url: str) -> None:
+    add(store, NewTask(), now=at(1))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at)"
+            " VALUES (7, 0, 1, '3', now() - interval '2 days')"
+        )
+        assert raised(store)
+        connection.execute("SELECT towline.forget_commit_markers()")
+        assert connection.execute("SELECT 1 FROM towline.commit_markers WHERE connection = 7").fetchone()
+        connection.execute("UPDATE towline.floors SET made_at = clock_timestamp() - interval '61 s'")
+        connection.execute("SELECT towline.forget_commit_markers()")
+        assert not connection.execute("SELECT 1 FROM towline.commit_markers WHERE connection = 7").fetchone()
+
+
 def test_floors_are_raised_while_there_are_dead_rows_and_end_with_them(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -535,6 +550,11 @@ def test_small_tables_are_written_anew_with_all_that_lives_in_them(store: Postgr
     with psycopg.connect(url) as connection:
         connection.execute("SELECT towline.register_waiters(7, %s)", (WAITER,))
         before_rows = connection.execute("TABLE towline.waiters").fetchall()
+        connection.execute("INSERT INTO towline.unsent_notifications VALUES ('thumbs', NULL, 3), ('thumbs', 'a', 1)")
         connection.execute("SELECT towline.rewrite_small_tables(0, 100)")
         assert connection.execute("TABLE towline.waiters").fetchall() == before_rows
+        assert connection.execute("TABLE towline.unsent_notifications").fetchall() == [
+            ("thumbs", None, 3),
+            ("thumbs", "a", 1),
+        ]
         connection.rollback()
