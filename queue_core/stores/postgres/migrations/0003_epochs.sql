@@ -330,26 +330,26 @@ END $$;
 
 -- Fit what a backup brought to this server, whose transactions may have lower numbers than those that are kept: else
 -- samples would be neither read nor forgotten until it comes that far. Without a backup this changes nothing.
+-- Each statement compares with its own snapshot: of a later one this server may have had more transactions.
 CREATE FUNCTION adopt_backup() RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    next CONSTANT int8 := pg_snapshot_xmax(pg_current_snapshot())::text::int8;
 BEGIN
     DELETE FROM towline.life AS l
     WHERE split_part(l.name, '.', 1) <> (SELECT c.system_identifier::text FROM pg_control_system() AS c);
+    UPDATE towline.trimmed AS t SET xid = '2' WHERE t.xid >= pg_snapshot_xmax(pg_current_snapshot());
     IF EXISTS (
         SELECT FROM towline.queues AS q
         WHERE (SELECT s.xid FROM towline.samples AS s WHERE s.queue = q.id ORDER BY s.xid DESC LIMIT 1)
-            >= next::text::xid8
+            >= pg_snapshot_xmax(pg_current_snapshot())
     ) THEN
         -- In their order, right before what comes next; those for which there is no room share a number.
-        UPDATE towline.samples AS s SET xid = greatest(3, next - n.back)::text::xid8
+        UPDATE towline.samples AS s SET xid = greatest(3, n.next - n.back)::text::xid8
         FROM (
-            SELECT e.queue, e.xid, e.id, dense_rank() OVER (ORDER BY e.xid DESC) AS back
-            FROM towline.samples AS e WHERE e.xid >= next::text::xid8
+            SELECT e.queue, e.xid, e.id, dense_rank() OVER (ORDER BY e.xid DESC) AS back, x.next::text::int8 AS next
+            FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS next) AS x
+            JOIN towline.samples AS e ON e.xid >= x.next
         ) AS n
         WHERE s.queue = n.queue AND s.xid = n.xid AND s.id = n.id;
     END IF;
-    UPDATE towline.trimmed AS t SET xid = '2' WHERE t.xid >= next::text::xid8;
 END $$;
 
 -- Return finished leases of a queue from a transaction's number on, in the order of those numbers, until there are

@@ -208,5 +208,8 @@ def test_a_restored_backup_is_whole_and_its_floors_epochs_and_history_go_on(engi
             with restored.read() as transaction:
                 assert transaction.samples(QUEUE, after=old, limit=1000).finished[-1].name == one.name
         assert restored.check().problems == ()
+    numbers = "SELECT array_agg((xid, id) ORDER BY id) FROM towline.samples"
+    kept = ask(other.url, numbers)
     with closing(PostgresStore(other.url)) as reopened:
         assert reopened.check().problems == ()
+    assert ask(other.url, numbers) == kept
