@@ -131,7 +131,7 @@ def test_the_server_ends_our_transaction_that_a_stuck_caller_leaves_open(
             store.begin() if is_write else store.read() as transaction,
         ):
             transaction.stats(QUEUE, ANY, now=at(1))
-            ((pid,),) = transaction._session.rows(Statement("pid", "SELECT pg_backend_pid()"))  # type: ignore[union-attr]
+            ((pid,),) = transaction._session.rows(Statement("pid", "SELECT pg_backend_pid()"))
             eventually(lambda: looking.execute(HOLDING, (pid,)).fetchone() is None)
             transaction.stats(QUEUE, ANY, now=at(1))
         assert stats(store, now=at(1)).ready == 0
