@@ -216,6 +216,9 @@ class Queues(Protocol):
         simultaneous adds through several servers may exceed it together.
         """
 
+    def degradations(self) -> list[str]:
+        """Return why the store is slower or larger than it should be, each as a sentence with what ends it."""
+
     def observe(
         self,
         queue: str,

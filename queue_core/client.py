@@ -257,6 +257,10 @@ class HttpQueues:
         """See `Queues.storage`."""
         return values.flat_of(Storage, self._caller.get("/v1/storage"))
 
+    def degradations(self) -> list[str]:
+        """See `Queues.degradations`."""
+        return cast("list[str]", self._caller.get("/readyz").get("reasons", []))
+
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
         self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")

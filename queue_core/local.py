@@ -31,7 +31,7 @@ from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+from queue_core.verbs import HELD_SECONDS, Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
 
 T = TypeVar("T")
 
@@ -323,6 +323,11 @@ class LocalQueues:
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
         self._service.run(lambda work: work.set_storage_limit(limit_bytes))
+
+    def degradations(self) -> list[str]:
+        """See `Queues.degradations`."""
+        held = self._service.store.held_snapshot(min_seconds=HELD_SECONDS)
+        return [] if held is None else [held.sentence]
 
     def observe(
         self,

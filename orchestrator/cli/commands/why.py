@@ -83,6 +83,8 @@ def why(
 
     Of a queue: its tasks, its pools, and tags on which no pool works.
 
+    Of both: a snapshot of the store that somebody has held open for a minute, and what ends it.
+
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
     its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
     """
@@ -137,22 +139,31 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         try:
             stats = queues.queue(name).stats()
             unserved = unserved_in(queues, pools) if pools else []
+            degradations = queues.degradations()
         except UnknownQueueError:
             return False
     counts = {count: getattr(stats, count) for count in ("ready", "delayed", "in_flight", "dead")}
     if as_json:
         told = {"queue": name, **counts, "paused": stats.paused, "pools": [pool.pool for pool in pools]}
-        print_json(told | {"unserved": [one.record() for one in unserved]})
+        print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
     seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _SEEN[0][1])
     print_wrapped(f"{name}: a queue, {seen} tasks", hang=2)
-    for sentence in [*([describe_pause(name)] if stats.paused else []), *(one.sentence for one in unserved)]:
+    paused = [describe_pause(name)] if stats.paused else []
+    for sentence in [*paused, *(one.sentence for one in unserved), *degradations]:
         print_wrapped(sentence, "  ! ")
     for pool in pools:
         print_wrapped(f"{pool.pool} works on {_described(pool)}: `towline why {pool.pool}`", "  pool ", hang=4)
     if not pools:
         print_wrapped("no pool of the settings works on this queue: other programs lease from it", "  ")
     return True
+
+
+def _degradations(where: TargetOptions) -> list[str]:
+    """Return what is wrong with the store of the pools; nothing where it does not answer, which is told beside it."""
+    with suppress(CommandError, QueueError), opened(makes_queues=False, **where) as (queues, _):
+        return queues.degradations()
+    return []
 
 
 def _described(pool: PoolTags) -> str:
@@ -203,7 +214,7 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
     chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
     inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
     template = files.read_templates().get(pool) if then is None else None
-    sentences = shown.sentences(pool) if then is None else []
+    sentences = [*shown.sentences(pool), *_degradations(where)] if then is None else []
     if as_json:
         told = {"pool": pool, "drained": shown.is_drained, "now": current, "decisions": found, "sentences": sentences}
         told["template"] = template.to_json() if template is not None else None

@@ -57,7 +57,9 @@ _LEAD = Statement(
     (pack.text, pack.text, pack.int8, pack.int8),
 )
 _LAST_ANSWER = Statement(
-    "towline_last_answer", "SELECT number, answer FROM towline.sessions WHERE session = $1", (pack.text,)
+    "towline_last_answer",
+    "SELECT number, answer FROM towline.sessions WHERE session = $1 ORDER BY part DESC LIMIT 1",
+    (pack.text,),
 )
 _KEEP_ANSWER = Statement(
     "towline_keep_answer",
