@@ -12,7 +12,7 @@ from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError,
 from orchestrator.fleet.external import is_external, released
 from orchestrator.fleet.workers import Fleet, draining, examined, finishing, joined, killed, spawn_failed
 from orchestrator.launch import Launch
-from orchestrator.runtime import Runtime, SpawnRequest
+from orchestrator.runtime import STANDSTILLS, Runtime, SpawnRequest
 from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
 from orchestrator.source import WorkSource
 from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
@@ -132,6 +132,9 @@ class PlanExecutor:
         if is_fenced and hangs:
             condition = self._runtime.examine(removal.worker, before="end")
             pool.fleet = examined(pool.fleet, removal.worker, condition)
+            if condition in STANDSTILLS:  # it can't finish, and resumed it would begin what another worker has done
+                self.kill(pool, removal.worker, why=f"{removal.why}: {condition}", now=now)
+                return True
         if is_fenced:
             self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         return True
@@ -181,7 +184,8 @@ class PlanExecutor:
     def _end(self, pool: Pool, removal: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
         """Fence and drain an unresponsive worker: it may recover and hold a lease again before the fence.
 
-        Its grace counts from when it became unresponsive. False when the queue is unavailable.
+        Its grace counts from when it became unresponsive; one that stands still is killed at once. False when the queue
+        is unavailable.
         """
         known = pool.fleet.workers.get(removal.worker)
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))

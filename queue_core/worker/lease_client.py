@@ -72,8 +72,8 @@ class LeaseClient:
         self._tags = tags
         self._jitter = jitter
         self._finished: list[InvocationDone] = []
-        self.asked_at = 0.0
-        """When the leases at hand were asked for, or renewed by `in_force`, in monotonic seconds."""
+        self.requested_at = 0.0
+        """When the leases at hand were requested, or renewed by `in_force`, in monotonic seconds."""
         self._is_uncertain = False
         """Return whether `_finished` was sent once without a reply: it may have taken effect."""
         self._owns_waiting = clients.waiting is not None
@@ -92,7 +92,7 @@ class LeaseClient:
         A lease that has ended while its answer was on its way is not returned (see `in_force`).
         """
         attempt = 0
-        self.asked_at = self._lifecycle.clock.monotonic()  # an answer may be that to the first of several tries
+        self.requested_at = self._lifecycle.clock.monotonic()  # an answer may be that to the first of several tries
         while not self._lifecycle.ending.is_set():
             try:
                 leases, refused = self._waiting.exchange(
@@ -142,17 +142,17 @@ class LeaseClient:
         """Return those of the leases since the last exchange that hold now; call it before their handlers begin.
 
         A process that was stopped, or a slow connection, may read an answer when its leases have ended: another worker
-        has the tasks. Each lease is counted from when it was asked for; one that may be half over is renewed, or else
+        has the tasks. Each lease is counted from when it was requested; one that may be half over is renewed, or else
         given back.
         """
         held = list(leases)
         for _ in range(MOST_CONFIRMATIONS):
-            asked_at, now = self.asked_at, self._lifecycle.clock.monotonic()
-            late = [lease for lease in held if now - asked_at > (lease_seconds(lease) or 0.0) * TRUSTED_SHARE]
+            requested_at, now = self.requested_at, self._lifecycle.clock.monotonic()
+            late = [lease for lease in held if now - requested_at > (lease_seconds(lease) or 0.0) * TRUSTED_SHARE]
             if not late:
                 return held
-            self.asked_at = now
-            confirmed = self._confirmed(late, seconds=now - asked_at)
+            self.requested_at = now
+            confirmed = self._confirmed(late, seconds=now - requested_at)
             gone = {lease.token for lease in late} - confirmed
             held = [lease for lease in held if lease.token not in gone]
         self._give_back(held, charge="uncounted", failure=TOO_LATE)
@@ -222,7 +222,7 @@ class LeaseClient:
         self._persist(delete)
 
     def _confirmed(self, late: Sequence[Lease], *, seconds: float) -> set[str]:
-        """Renew leases that were asked for `seconds` ago; return the tokens of those that hold."""
+        """Renew leases that were requested `seconds` ago; return the tokens of those that hold."""
         tokens = {lease.token for lease in late}
         held: set[str] = set()
 

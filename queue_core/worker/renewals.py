@@ -54,7 +54,7 @@ class RenewedLease:
     due_at: float
     sent_at: float
     sure_until: float
-    """When it may end first: counted from when it was asked for or renewed, not from when its answer was read."""
+    """When it may end first: counted from when it was requested or renewed, not from when its answer was read."""
     news_at: float = float("inf")
     """When its task's progress or checkpoint is to be sent, if that is before `due_at`."""
     is_final: bool = False
@@ -89,15 +89,15 @@ class Renewals:
             self._changed.notify()
         self._thread.join(timeout=1.0)
 
-    def track(self, invocation: Invocation, *, asked_at: float | None = None) -> None:
-        """Renew the invocation's leases until `untrack`. `asked_at`: when they were asked for; by default just now."""
+    def track(self, invocation: Invocation, *, requested_at: float | None = None) -> None:
+        """Renew the invocation's leases until `untrack`. `requested_at`: when they were requested; by default just now."""
         now, on_news = invocation.started_at, self._schedule_news
         with self._changed:
             for task in invocation.tasks:
                 length_seconds = lease_seconds(task.lease)
                 seconds = length_seconds or UNKNOWN_LEASE_SECONDS
                 due_at = now if length_seconds is None else now + seconds * RENEWED_AFTER
-                sure_until = (now if asked_at is None else asked_at) + seconds
+                sure_until = (now if requested_at is None else requested_at) + seconds
                 self._leases[task.lease.token] = RenewedLease(
                     task, invocation, seconds, now + seconds, due_at, now, sure_until
                 )

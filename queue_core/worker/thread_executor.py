@@ -80,7 +80,7 @@ class ExecutorContext:
                 if not leases:
                     return None
         invocation = Invocation(handler, leases, started_at=self.lifecycle.clock.monotonic())
-        self.renewals.track(invocation, asked_at=client.asked_at)
+        self.renewals.track(invocation, requested_at=client.requested_at)
         if handler.timeout_seconds is not None:
             self.timeouts.track(invocation)
         return invocation

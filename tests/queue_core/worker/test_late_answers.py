@@ -171,10 +171,10 @@ def test_a_handler_begins_only_while_its_lease_is_sure_to_hold(
     lifecycle = _lifecycle(clock)
     renewals, handler = Renewals(queue, lifecycle), app.handler("q", None)
     assert handler is not None
-    asked_at = clock.monotonic()
+    requested_at = clock.monotonic()
     clock.advance(10.0)
     invocation = Invocation(handler, leases, started_at=clock.monotonic())
-    renewals.track(invocation, asked_at=asked_at)
+    renewals.track(invocation, requested_at=requested_at)
     clock.advance(seconds - 10.0)
     with capture_logs() as logs:
         outcome = invocation.not_begun()
