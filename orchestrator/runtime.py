@@ -137,7 +137,7 @@ class Runtime(Protocol):
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""
 
     def kill(self, worker: str) -> None:
-        """End a worker and every process it started, now, without resuming one that stands still; no effect if unknown."""
+        """End a worker and every process it started, resuming none that stands still; no effect if unknown."""
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """Describe the condition of a worker that hangs ("stopped (SIGSTOP)"); "" when nothing special is found.

@@ -90,7 +90,7 @@ class Renewals:
         self._thread.join(timeout=1.0)
 
     def track(self, invocation: Invocation, *, requested_at: float | None = None) -> None:
-        """Renew the invocation's leases until `untrack`. `requested_at`: when they were requested; by default just now."""
+        """Renew the invocation's leases, requested at `requested_at` (by default now), until `untrack`."""
         now, on_news = invocation.started_at, self._schedule_news
         with self._changed:
             for task in invocation.tasks:
