@@ -80,9 +80,9 @@ def id_of(handle: WorkerHandle) -> str:
 
 
 @contextmanager
-def docker_bench(engine: PrivateDockerEngine, state_dir: Path) -> Iterator[DockerBench]:
-    """Open a bench on this engine; its runtime is closed at the end."""
-    bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=engine.url))
+def docker_bench(engine: PrivateDockerEngine, state_dir: Path, *, url: str | None = None) -> Iterator[DockerBench]:
+    """Open a bench on this engine, reached by `url`; its runtime is closed at the end."""
+    bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=url or engine.url))
     try:
         yield bench
     finally:
