@@ -39,7 +39,7 @@ class RuntimeUnavailableError(SpawnError):
 
 
 class StartPendingError(RuntimeUnavailableError):
-    """What a start needs is being prepared by another thread, which takes longer than a turn may."""
+    """A start waits for what another thread prepares: that takes longer than a turn may."""
 
 
 class SourceUnavailableError(OrchestratorError):
