@@ -40,7 +40,8 @@ class TroubleStage:
         """Return a file with one pool of this runtime."""
         return (
             f'{more}\nstore: "sqlite:///{self.folder}/towline.db"\nserver: {{listen: "{listen}"}}\n'
-            f'queues: {{thumbs: {{}}}}\npools: {{resize: {{queue: thumbs, app: "tasks:app", slo: 30s, runtime: {runtime}}}}}\n'
+            "queues: {thumbs: {}}\n"
+            f'pools: {{resize: {{queue: thumbs, app: "tasks:app", slo: 30s, runtime: {runtime}}}}}\n'
         )
 
     def docker(self, more: str = "network: host", *, engine: str = "") -> str:
@@ -121,7 +122,7 @@ def _without_leader(stage: TroubleStage) -> Found:
             settings = stage.settings(f'{{swarm: {{image: a, engine: "{nodes.url}", network: host}}}}')
             assert [level for level, _ in stage.found(settings)] == ["ok"]
             nodes.cut(second)
-            return eventually(lambda: [one for one in stage.found(settings) if one[0] == "bad"])
+            return eventually(lambda: [one for one in stage.found(settings) if one[0] == "bad"])  # it takes 20 s
     except EngineUnavailableError as error:
         pytest.skip(str(error))
 
