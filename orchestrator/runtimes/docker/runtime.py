@@ -39,7 +39,7 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 
 ANSWER_SECONDS: Final = 5.0
 """How long a verb waits for an engine; one that has not answered by then counts as unavailable."""
-EXAMINED_SECONDS: Final = 0.5
+EXAMINED_SECONDS: Final = 1.0
 """How long a pool's first start waits for the examination of its image, a dozen calls to the engine; with a slow one
 it goes on beside the next turns, and holds none of them up."""
 CLOSE_SECONDS: Final = 2.0

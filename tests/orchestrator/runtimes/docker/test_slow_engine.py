@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SpawnError, StartPendingError
-from orchestrator.runtime import WorkerHandle
-from tests.support.docker.bench import STAY, DockerBench, docker_bench
+from orchestrator.launch import Launch
+from orchestrator.runtime import SpawnRequest
+from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench
 from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.docker.slow_engine import slow_engine
-from tests.support.eventually import eventually
+from tests.support.fleet.runtime_bench import spawned_by
 
 
 @pytest.fixture
@@ -24,33 +26,24 @@ def bench(docker_engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[Docker
     docker_engine.remove_containers()
 
 
+def request_of(pool: PoolSpec, worker: str, bench: DockerBench) -> SpawnRequest:
+    launch = Launch("memory:", str(bench.state_dir), str(bench.state_dir / "supervisor.lock"), 60.0)
+    return SpawnRequest(worker, pool, launch.environment(worker, pool))
+
+
 def test_a_first_start_does_not_wait_for_all_that_a_slow_engine_is_asked_about_its_image(bench: DockerBench) -> None:
-    pending: list[str] = []
-
-    def started() -> WorkerHandle | None:
-        try:
-            return bench.spawn(STAY)
-        except StartPendingError as error:
-            pending.append(str(error))
-            return None
-
-    handle = eventually(started)
-    assert pending
-    assert "is slow" in pending[0]
-    assert bench.spawn(STAY).worker != handle.worker  # what is known of an image is not asked again
-    assert {handle.worker} < bench.runtime.usage().keys()
+    pool = bench.pool(STAY)
+    first, second = (request_of(pool, f"resize-{number}", bench) for number in (1, 2))
+    with pytest.raises(StartPendingError, match="is slow: it is still asked about the image"):
+        bench.runtime.spawn(first, now=CLOCK.monotonic())
+    spawned_by(bench.runtime, first)
+    bench.runtime.spawn(second, now=CLOCK.monotonic())  # what is known of an image is not asked again
+    assert bench.runtime.usage().keys() == {"resize-1", "resize-2"}
 
 
 def test_what_a_slow_engine_finds_wrong_with_an_image_is_told_by_a_later_start(bench: DockerBench) -> None:
-    pool = bench.pool(STAY, cwd="/nowhere")
-
-    def refused() -> str:
-        try:
-            bench.start(pool)
-        except StartPendingError:
-            return ""
-        except SpawnError as error:
-            return str(error)
-        return ""
-
-    assert "its cwd /nowhere is not a folder of its image" in eventually(refused)
+    request = request_of(bench.pool(STAY, cwd="/nowhere"), "resize-1", bench)
+    with pytest.raises(StartPendingError):
+        bench.runtime.spawn(request, now=CLOCK.monotonic())
+    with pytest.raises(SpawnError, match="its cwd /nowhere is not a folder of its image"):
+        spawned_by(bench.runtime, request)
