@@ -93,6 +93,8 @@ class InvocationFailed:
 
 
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
+TOO_LATE: Final = Failure("given_back", message="its worker stood still, and could not be sure of the lease any more")
+"""The failure of leases whose handlers were not called, as they may have ended before."""
 
 
 def traced_handler(handler: Handler, leases: Sequence[Lease]) -> Handler:
@@ -132,12 +134,24 @@ class Invocation:
         """Cancels the handler because it ran beyond its timeout; works for async handlers only."""
         self.is_alive: Callable[[], bool] = _always
         """Return whether the handler can still run; its leases are renewed only then."""
+        self.is_in_force: Callable[[], bool] = _always
+        """Return whether its leases hold for sure, by the monotonic clock; asked right before the handler is called."""
         self.lines: Callable[[], tuple[CodeLine, ...]] = _nowhere
         """The lines of code the handler is at, innermost first, to log for a handler that does not return."""
 
     def argument(self) -> Task | list[Task]:
         """Return the handler's argument: a task, or a list for a batch handler."""
         return self.tasks[0] if self.handler.batch is None else list(self.tasks)
+
+    def not_begun(self) -> InvocationFailed | None:
+        """Return the outcome of a call whose leases may have ended before it began; None: the handler may be called.
+
+        The process was stopped, or a handler kept the interpreter lock or the event loop: another worker may have the
+        tasks.
+        """
+        if self.is_in_force():
+            return None
+        return InvocationFailed(self.remaining(), charge="uncounted", failure=TOO_LATE)
 
     def remaining(self) -> tuple[Task, ...]:
         """Return the tasks whose leases are not lost."""
