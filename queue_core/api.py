@@ -7,6 +7,7 @@ from typing import Literal, Protocol, TypeAlias, TypeVar, cast
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
+from queue_core.schedules.report import Schedules
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -244,6 +245,10 @@ class Queues(Protocol):
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of this store."""
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """Wait until a task of one of these becomes leasable; return its queue's name, or None when the time is up."""

@@ -26,6 +26,7 @@ from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
+from queue_core.periodic.http import HttpSchedules
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
@@ -299,6 +300,11 @@ class HttpQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+
+    @property
+    def schedules(self) -> HttpSchedules:
+        """See `Queues.schedules`."""
+        return HttpSchedules(self._caller)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`."""

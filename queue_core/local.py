@@ -25,6 +25,7 @@ from queue_core.attempts.failures import as_failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
+from queue_core.periodic.local import LocalSchedules
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.store import Subscription, Unit, unit_of_lease
@@ -354,6 +355,11 @@ class LocalQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
+
+    @property
+    def schedules(self) -> LocalSchedules:
+        """See `Queues.schedules`."""
+        return LocalSchedules(self._service)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`. Without a server this polls a few times a second."""
