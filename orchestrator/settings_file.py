@@ -28,6 +28,7 @@ from queue_core.config.settings import (
 from queue_core.config.store_urls import has_password, scheme_of
 from queue_core.config.units import format_seconds
 from queue_core.config.yaml_document import Document, read_document, shown_path
+from queue_core.schedules.schedule import Schedule
 
 DEFAULT_FILE: Final = "towline.yaml"
 FLEET_VARIABLES: Final = {
@@ -54,7 +55,7 @@ class Project:
     """A valid settings file, with the changes that environment variables and flags make.
 
     Relative paths in it start from `directory`. `origins` says where each setting that is not a default was given:
-    `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`. `notes` are warnings for its owner.
+    `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`. `notes` are warnings for its owner, `name` is the file's.
     """
 
     queue_file: QueueFile
@@ -63,11 +64,17 @@ class Project:
     directory: Path
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    name: str = DEFAULT_FILE
 
     @property
     def store(self) -> str:
         """The store's URL with an absolute path."""
         return absolute_store(self.queue_file.store.url, self.directory)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The schedules of the file."""
+        return tuple(one.schedule(name, origin=self.name) for name, one in self.queue_file.schedules.items())
 
     def secret_variables(self, environment: Mapping[str, str], *, url: str) -> frozenset[str]:
         """Return the names of environment variables that hold secrets of the server and its store.
@@ -179,6 +186,7 @@ def parse(
         directory,
         origins=_origins(document, overrides),
         notes=tuple(_notes(document, queue_file, pools, directory)),
+        name=Path(name).name,
     )
 
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.schedules.report import Schedules
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -20,6 +19,9 @@ from queue_core.stats import (
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
 
@@ -247,7 +249,7 @@ class Queues(Protocol):
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
 
     @property
-    def schedules(self) -> Schedules:
+    def schedules(self) -> "Schedules":
         """The schedules of this store."""
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from queue_core.api import (
     ALL_STATES,
@@ -25,7 +25,6 @@ from queue_core.attempts.failures import as_failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import check_text, check_wait_seconds, check_worker
-from queue_core.periodic.local import LocalSchedules
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.store import Subscription, Unit, unit_of_lease
@@ -33,6 +32,9 @@ from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
 
@@ -357,8 +359,10 @@ class LocalQueues:
         return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
 
     @property
-    def schedules(self) -> LocalSchedules:
+    def schedules(self) -> "Schedules":
         """See `Queues.schedules`."""
+        from queue_core.periodic.local import LocalSchedules  # most programs have no schedule
+
         return LocalSchedules(self._service)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:

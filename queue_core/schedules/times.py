@@ -1,8 +1,8 @@
 """The times of a schedule's ticks: cron expressions on a time zone's wall clock, or every so many seconds.
 
 Pure, but for the time zones that `zoneinfo` reads once. Where clocks change it does as CronSim does, which is as
-Debian's cron does: a tick at a fixed time that the night skips comes when the skipped hour is over, and one that comes twice
-counts once; a tick by a `*` in its minute or hour goes by elapsed time.
+Debian's cron does: a tick at a fixed time that the night skips comes when the skipped hour is over, and one that the
+night has twice comes once; a tick by a `*` in its minute or hour goes by elapsed time.
 """
 
 from collections.abc import Iterator
