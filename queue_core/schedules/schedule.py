@@ -28,7 +28,8 @@ MAX_COUNTED = 1_000
 class Schedule:
     """One schedule as it is declared: `cron` on the wall clock of `timezone`, or `every` so many seconds.
 
-    `origin` says where it is declared: `towline.yaml`, or the application, as `tasks:app`.
+    `origin` says where it is declared: `towline.yaml`, or the application, as `tasks:app`. `max_leases` is the bound of
+    its tasks; None: their queue's.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Schedule:
     headers: Mapping[str, str] | None = None
     catch_up: CatchUp = "skip"
     origin: str = ""
+    max_leases: int | None = None
 
     @property
     def rhythm(self) -> tuple[str | None, float | None, str]:
@@ -76,7 +78,7 @@ class Schedule:
 
     def task(self, name: str, *, eta: Instant) -> NewTask:
         """Return a task of it."""
-        return NewTask(self.payload, name=name, tag=self.tag, eta=eta, headers=self.headers)
+        return NewTask(self.payload, name=name, tag=self.tag, eta=eta, max_leases=self.max_leases, headers=self.headers)
 
 
 @dataclass(frozen=True, slots=True)

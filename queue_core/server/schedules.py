@@ -31,6 +31,7 @@ class ScheduleIn(RequestBody):
     headers: dict[str, str] | None = None
     catch_up: CatchUp = Field("skip", description="What becomes of ticks that were missed.")
     origin: str = Field("", description="Where it is declared: a file, or an application.")
+    max_leases: int | None = Field(None, description="Of each of its tasks; the queue's when left out.")
 
     def value(self) -> Schedule:
         """Return it as a value. Raises `InvalidRequestError` for a payload that is not base64."""

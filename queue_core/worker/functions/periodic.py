@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from queue_core.errors import AppError, QueueError
+from queue_core.task import NewTask
 from queue_core.worker.context import Seconds, seconds_of
 from queue_core.worker.functions.function import Function
 
@@ -59,16 +60,16 @@ class PeriodicFunctions:
         except ValueError as error:
             raise AppError(f"every of schedule {own_name!r}: {error}") from None
         found = Periodic(function, own_name, cron, seconds, timezone, catch_up, payload)
-        self._schedule(found, origin="", payload=b"")
+        self._schedule(found, NewTask(), origin="")
         if own_name in self._found:
             raise AppError(f"two schedules are called {own_name!r}: give one another name, @app.periodic(name=...)")
         self._found[own_name] = found
 
     def schedules(self, *, origin: str) -> "list[Schedule]":
         """Return the schedules. Raises `AppError` for arguments that don't fit their function."""
-        return [self._schedule(one, origin=origin, payload=_payload(one)) for one in self._found.values()]
+        return [self._schedule(one, _task(one), origin=origin) for one in self._found.values()]
 
-    def _schedule(self, one: Periodic, *, origin: str, payload: bytes) -> "Schedule":
+    def _schedule(self, one: Periodic, task: NewTask, *, origin: str) -> "Schedule":
         from queue_core.schedules.check import check_schedule  # most programs have no schedule
         from queue_core.schedules.schedule import Schedule
 
@@ -81,10 +82,11 @@ class PeriodicFunctions:
                     one.cron,
                     one.every,
                     one.timezone,
-                    payload,
+                    task.payload,
                     tag,
                     catch_up=one.catch_up,
                     origin=origin,
+                    max_leases=task.max_leases,
                 )
             )
         except QueueError as error:
@@ -95,8 +97,8 @@ class PeriodicFunctions:
         return (function.queue, function.tag) if isinstance(function, Function) else self._tasks[id(function)]
 
 
-def _payload(one: Periodic) -> bytes:
-    """Return the payload of its tasks: a function's arguments, else what is given."""
+def _task(one: Periodic) -> NewTask:
+    """Return a task of it as the function makes it: its payload has a function's arguments, else what is given."""
     from queue_core.config.schedules import payload_bytes
 
     given = one.payload
@@ -104,13 +106,14 @@ def _payload(one: Periodic) -> bytes:
         if given is not None and not isinstance(given, dict):
             raise AppError(f"payload of schedule {one.name!r}: give the arguments of {one.name} as a dict")
         try:
-            return one.function.task(**(given or {})).payload
+            made: NewTask = one.function.task(**(given or {}))
+            return made
         except QueueError as error:
             fix = "give them: @app.periodic(payload={...})"
             raise AppError(f"schedule {one.name!r}: {error}; {fix}") from None
     if isinstance(given, bytes):
-        return given
+        return NewTask(given)
     try:
-        return payload_bytes(given)  # type: ignore[arg-type]
+        return NewTask(payload_bytes(given))  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise AppError(f"payload of schedule {one.name!r} has no JSON form: {error}") from None
