@@ -270,7 +270,7 @@ class Transaction(Protocol):
     def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days") -> None:
         """Record the answer to call `number` of a session in place of the previous one, for at least a day.
 
-        With `kept="always"` it stays until it is replaced: that is how schedules are kept (ADR 37).
+        With `kept="always"` it stays until it is replaced: that is how schedules are kept (ADR 38).
         Raises `StoreUnavailableError` and rolls back when another transaction recorded `number` or later meanwhile.
         """
 

@@ -155,9 +155,11 @@ class ScheduleTicks:
     def _tell_trouble(self, found: Mapping[str, str]) -> None:
         for schedule, why in found.items():
             if self._troubles.get(schedule) != why:
-                log.error(events.SCHEDULE_TROUBLED, schedule=schedule, sentence=f"its ticks can't be added: {why}")
+                log.error(events.SCHEDULE_TROUBLED, schedule=schedule, sentence=_trouble(schedule, why))
         for schedule in self._troubles.keys() - found.keys():
-            log.info(events.SCHEDULE_RELIEVED, schedule=schedule, sentence="its ticks are added again")
+            log.info(
+                events.SCHEDULE_RELIEVED, schedule=schedule, sentence=f"schedule {schedule}: ticks are added again"
+            )
         self._troubles = dict(found)
 
 
@@ -169,12 +171,17 @@ def missed_sentence(missed: MissedTicks, *, now: Instant) -> str:
     span = f"of {first}" if missed.count == 1 else f"from {first} to {last}"
     rule = "only the last one was added" if missed.catch_up == "last" else "none of them was added"
     rule = "they are too old to be added" if missed.catch_up == "all" else rule
-    return f"nobody was there to add {more}{counted(missed.count, 'tick')} {span}: {rule} (catch_up: {missed.catch_up})"
+    ticks = f"{more}{counted(missed.count, 'tick')} {span}"
+    return f"schedule {missed.schedule}: nobody was there to add {ticks}: {rule} (catch_up: {missed.catch_up})"
+
+
+def _trouble(schedule: str, why: str) -> str:
+    return f"schedule {schedule}: ticks can't be added: {why}" if schedule else f"ticks can't be added: {why}"
 
 
 def _clash(one: Schedule, other: Schedule) -> str:
     return (
-        f"it is declared by {other.origin} and by {one.origin}, and the first one holds: "
+        f"schedule {one.name} is declared by {other.origin} and by {one.origin}, and the first one holds: "
         "give the other another name, @app.periodic(name=...)"
     )
 

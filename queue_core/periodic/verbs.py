@@ -1,7 +1,7 @@
 """The verbs of a store's schedules, as operations of a unit of work.
 
 A tick is added in the transaction that notes it, where the store has transactions of several verbs; else its task's
-name refuses a second add (ADR 37). So any number of callers may add ticks at the same time, and each is added once.
+name refuses a second add (ADR 38). So any number of callers may add ticks at the same time, and each is added once.
 
 `now` is the wall clock at the store, as ticks are meant by it: store time may lag behind it (ADR 36).
 """

@@ -1,6 +1,6 @@
 """The book of a store's schedules: how they are declared, and how far each has come. Pure.
 
-It is kept in two parts, so that a tick writes no payload: the declarations, and a mark for each schedule (ADR 37).
+It is kept in two parts, so that a tick writes no payload: the declarations, and a mark for each schedule (ADR 38).
 """
 
 from base64 import b64decode, b64encode
