@@ -1,4 +1,4 @@
-"""What `towline doctor` and `towline health` say of schedules: those whose ticks are not added, and why."""
+"""The findings of `towline doctor` about schedules: those whose ticks are not added, and why."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -95,7 +95,7 @@ class ScheduleTicks:
             return
         except QueueError as error:
             self._due_at = Monotonic(now + IDLE_SECONDS)
-            self._tell_trouble({"": str(error)})
+            self._log_troubles({"": str(error)})
             return
         self._coming, self._now, self._seen_at = report.coming, report.now, now
         first = min((one.tick for one in report.coming), default=None)
@@ -149,10 +149,10 @@ class ScheduleTicks:
                 )
             if not report.has_more:
                 break
-        self._tell_trouble({one.schedule: one.why for one in report.troubles})
+        self._log_troubles({one.schedule: one.why for one in report.troubles})
         return report
 
-    def _tell_trouble(self, found: Mapping[str, str]) -> None:
+    def _log_troubles(self, found: Mapping[str, str]) -> None:
         for schedule, why in found.items():
             if self._troubles.get(schedule) != why:
                 log.error(events.SCHEDULE_TROUBLED, schedule=schedule, sentence=_trouble(schedule, why))

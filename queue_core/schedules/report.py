@@ -1,4 +1,4 @@
-"""What callers get from the verbs of schedules: reports of ticks, and schedules as people see them."""
+"""The results of the verbs of schedules: reports of ticks, and schedules as people see them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ class ComingTick:
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """What became of the ticks that were due at `now`, and the next one of each schedule that is not paused."""
+    """A report of the ticks that were due at `now`, and the next one of each schedule that is not paused."""
 
     now: Instant
     added: tuple[AddedTick, ...] = ()

@@ -46,7 +46,7 @@ class Schedule:
 
     @property
     def rhythm(self) -> tuple[str | None, float | None, str]:
-        """What its ticks depend on: when it changes, the schedule begins anew."""
+        """All that its ticks depend on: when it changes, the schedule begins anew."""
         return self.cron, self.every, self.timezone
 
     def ticks(self, *, after: Instant) -> Iterator[Instant]:
@@ -83,7 +83,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class DueTicks:
-    """What is due of one schedule.
+    """The ticks of one schedule that are due.
 
     Args:
         ticks: those to add, in order.
