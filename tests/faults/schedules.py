@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -31,8 +32,8 @@ REPOSITORY = Path(__file__).parents[2]
 QUEUE = "ticks"
 LEAD_SECONDS = 5
 MAX_PAUSE_SECONDS = 3.0
-START_SECONDS = 30.0
-END_SECONDS = 30.0
+START_SECONDS = 90.0
+END_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 
@@ -45,6 +46,7 @@ class TickedSite:
     store: str
     retention: str
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    began: dict[str, int] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -60,10 +62,11 @@ class TickedSite:
             "store": self.store,
             "server": {"listen": f"unix:{self.sockets / which}"},
             "queues": {QUEUE: {"name_retention": self.retention}},
-            "schedules": {"tick": {"queue": QUEUE, "every": "1s"}},
+            "schedules": {"tick": {"queue": QUEUE, "every": "1s", "catch_up": "all"}},
             "supervisor": {"lead": f"{LEAD_SECONDS}s"},
         }
         (folder / "towline.yaml").write_text(json.dumps(settings))
+        self.began[name] = (folder / "towline.log").stat().st_size if (folder / "towline.log").exists() else 0
         where = ["--url", self.url] if command == "supervise" else []
         with (folder / "towline.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -74,6 +77,13 @@ class TickedSite:
                 stdout=log,
                 stderr=log,
             )
+
+    def is_up(self, name: str) -> bool:
+        """Return whether a process that was started has said that it serves, or supervises."""
+        with (self.home / name / "towline.log").open("rb") as log:
+            log.seek(self.began[name])
+            written = log.read()
+        return b'"server.started"' in written or b'"supervisor.started"' in written
 
     def kill(self, name: str) -> None:
         """SIGKILL and reap one of them."""
@@ -135,6 +145,7 @@ def ticks_once(store: StoreName, budget: FaultBudget, folder: Path) -> FaultTall
 def _run(tally: FaultTally, site: TickedSite, random: Random, deadline: Deadline) -> None:
     for name in ("serve-a", "serve-b", "supervise-a", "supervise-b"):
         site.start(name)
+        _wait(partial(site.is_up, name), START_SECONDS, f"{name} did not start")
     taker = TickTaker(site.url)
     thread = threading.Thread(target=taker.run)
     thread.start()
@@ -148,6 +159,7 @@ def _run(tally: FaultTally, site: TickedSite, random: Random, deadline: Deadline
                 time.sleep(random.uniform(0.0, MAX_PAUSE_SECONDS))
                 site.start(name)
                 tally.reopenings += 1
+                _wait(partial(site.is_up, name), START_SECONDS, f"{name} did not start")
         until = _name_of(time.time() + 1)
         _wait(lambda: any(name >= until for name in list(taker.ids)), END_SECONDS, f"no tick after {until} came")
     except TimeoutError as error:
