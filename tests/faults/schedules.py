@@ -136,13 +136,13 @@ def ticks_once(store: StoreName, budget: FaultBudget, folder: Path) -> FaultTall
             retention = "0s" if store == "postgresql" else "1h"
             ticked = TickedSite(folder, sockets, site.new_place(1).url, retention)
             stack.callback(ticked.end)
-            _run(tally, ticked, random, budget.started())
+            _run(tally, ticked, random, budget)
     except EngineUnavailableError as error:
         tally.skipped = str(error)
     return tally
 
 
-def _run(tally: FaultTally, site: TickedSite, random: Random, deadline: Deadline) -> None:
+def _run(tally: FaultTally, site: TickedSite, random: Random, budget: FaultBudget) -> None:
     for name in ("serve-a", "serve-b", "supervise-a", "supervise-b"):
         site.start(name)
         _wait(partial(site.is_up, name), START_SECONDS, f"{name} did not start")
@@ -151,6 +151,7 @@ def _run(tally: FaultTally, site: TickedSite, random: Random, deadline: Deadline
     thread.start()
     try:
         _wait(lambda: bool(taker.ids), START_SECONDS, "no tick came")
+        deadline = budget.started()
         while not deadline.is_over:
             for name in ("supervise-a", "serve-a", "supervise-b", "serve-b"):
                 time.sleep(random.uniform(0.5, MAX_PAUSE_SECONDS))

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import pytest
 
 from queue_core.client import HttpQueues
-from queue_core.clock import ManualClock, SteadyClock, after
+from queue_core.clock import MICROSECONDS, Instant, ManualClock, SteadyClock, after
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownScheduleError
 from queue_core.local import LocalQueues
 from queue_core.schedules.report import Schedules
-from queue_core.schedules.schedule import Schedule
+from queue_core.schedules.schedule import CatchUp, Schedule
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
@@ -100,17 +100,23 @@ def test_a_producer_may_run_a_schedule_and_not_pause_it() -> None:
             theirs.add_ticks()
 
 
-def test_ticks_go_by_the_wall_clock_while_the_stores_time_lags_behind_it() -> None:
+@pytest.mark.parametrize(
+    ("catch_up", "count"),
+    [pytest.param("skip", 1, id="skip"), pytest.param("last", 1, id="last"), pytest.param("all", 6, id="all")],
+)
+def test_ticks_go_by_the_wall_clock_while_the_stores_time_lags_behind_it(catch_up: CatchUp, count: int) -> None:
     """A host that slept: its wall clock is an hour ahead of the time that the store counts leases by."""
-    host = ManualClock()
+    host = ManualClock(Instant(1_700_001_000 * MICROSECONDS))
     store = MemoryStore()
     store.clock = clock = SteadyClock(host, boot="boot")
     queues = LocalQueues(QueueService(store))
     queues.put_queue(QueueSpec(QUEUE))
-    queues.schedules.declare([replace(SECONDLY, every=600.0, catch_up="all")])
+    queues.schedules.declare([replace(SECONDLY, every=600.0, catch_up=catch_up)])
     host.step(3600)
     host.advance(1)
     queues.put_queue(QueueSpec(QUEUE))  # a change notices the step
-    assert len(queues.schedules.add_ticks().added) == 6
+    assert len(queues.schedules.add_ticks().added) == count
     assert after(clock.now(), 600) < host.now()
-    assert len(queues.queue(QUEUE).lease(10, worker="w")) == 6
+    assert len(queues.queue(QUEUE).lease(10, worker="w")) == count
+    host.advance(599)
+    assert len(queues.schedules.add_ticks().added) == 1
