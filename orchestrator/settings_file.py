@@ -37,6 +37,8 @@ FLEET_VARIABLES: Final = {
     ("supervisor", "lead"): "TOWLINE_SUPERVISOR_LEAD",
     ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
 }
+SAFE_RETENTION_SECONDS: Final = 300.0
+"""How long names of deleted tasks refuse a second add, at least, where a tick is not noted as it is added (ADR 38)."""
 _FLEET_KEYS: Final = ("pools", "supervisor")
 _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
 """Settings whose values are free text, so a leading ~ in them is not taken for a home folder."""
@@ -269,6 +271,12 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(path, "no pool works on this queue"))
         if queue.max_leases is None:
             notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
+    for name, schedule in queue_file.schedules.items():
+        retention = queue_file.queues[schedule.queue].name_retention
+        if scheme_of(queue_file.store.url).startswith("redis") and retention < SAFE_RETENTION_SECONDS:
+            note = f"a tick may be added twice on Redis, as queues.{schedule.queue}.name_retention is "
+            note += f"{format_seconds(retention)}: give it {format_seconds(SAFE_RETENTION_SECONDS)} or more"
+            notes.append(document.line_about(("schedules", name), note))
     for name, pool in pools.items():
         url = queue_file.server.url(directory)
         if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):

@@ -39,8 +39,8 @@ class TickAdder(Protocol):
     A schedule is JSON here, as a settings file and an application give it.
     """
 
-    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> None:
-        """Set the schedules of the settings file."""
+    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> Sequence[str]:
+        """Set the schedules of the settings file; return the names of those that were added, changed or removed."""
 
     def set_pools(self, pools: Collection[PoolSpec]) -> None:
         """Set the pools: the schedules of applications that none of them has disappear."""

@@ -16,7 +16,7 @@ from queue_core.api import Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.process.wording import counted, shown_clock
-from queue_core.schedules.book import schedule_of
+from queue_core.schedules.book import ScheduleChanges, schedule_of
 from queue_core.schedules.report import ComingTick, MissedTicks, TickReport
 from queue_core.schedules.schedule import MAX_COUNTED, Schedule
 
@@ -28,6 +28,10 @@ IDLE_SECONDS: Final = 30.0
 """The same while there are none."""
 RETRY_SECONDS: Final = 1.0
 """Pause after the store did not answer."""
+AWAY_SECONDS: Final = 5.0
+"""A supervisor that leads runs more often than that."""
+SHOWN_NAMES: Final = 5
+"""Names of schedules that one sentence has at most."""
 MAX_PASSES: Final = 10
 """Calls of one `run`, each of which adds up to a hundred ticks of each schedule: the supervisor has other things to
 do."""
@@ -42,6 +46,7 @@ class ScheduleTicks:
         self._file = [_schedule(one) for one in file]
         self._apps: dict[str, list[Schedule] | None] = {}
         self._is_declared = False
+        self._called_at = Monotonic(float("-inf"))
         self._due_at = Monotonic(float("-inf"))
         self._coming: tuple[ComingTick, ...] = ()
         self._seen_at = Monotonic(0.0)
@@ -49,10 +54,13 @@ class ScheduleTicks:
         self._troubles: dict[str, str] = {}
         self._clashes: frozenset[str] = frozenset()
 
-    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> None:
+    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> list[str]:
         """See `TickAdder.set_file`."""
+        before = {one.name: one for one in self._file}
         self._file = [_schedule(one) for one in schedules]
+        now = {one.name: one for one in self._file}
         self._declare_anew()
+        return [name for name in dict.fromkeys([*before, *now]) if before.get(name) != now.get(name)]
 
     def set_pools(self, pools: Collection[PoolSpec]) -> None:
         """See `TickAdder.set_pools`. Until an application was imported its schedules stay as they were declared."""
@@ -84,6 +92,9 @@ class ScheduleTicks:
 
     def run(self, *, now: Monotonic) -> None:
         """See `TickAdder.run`."""
+        if now > self._called_at + AWAY_SECONDS:  # another supervisor may have led, and declared others
+            self._declare_anew()
+        self._called_at = now
         if now < self._due_at:
             return
         try:
@@ -130,6 +141,7 @@ class ScheduleTicks:
                 added=list(changes.added),
                 changed=list(changes.changed),
                 removed=list(changes.removed),
+                sentence=_declared(changes),
             )
 
     def _added(self) -> TickReport:
@@ -177,6 +189,18 @@ def missed_sentence(missed: MissedTicks, *, now: Instant) -> str:
 
 def _trouble(schedule: str, why: str) -> str:
     return f"schedule {schedule}: ticks can't be added: {why}" if schedule else f"ticks can't be added: {why}"
+
+
+def _declared(changes: ScheduleChanges) -> str:
+    parts = {"added": changes.added, "changed": changes.changed, "removed": changes.removed}
+    told = "; ".join(f"{kind} {listed(names)}" for kind, names in parts.items() if names)
+    return f"schedules: {told}   (towline schedules)"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more there are."""
+    shown, more = ", ".join(names[:SHOWN_NAMES]), len(names) - SHOWN_NAMES
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _clash(one: Schedule, other: Schedule) -> str:

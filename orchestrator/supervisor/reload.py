@@ -145,12 +145,12 @@ class ReloadHandler:
         notifier: ServiceNotifier,
         apply: Callable[[Pools], list[PoolChange]],
         status: Callable[[], str],
-        schedules: Callable[[Sequence[Mapping[str, object]]], None] | None = None,
+        schedules: Callable[[Sequence[Mapping[str, object]]], Sequence[str]] | None = None,
     ) -> None:
         """Args:
         apply: replaces the pools and returns the changes.
         status: returns the supervisor's status text.
-        schedules: replaces the schedules of the file.
+        schedules: replaces the schedules of the file, and returns the names of those that changed.
         """
         self._set_schedules = schedules
         self._reloads = reloads
@@ -182,10 +182,16 @@ class ReloadHandler:
             self._notifier.ready(f"settings refused, the old ones stay; {self._status()}")
             return
         changes = [change.to_json() for change in self._apply(found.pools)]
+        schedules: Sequence[str] = ()
         if self._set_schedules is not None and found.schedules is not None:
-            self._set_schedules(found.schedules)
+            schedules = self._set_schedules(found.schedules)
         self.not_in_force = tuple(found.waiting)
-        answer = {"changes": changes, "queues": list(found.queues), "next_start": list(found.waiting)}
+        answer = {
+            "changes": changes,
+            "queues": list(found.queues),
+            "schedules": list(schedules),
+            "next_start": list(found.waiting),
+        }
         log.info(events.SUPERVISOR_RELOADED, pools=sorted(found.pools), **answer)
         self._answer(answer)
         self._notifier.ready(self._status())

@@ -120,8 +120,27 @@ def test_of_two_schedules_of_one_name_that_of_the_file_holds(site: TickedQueues)
     assert events.SCHEDULE_REFUSED in site.run()
     (found,) = site.queues.schedules.list()
     assert found.origin == "towline.yaml"
-    site.ticks.set_file([schedule_json(SECONDLY)])
+    assert site.ticks.set_file([schedule_json(SECONDLY)]) == []
     assert events.SCHEDULE_REFUSED not in site.run()
+
+
+def test_a_changed_file_is_told_by_the_names_of_its_schedules(site: TickedQueues) -> None:
+    site.run()
+    changed, new = replace(SECONDLY, payload=b"new"), replace(SECONDLY, name="new")
+    assert site.ticks.set_file([schedule_json(changed), schedule_json(new)]) == ["secondly", "new"]
+    with capture_logs() as logs:
+        site.ticks.run(now=site.now)
+    assert logs[0]["sentence"] == "schedules: added new; changed secondly   (towline schedules)"
+    assert site.ticks.set_file([schedule_json(new)]) == ["secondly"]
+
+
+def test_a_supervisor_that_leads_again_declares_its_schedules_again(site: TickedQueues) -> None:
+    site.run()
+    site.queues.schedules.declare([replace(OF_APP, origin="another file")])
+    site.run(4)
+    assert site.names() == ["of-app"]
+    site.run(6)
+    assert site.names() == ["secondly"]
 
 
 def test_what_was_missed_is_told_once(site: TickedQueues) -> None:

@@ -265,9 +265,10 @@ class FakeTicks:
     runs: int = 0
     due_at: Monotonic = field(default_factory=lambda: Monotonic(0.0))
 
-    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> None:
+    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> Sequence[str]:
         """See `TickAdder.set_file`."""
         self.file = schedules
+        return [str(one["name"]) for one in schedules]
 
     def set_pools(self, pools: Collection[PoolSpec]) -> None:
         """See `TickAdder.set_pools`."""
