@@ -66,3 +66,15 @@ def test_a_schedule_that_nobody_serves_and_one_without_a_queue_are_bad(file: Pat
 
 def test_without_settings_nothing_is_said() -> None:
     assert list(schedule_findings(None, None)) == []
+
+
+def test_short_lived_names_on_redis_are_a_note_of_the_settings(file: Path) -> None:
+    text = SETTINGS.replace("sqlite:///queue.db", "redis://host/0").replace(
+        "reports: {}", "reports: {name_retention: 1m}"
+    )
+    file.write_text(text)
+    notes = [note for note in load_project(file).notes if "schedules.nightly" in note]
+    assert len(notes) == 1
+    assert "queues.reports.name_retention is 1m: give it 5m or more" in notes[0]
+    file.write_text(text.replace("1m", "5m"))
+    assert not [note for note in load_project(file).notes if "schedules.nightly" in note]
