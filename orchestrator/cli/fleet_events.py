@@ -139,10 +139,10 @@ def _reloaded(entry: Entry, _reader: EventReader) -> list[EventLine]:
     made = [str(queue) for queue in list_in(entry, "queues")]
     lines = [EventLine(_change(change), name=str(change.get("pool"))) for change in changes]
     lines += [EventLine(f"The queue {queue} was made.") for queue in made]
-    names = [str(name) for name in list_in(entry, "schedules")]
-    lines += [EventLine(f"Schedules as the file has them now: {', '.join(names)}.")] if names else []
     waiting = [str(setting) for setting in list_in(entry, "next_start")]
     lines += [EventLine(not_in_force(setting), mark="!") for setting in waiting]
+    if list_in(entry, "schedules"):
+        return lines  # told when they are declared
     return lines or [EventLine("The settings were read again: nothing changed.")]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.schedule_findings import schedule_findings
-from queue_core.clock import ManualClock
+from queue_core.clock import ManualClock, SystemClock, after
 from queue_core.local import LocalQueues
 from queue_core.schedules.schedule import Schedule
 from queue_core.service import QueueService
@@ -62,6 +62,20 @@ def test_a_schedule_that_nobody_serves_and_one_without_a_queue_are_bad(file: Pat
     assert lost == ("bad", "lost: there is no queue 'nowhere': make it, or take the schedule out")
     assert nightly[0] == "bad"
     assert nightly[1].startswith("nightly: no supervisor adds its ticks")
+
+
+@pytest.mark.parametrize(
+    ("hours_ago", "level"), [pytest.param(12, "warn", id="today"), pytest.param(72, "ok", id="days ago")]
+)
+def test_ticks_that_were_missed_are_told_for_a_day(file: Path, hours_ago: float, level: str) -> None:
+    then = after(SystemClock().now(), -3_600 * hours_ago)
+    hourly = Schedule("nightly", "reports", every=3_600.0)
+    declare(file, hourly, clock=ManualClock(after(then, -7_200)))
+    queues = LocalQueues(QueueService(open_store(f"sqlite:///{file.parent / 'queue.db'}"), clock=ManualClock(then)))
+    queues.schedules.add_ticks()
+    queues.schedules.pause("nightly")  # else it waits for a supervisor since
+    queues.close()
+    assert [one[0] for one in found(file)] == [level]
 
 
 def test_without_settings_nothing_is_said() -> None:
