@@ -103,12 +103,13 @@ class ApplicationReport:
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can, or when nothing is
     known. `changed_at` is when the newest of its files, `changed_file`, got its content, in seconds since the epoch;
-    0.0 where unknown.
+    0.0 where unknown. `schedules` are those of its functions, as JSON; None where nothing is known.
     """
 
     failure: str = ""
     changed_at: float = 0.0
     changed_file: str = ""
+    schedules: Sequence[Mapping[str, object]] | None = None
 
 
 NOTHING_KNOWN: Final = ApplicationReport()

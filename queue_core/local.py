@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from queue_core.api import (
     ALL_STATES,
@@ -32,6 +32,9 @@ from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import HELD_SECONDS, Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
 
@@ -359,6 +362,13 @@ class LocalQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
+
+    @property
+    def schedules(self) -> "Schedules":
+        """See `Queues.schedules`."""
+        from queue_core.periodic.local import LocalSchedules  # most programs have no schedule
+
+        return LocalSchedules(self._service)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`. Without a server this polls a few times a second."""

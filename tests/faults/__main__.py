@@ -20,6 +20,7 @@ from tests.faults.outcome import FaultBudget, FaultTally
 from tests.faults.over_http import FaultConditions, held_conditions, over_http, progress
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
+from tests.faults.schedules import ticks_once
 from tests.faults.sites import STORES
 from tests.faults.two_servers import two_servers
 
@@ -60,7 +61,16 @@ STARTS: dict[str, tuple[str, Scenario]] = {
     "starts": ("whoever takes part in the start of a forked worker, killed or stopped at any step", fork_starts),
 }
 """Runs only when named: its operations are rounds, 20 by default."""
-ALL = {**SCENARIOS, **STARTS, **ON_HOSTS, **OVER_HTTP}
+SCHEDULES: dict[str, tuple[str, Scenario]] = {
+    f"schedules-{store}": (
+        f"a schedule of a tick a second on {store}, two servers and two supervisors killed in turn",
+        partial(ticks_once, store),
+    )
+    for store in STORES
+    if store != "sqlite"
+}
+"""Run only when named, or as `schedules`: three minutes each show what they should."""
+ALL = {**SCENARIOS, **STARTS, **SCHEDULES, **ON_HOSTS, **OVER_HTTP}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30
@@ -121,8 +131,8 @@ def _names(options: argparse.Namespace) -> list[str]:
         return [f"http-{store}" for store in stores]
     if options.store:
         return list(STORES) if options.store == "all" else options.store.split(",")
-    if options.only == "servers":
-        return list(ON_HOSTS)
+    if options.only in ("servers", "schedules"):
+        return list(ON_HOSTS if options.only == "servers" else SCHEDULES)
     return options.only.split(",") if options.only else list(SCENARIOS)
 
 
