@@ -24,4 +24,4 @@ faults: ## kill servers and stores under load for a minute
 	.venv/bin/python -m tests.faults --store sqlite --for 60s
 
 bench: ## measure, with the sections named in ARGS
-	.venv/bin/python -m tests.bench $(ARGS)
+	.venv/bin/python -m tests.bench.peers $(ARGS)

@@ -46,6 +46,7 @@ SERVICES = {
     "dockerd": ("docker.io", "fleets of containers"),
     "docker-compose": ("docker-compose", "the stack of deploy/compose.yaml"),
     "systemd-analyze": ("systemd", "the units of deploy/systemd"),
+    "promtool": ("prometheus", "the alerts of deploy/prometheus-alerts.yaml"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
@@ -256,8 +257,9 @@ def install_services() -> None:
         if "postgresql" in missing and apt_install(["postgresql-common"]):
             stack.enter_context(no_cluster_made())
         apt_install(missing)
-    if "redis-server" in missing and shutil.which("systemctl"):
-        run(["systemctl", "--quiet", "disable", "redis-server"], quiet=True)  # nor at the next boot
+    if shutil.which("systemctl"):
+        for service in {"redis-server", "prometheus"}.intersection(missing):
+            run(["systemctl", "--quiet", "disable", service], quiet=True)  # nor at the next boot
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
 from orchestrator.sources.pull_queue import QueueSource, ServersPresence
+from orchestrator.sources.schedules import ScheduleTicks
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
@@ -26,6 +27,7 @@ from queue_core.client import HttpQueues
 from queue_core.config.store_urls import masked
 from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.http_api.caller import Retries
+from queue_core.schedules.book import schedule_json
 
 RETRIES: Final = Retries(tries=2)
 TIMEOUT_SECONDS: Final = 5.0
@@ -68,7 +70,8 @@ def open_supervisor(
         stack.callback(queues.close)
         presence = _presence(url, token, stack)
         elsewhere = presence.all if presence.several else None
-        source = QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere)
+        ticks = ScheduleTicks(queues, file=[schedule_json(one) for one in project.schedules])
+        source = QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere, ticks=ticks.upcoming)
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -84,6 +87,7 @@ def open_supervisor(
             watched=watched,
             heartbeat=heartbeat,
             terminal=terminal,
+            ticks=ticks,
         )
 
 

@@ -3,7 +3,8 @@
 OrchestratorError
 ├── ConfigError              correct the settings; it lists every problem, not only the first
 ├── SpawnError               a worker could not be started; back off, then try again
-│   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again next turn
+│   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again after a pause
+│       └── StartPendingError    it is being prepared beside the turns; try again next turn
 ├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
 ├── AlreadySupervisedError   another supervisor uses this state directory
 ├── NoOutputError            no such pool or worker has output here; it names those that have
@@ -35,6 +36,10 @@ class SpawnError(OrchestratorError):
 
 class RuntimeUnavailableError(SpawnError):
     """The engine that runs workers did not answer or is not ready; the pool itself is fine."""
+
+
+class StartPendingError(RuntimeUnavailableError):
+    """A start waits for what another thread prepares: that takes longer than a turn may."""
 
 
 class SourceUnavailableError(OrchestratorError):

@@ -8,6 +8,10 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
 
+PAUSED: Final = "paused (docker pause)"
+STANDSTILLS: Final = frozenset({PAUSED, "stopped (SIGSTOP)", "its control group is frozen"})
+"""Conditions of workers of which nothing runs: they can't finish anything, and no signal but SIGKILL reaches them."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerHandle:
@@ -99,12 +103,13 @@ class ApplicationReport:
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can, or when nothing is
     known. `changed_at` is when the newest of its files, `changed_file`, got its content, in seconds since the epoch;
-    0.0 where unknown.
+    0.0 where unknown. `schedules` are those of its functions, as JSON; None where nothing is known.
     """
 
     failure: str = ""
     changed_at: float = 0.0
     changed_file: str = ""
+    schedules: Sequence[Mapping[str, object]] | None = None
 
 
 NOTHING_KNOWN: Final = ApplicationReport()
@@ -133,7 +138,7 @@ class Runtime(Protocol):
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""
 
     def kill(self, worker: str) -> None:
-        """End a worker and every process it started, now; no effect if unknown."""
+        """End a worker and every process it started, resuming none that stands still; no effect if unknown."""
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
         """Describe the condition of a worker that hangs ("stopped (SIGSTOP)"); "" when nothing special is found.

@@ -1,5 +1,6 @@
 """Samples of one pool's work: counts, waits and leases at an instant. Values only; a `WorkSource` fills them in."""
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Literal
 
@@ -19,6 +20,22 @@ class Waiting:
 
     position: int
     age_seconds: float
+
+
+def with_ticks(upcoming: Sequence[Waiting], ticks: Sequence[float]) -> tuple[Waiting, ...]:
+    """Return the upcoming tasks of a sample together with those of schedules, which are not added yet.
+
+    `upcoming` are in order; `ticks` are the seconds until each is added, in order.
+    """
+    merged: list[Waiting] = []
+    left, before = list(ticks), 0
+    for task in upcoming:
+        while left and left[0] < -task.age_seconds:
+            merged.append(Waiting((merged[-1].position if merged else 0) + 1, -left.pop(0)))
+            before += 1
+        merged.append(Waiting(task.position + before, task.age_seconds))
+    last = merged[-1].position if merged else 0
+    return (*merged, *(Waiting(last + place, -seconds) for place, seconds in enumerate(left, start=1)))
 
 
 @value

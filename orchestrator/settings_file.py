@@ -28,6 +28,7 @@ from queue_core.config.settings import (
 from queue_core.config.store_urls import has_password, scheme_of
 from queue_core.config.units import format_seconds
 from queue_core.config.yaml_document import Document, read_document, shown_path
+from queue_core.schedules.schedule import Schedule
 
 DEFAULT_FILE: Final = "towline.yaml"
 FLEET_VARIABLES: Final = {
@@ -36,6 +37,8 @@ FLEET_VARIABLES: Final = {
     ("supervisor", "lead"): "TOWLINE_SUPERVISOR_LEAD",
     ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
 }
+SAFE_RETENTION_SECONDS: Final = 300.0
+"""How long names of deleted tasks refuse a second add, at least, where a tick is not noted as it is added (ADR 38)."""
 _FLEET_KEYS: Final = ("pools", "supervisor")
 _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
 """Settings whose values are free text, so a leading ~ in them is not taken for a home folder."""
@@ -54,7 +57,7 @@ class Project:
     """A valid settings file, with the changes that environment variables and flags make.
 
     Relative paths in it start from `directory`. `origins` says where each setting that is not a default was given:
-    `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`. `notes` are warnings for its owner.
+    `towline.yaml:12:5`, `TOWLINE_STORE`, `--store`. `notes` are warnings for its owner, `name` is the file's.
     """
 
     queue_file: QueueFile
@@ -63,11 +66,17 @@ class Project:
     directory: Path
     origins: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    name: str = DEFAULT_FILE
 
     @property
     def store(self) -> str:
         """The store's URL with an absolute path."""
         return absolute_store(self.queue_file.store.url, self.directory)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """The schedules of the file."""
+        return tuple(one.schedule(name, origin=self.name) for name, one in self.queue_file.schedules.items())
 
     def secret_variables(self, environment: Mapping[str, str], *, url: str) -> frozenset[str]:
         """Return the names of environment variables that hold secrets of the server and its store.
@@ -179,6 +188,7 @@ def parse(
         directory,
         origins=_origins(document, overrides),
         notes=tuple(_notes(document, queue_file, pools, directory)),
+        name=Path(name).name,
     )
 
 
@@ -261,6 +271,12 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(path, "no pool works on this queue"))
         if queue.max_leases is None:
             notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
+    for name, schedule in queue_file.schedules.items():
+        retention = queue_file.queues[schedule.queue].name_retention
+        if scheme_of(queue_file.store.url).startswith("redis") and retention < SAFE_RETENTION_SECONDS:
+            note = f"a tick may be added twice on Redis, as queues.{schedule.queue}.name_retention is "
+            note += f"{format_seconds(retention)}: give it {format_seconds(SAFE_RETENTION_SECONDS)} or more"
+            notes.append(document.line_about(("schedules", name), note))
     for name, pool in pools.items():
         url = queue_file.server.url(directory)
         if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):

@@ -33,6 +33,32 @@ class SampleQuery:
     ahead_seconds: float = 0.0
 
 
+class TickAdder(Protocol):
+    """The schedules of a store: the leading supervisor declares them, and adds a task at each of their ticks.
+
+    A schedule is JSON here, as a settings file and an application give it.
+    """
+
+    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> Sequence[str]:
+        """Set the schedules of the settings file; return the names of those that were added, changed or removed."""
+
+    def set_pools(self, pools: Collection[PoolSpec]) -> None:
+        """Set the pools: the schedules of applications that none of them has disappear."""
+
+    def set_application(self, app: str, schedules: Sequence[Mapping[str, object]]) -> None:
+        """Set the schedules of an application that was imported."""
+
+    def run(self, *, now: Monotonic) -> None:
+        """Declare what has changed, and add the tasks of the ticks that are due. Raises nothing; belongs to a leader.
+
+        A call costs nothing before `due_at`.
+        """
+
+    @property
+    def due_at(self) -> Monotonic:
+        """The instant at which `run` has something to do, at the latest."""
+
+
 class WorkSource(Protocol):
     """The queue as the supervisor sees it. Every verb may raise `SourceUnavailableError`; none blocks for long."""
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         TooManyTasksError,
         UnauthenticatedError,
         UnknownQueueError,
+        UnknownScheduleError,
         WorkerRetiredError,
     )
     from queue_core.http_api.caller import Retries
@@ -90,6 +91,7 @@ else:
             "PermissionDeniedError QueueError QueueModeError QueueMovedError StorageLimitError StoreCorruptError "
             "StoreError StoreFullError StoreReadOnlyError StoreUnavailableError StoreUnsafeError StoreVersionError "
             "TaskTooLargeError TooManyTagsError TooManyTasksError UnauthenticatedError UnknownQueueError "
+            "UnknownScheduleError "
             "WorkerRetiredError"
         ),
         "queue_core.http_api.caller": "Retries",
@@ -197,6 +199,7 @@ __all__ = [
     "TooManyTasksError",
     "UnauthenticatedError",
     "UnknownQueueError",
+    "UnknownScheduleError",
     "WaitingTask",
     "WorkerActivity",
     "WorkerRetiredError",

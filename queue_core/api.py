@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
@@ -19,6 +19,9 @@ from queue_core.stats import (
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
 
@@ -219,6 +222,9 @@ class Queues(Protocol):
         simultaneous adds through several servers may exceed it together.
         """
 
+    def degradations(self) -> list[str]:
+        """Return why the store is slower or larger than it should be, each as a sentence with what ends it."""
+
     def observe(
         self,
         queue: str,
@@ -247,6 +253,10 @@ class Queues(Protocol):
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
+
+    @property
+    def schedules(self) -> "Schedules":
+        """The schedules of this store."""
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """Wait until a task of one of these becomes leasable; return its queue's name, or None when the time is up."""

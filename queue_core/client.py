@@ -1,7 +1,7 @@
 """`HttpQueue` and `HttpQueues`: the verbs over HTTP, for programs that use a server."""
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import urlencode
 
 from queue_core.api import (
@@ -30,6 +30,9 @@ from queue_core.stats import FinishedLease, History, QueueStats, TagStats, Worke
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 TIMEOUT_SECONDS = 30.0
 """How long a reply may take, besides `wait_seconds`."""
@@ -257,6 +260,10 @@ class HttpQueues:
         """See `Queues.storage`."""
         return values.flat_of(Storage, self._caller.get("/v1/storage"))
 
+    def degradations(self) -> list[str]:
+        """See `Queues.degradations`."""
+        return cast("list[str]", self._caller.get("/readyz").get("reasons", []))
+
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
         self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")
@@ -299,6 +306,13 @@ class HttpQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+
+    @property
+    def schedules(self) -> "Schedules":
+        """See `Queues.schedules`."""
+        from queue_core.periodic.http import HttpSchedules  # most programs have no schedule
+
+        return HttpSchedules(self._caller)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`."""

@@ -10,6 +10,7 @@ QueueError
 │       └── CutShortError            the file is truncated: complete it, then go on
 ├── UnknownQueueError                name a queue that exists; the message lists some
 │   └── QueueMovedError              the queue was moved to another store, which the message names
+├── UnknownScheduleError             name a schedule that exists; the message lists some
 ├── StorageLimitError                delete tasks or raise the limit; nothing was changed
 ├── MoveRefusedError                 remove the obstacle to the move that the message names
 ├── LeaseLostError                   the token is not current: stop working on its task
@@ -107,6 +108,15 @@ class UnknownQueueError(QueueError):
 
 class QueueMovedError(UnknownQueueError):
     """The queue was moved to another store and can't be changed here any more."""
+
+
+class UnknownScheduleError(QueueError):
+    """No schedule has that name."""
+
+    @classmethod
+    def among(cls, name: str, others: Iterable[str]) -> "UnknownScheduleError":
+        """Return the error for `name`, listing the `others` in its message."""
+        return cls(f"no schedule {name[:100]!r}; schedules: {', '.join(others) or 'none yet'}")
 
 
 class BadFileError(InvalidRequestError):

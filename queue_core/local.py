@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Event
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from queue_core.api import (
     ALL_STATES,
@@ -31,7 +31,10 @@ from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+from queue_core.verbs import HELD_SECONDS, Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
 
@@ -324,6 +327,11 @@ class LocalQueues:
         """See `Queues.set_storage_limit`."""
         self._service.run(lambda work: work.set_storage_limit(limit_bytes))
 
+    def degradations(self) -> list[str]:
+        """See `Queues.degradations`."""
+        held = self._service.store.held_snapshot(min_seconds=HELD_SECONDS)
+        return [] if held is None else [held.sentence]
+
     def observe(
         self,
         queue: str,
@@ -354,6 +362,13 @@ class LocalQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
+
+    @property
+    def schedules(self) -> "Schedules":
+        """See `Queues.schedules`."""
+        from queue_core.periodic.local import LocalSchedules  # most programs have no schedule
+
+        return LocalSchedules(self._service)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`. Without a server this polls a few times a second."""

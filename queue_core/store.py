@@ -41,6 +41,9 @@ def unit_of_lease(worker: str) -> Unit:
     return "verb" if quarantined_task_of(worker) is None else "transaction"
 
 
+Kept: TypeAlias = Literal["days", "always"]
+"""How long a session's answer is kept: see `Transaction.keep_answer`."""
+
 Ticket = NewType("Ticket", int)
 """The id of a committed transaction; `sync(ticket)` returns when it and all before it are durable."""
 
@@ -282,9 +285,10 @@ class Transaction(Protocol):
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         """Return the number and the answer of a session's last call that `keep_answer` recorded."""
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days") -> None:
         """Record the answer to call `number` of a session in place of the previous one, for at least a day.
 
+        With `kept="always"` it stays until it is replaced: that is how schedules are kept (ADR 38).
         Raises `StoreUnavailableError` and rolls back when another transaction recorded `number` or later meanwhile.
         """
 

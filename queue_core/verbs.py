@@ -6,7 +6,7 @@ A `None` in place of an outcome: that token is not current and changed nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from queue_core import semantics
 from queue_core.attempts.attempt import GIVEN_BACK, Failure
@@ -230,6 +230,10 @@ class Check:
 
     problems: tuple[str, ...]
     tasks: int
+
+
+HELD_SECONDS: Final = 60.0
+"""A snapshot that is held for so long is told."""
 
 
 @dataclass(frozen=True, slots=True)

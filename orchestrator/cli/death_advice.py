@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from orchestrator.fleet.exits import EXIT_BROKEN, EXIT_CHANGED, EXIT_LOOP_ENDED, Cause
+from orchestrator.fleet.exits import EXIT_BROKEN, EXIT_CHANGED, EXIT_LOOP_ENDED, TRACEBACK_OF, Cause
 
 Json: TypeAlias = Mapping[str, object]
 
@@ -13,6 +13,9 @@ _LONG_WORK: Final = (
     " larger `max_lease` of the queue"
 )
 _ENDS_IT: Final = "find what ends the process in the handler of the task it held; a handler that only raises never does"
+_CATCH_IT: Final = (
+    "catch that error where it works on a task, and give the lease back: `queue.release(lease, error=error)`"
+)
 _FAULTS: Final = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.OUT_OF_MEMORY: "give the pool's workers more memory, or fewer tasks at a time (concurrency); recycle.memory"
@@ -91,7 +94,7 @@ def _of_crash(death: Json) -> str:
     if isinstance(code, int) and code in _OF_CODE:
         return _OF_CODE[code].format(worker=worker)
     if death.get("held"):
-        return _ENDS_IT
+        return _CATCH_IT if TRACEBACK_OF in str(death.get("detail")) else _ENDS_IT
     if death.get("last_lines"):
         return f"its last lines should say why; `towline logs {worker}` has all of them"
     return "its last lines should say why, but it wrote none: run its command by hand"

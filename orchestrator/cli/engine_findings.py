@@ -20,6 +20,8 @@ from orchestrator.settings_file import Project, state_of
 from queue_core.config.store_urls import masked
 
 ANSWER_SECONDS: Final = 5.0
+MANAGER_SECONDS: Final = 25.0
+"""How long a manager may take to tell of its swarm: one whose leader has just gone waits for a new one for 20 s."""
 SLOW_ANSWER_SECONDS: Final = 0.2
 """A call that takes longer makes starts slow: each needs three of them."""
 _BUILT_IN: Final = frozenset({"", "none", "host", "bridge", "default"})
@@ -49,7 +51,9 @@ def _engine(url: str | None, pools: list[PoolSpec], *, state_dir: Path, mounts_f
         with translated_errors(engine.url):
             api = engine.api(seconds=ANSWER_SECONDS)
             took_seconds = _quickest(api)
-            info = api.info()
+            is_of_swarm = any(pool.runtime_kind == "swarm" for pool in pools)
+            info = (engine.api(seconds=MANAGER_SECONDS) if is_of_swarm else api).info()
+            api = engine.api(seconds=ANSWER_SECONDS)
             own = own_container(api, mounts_file=mounts_file)
             wrong = [finding for pool in pools for finding in _pool(api, pool, engine=engine, info=info)]
     except (RuntimeUnavailableError, docker.errors.DockerException) as error:
@@ -104,7 +108,7 @@ def _manager(pool: PoolSpec, *, engine: DockerEngine, swarm: object) -> Iterator
         fix = f"name a manager's: pools.{pool.name}.runtime.swarm.engine, or DOCKER_HOST; or make it one: {command}"
         yield Finding("docker", "bad", found, fix)
     elif error:
-        found = f"pool {pool.name}: the swarm of {place} can't be changed: {error}"
+        found = f"pool {pool.name}: the swarm of {place} can't be changed: {error.rpartition(' desc = ')[2]}"
         yield Finding("docker", "bad", found, "start its other managers: more than half of them must be there")
 
 

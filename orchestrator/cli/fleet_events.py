@@ -141,6 +141,8 @@ def _reloaded(entry: Entry, _reader: EventReader) -> list[EventLine]:
     lines += [EventLine(f"The queue {queue} was made.") for queue in made]
     waiting = [str(setting) for setting in list_in(entry, "next_start")]
     lines += [EventLine(not_in_force(setting), mark="!") for setting in waiting]
+    if list_in(entry, "schedules"):
+        return lines  # told when they are declared
     return lines or [EventLine("The settings were read again: nothing changed.")]
 
 

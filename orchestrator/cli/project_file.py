@@ -14,6 +14,7 @@ from queue_core.cli.settings_file import read_text, settings_failure
 from queue_core.config.settings import Override
 from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
+from queue_core.schedules.book import schedule_json
 from queue_core.task import QueueSpec
 
 
@@ -51,7 +52,8 @@ def pools_loader(
         new = [spec for spec in project.queue_file.specs() if spec.name not in in_force.queue_file.queues]
         made = _made(queues, new)
         in_force = _with_queues(in_force, project, made)
-        return ReloadedSettings(project.pools, _changed_beside(in_force, project), made)
+        schedules = [schedule_json(one) for one in project.schedules]
+        return ReloadedSettings(project.pools, _changed_beside(in_force, project), made, schedules)
 
     return load
 
@@ -81,7 +83,7 @@ def _with_queues(in_force: Project, read: Project, names: Collection[str]) -> Pr
 def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:
     """Return the names of changed settings outside the pools; not their values, which may be secret."""
     old, new = (
-        {path: value for path, value, _ in effective(project) if not path.startswith("pools.")}
+        {path: value for path, value, _ in effective(project) if not path.startswith(("pools.", "schedules"))}
         for project in (before, after)
     )
     return tuple(path for path in dict.fromkeys([*old, *new]) if old.get(path) != new.get(path))

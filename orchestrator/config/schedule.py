@@ -7,16 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cache
 from itertools import islice
 from typing import Annotated, Final
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import ZoneInfo
 
-from cronsim import CronSim, CronSimError
+from cronsim import CronSim
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from orchestrator.config.model import MAX_WORKERS, Count, FleetSettingsModel, WorkerBounds
-from queue_core.config.messages import did_you_mean
+from queue_core.config.schedules import Cron, TimeZone, check_zone
 from queue_core.config.units import Seconds
 
 MAX_WINDOW_SECONDS: Final = 366 * 86_400.0
@@ -27,21 +26,6 @@ _FOREVER: Final = float("inf")
 _DAILY: Final = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?: (\S+))?")
 
 
-def _known_cron(value: str) -> str:
-    try:
-        CronSim(value, datetime(2024, 1, 1))  # noqa: DTZ001  only its form matters
-    except CronSimError as error:
-        fields = "minute, hour, day of the month, month, day of the week, such as 0 8 * * 1-5"
-        raise ValueError(f"{value}: {str(error).lower()}; write {fields}") from None
-    return value
-
-
-def _known_zone(value: str) -> str:
-    if value not in _zones():
-        raise ValueError(f"{value}: no such time zone{did_you_mean(value, _zones())}; write UTC, Europe/Berlin ...")
-    return value
-
-
 def _known_daily(value: str) -> str:
     match = _DAILY.fullmatch(value)
     if match is None:
@@ -49,13 +33,8 @@ def _known_daily(value: str) -> str:
             f"{value}: write a time of day such as 09:00, or 09:00 Europe/Berlin (without a zone it is UTC)"
         )
     if match[3]:
-        _known_zone(match[3])
+        check_zone(match[3])
     return value
-
-
-@cache
-def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
 
 
 TimeOfDay = Annotated[
@@ -81,14 +60,10 @@ class Window(FleetSettingsModel):
     It opens at the times of `cron`, on the wall clock of `timezone`, and stays open for the elapsed time `for`.
     """
 
-    cron: Annotated[str, AfterValidator(_known_cron)] = Field(
-        examples=["0 8 * * 1-5"], description="When it opens, as in crontab(5)."
-    )
+    cron: Cron = Field(examples=["0 8 * * 1-5"], description="When it opens, as in crontab(5).")
     for_: Seconds = Field(alias="for", gt=0, le=MAX_WINDOW_SECONDS, description="How long it stays open.")
     workers: WindowBounds = Field(description="The bounds while it is open.")
-    timezone: Annotated[str, AfterValidator(_known_zone)] = Field(
-        default="UTC", examples=["Europe/Berlin"], description="The time zone of cron."
-    )
+    timezone: TimeZone = Field(default="UTC", examples=["Europe/Berlin"], description="The time zone of cron.")
 
     def opened_at(self, now: float) -> float | None:
         """Return when it last opened, if it is open at `now`; else None."""

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from orchestrator.clock import Monotonic
-from orchestrator.fleet.last_words import HangingCall, last_words_of, place_in_stack
+from orchestrator.fleet.last_words import HangingCall, last_traceback, last_words_of, place_in_stack
 
 EXIT_FINISHED: Final = 0
 """The worker drained or recycled itself: nothing is wrong."""
@@ -44,6 +44,10 @@ _EXITS: Final = {
     EXIT_TIMED_OUT: "timed out",
     EXIT_HUNG: "hung",
 }
+_UNCAUGHT: Final = 1
+"""The exit code with which Python ends for an exception that nobody caught."""
+TRACEBACK_OF: Final = "; its last lines are the traceback of "
+"""Before the error that a program of the user's own ended with, as its output says."""
 MAX_NOTICE_CHARS: Final = 300
 """Length at which the sentence of a death notice is cut."""
 _MIB: Final = 2**20
@@ -253,7 +257,8 @@ def _code_in_words(ended: EndedWorker, code: int) -> str:
     """Return an exit code with what the worker said of it, or else with its meaning."""
     meaning = _IN_WORDS.get(code)
     if meaning is None:
-        return f"exit code {code}"
+        error = last_traceback(ended.last_lines) if code == _UNCAUGHT else ""
+        return f"exit code {code}{TRACEBACK_OF + error if error else ''}"
     return f"exit code {code}: {last_words_of(ended.last_lines).reason or meaning}"
 
 

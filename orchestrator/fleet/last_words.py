@@ -20,6 +20,8 @@ GIVEN_BACK: Final = "the worker gave it back"
 _WORKER_CODE: Final = "/queue_core/worker/"
 _LIBRARY: Final = re.compile(r"/lib/python\d|/site-packages/|/dist-packages/|/queue_core/|^<")
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
+_TRACED: Final = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+)')
+_ERROR: Final = re.compile(r"([A-Za-z_][\w.]{0,200})(?::|$)")
 
 Entry: TypeAlias = dict[str, object]
 
@@ -86,6 +88,26 @@ def last_words_of(lines: Sequence[str]) -> LastWords:
                 call = _call(entry)
                 calls[kind][call.task, call.lease_number] = call
     return LastWords(_one_line(reason), *(tuple(calls[kind].values()) for kind in _KINDS))
+
+
+def last_traceback(lines: Sequence[str]) -> str:
+    """Return the error of the Python traceback that the last lines are, as `ValueError (tasks.py:14)`; "" for none.
+
+    Its text is left out: it may quote a payload.
+    """
+    traceback: list[str] = []
+    for line in lines:
+        if line.startswith("Traceback (most recent call last):"):
+            traceback = [line]
+        elif traceback:
+            traceback.append(line)
+    frames = [frame for line in traceback if (frame := _TRACED.match(line))]
+    said = next((line for line in traceback[1:] if line and not line[0].isspace()), "")
+    error = _ERROR.match(said)
+    if error is None or not frames:
+        return ""
+    frame = next((one for one in reversed(frames) if not _LIBRARY.search(one["file"])), frames[-1])
+    return f"{error[1].rpartition('.')[2]} ({PurePath(frame['file']).name}:{frame['line']})"
 
 
 def whole_line(line: str) -> str:

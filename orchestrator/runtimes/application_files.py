@@ -1,6 +1,6 @@
 """The files of an application that a template has imported, and whether they have changed since."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -34,13 +34,14 @@ class ImportedApplication:
     begun_at: Monotonic
     failure: str
     files: Mapping[str, FileState]
+    schedules: Sequence[Mapping[str, object]] = ()
 
     @property
     def report(self) -> ApplicationReport:
         """The result as a supervisor needs it."""
         newest = max(self.files, key=lambda path: (self.files[path].changed_ns, path), default="")
         at = self.files[newest].changed_ns / _NANOSECONDS if newest else 0.0
-        return ApplicationReport(self.failure, at, newest)
+        return ApplicationReport(self.failure, at, newest, None if self.failure else self.schedules)
 
     def holds(self, key: str, *, since: Monotonic) -> bool:
         """Return whether another import would find the same; a failure from before `since` may have other causes."""

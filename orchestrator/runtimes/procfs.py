@@ -129,7 +129,7 @@ def _words(path: str) -> list[str]:
 
 
 def standstill(stat: ProcessStat) -> str:
-    """Return why a process does not run at all; "" for one that may run."""
+    """Return why a process does not run at all, one of `STANDSTILLS` or a debugger; "" for one that may run."""
     if stat.state == "T":
         return "stopped (SIGSTOP)"
     if stat.state == "t":

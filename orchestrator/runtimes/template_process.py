@@ -83,6 +83,8 @@ class TemplateProcess:
         self.import_seconds = 0.0
         self.handlers = 0
         """The number of the application's handlers for the pool's tasks."""
+        self.schedules: list[Mapping[str, object]] = []
+        """The schedules of the application's functions, as JSON."""
         self._is_ended_by_us = False
         self.orphans: set[int] = set()
         """Children that became ours during forks and are no known worker; whoever collects them takes them out."""
@@ -147,6 +149,8 @@ class TemplateProcess:
     def _take(self, message: Mapping[str, object]) -> None:
         if "files" in message:
             self.files.update(states_in(message["files"]))
+        elif isinstance(found := message.get("schedule"), dict):
+            self.schedules.append(found)
         elif "failed" in message:
             self.state, self.failure = "failed", str(message["failed"])
         elif "outdated" in message:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
 from orchestrator.clock import Monotonic
@@ -12,7 +12,7 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.external import prefix_of
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
+from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting, with_ticks
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
@@ -46,6 +46,17 @@ _LEAD: Final = "supervisor"
 PresenceQuery = Callable[[str, str], Sequence[PresentWorker]]
 """Returns a queue's workers whose names begin with a prefix, as its servers know them."""
 
+
+class TicksAhead(Protocol):
+    """Returns in how many seconds schedules add tasks that a pool will work on, soonest first."""
+
+    def __call__(self, pool: PoolSpec, *, within_seconds: float, now: Monotonic) -> Sequence[float]: ...
+
+
+def _no_ticks(pool: PoolSpec, *, within_seconds: float, now: Monotonic) -> Sequence[float]:  # noqa: ARG001
+    return ()
+
+
 _Lease = tuple[str, int]
 """A lease's identity within a pool: its task's name and its number."""
 
@@ -71,11 +82,13 @@ class QueueSource:
         waiting: Queues | None = None,
         presence: PresenceQuery = lambda _queue, _prefix: (),
         all_presence: PresenceQuery | None = None,
+        ticks: TicksAhead = _no_ticks,
     ) -> None:
         """Args:
         waiting: used by `wait_for_arrival`, where a long call must not hold up those over `queues`.
         presence: returns the workers that ask for leases; without servers nobody knows.
         all_presence: the same of all servers, if there are several; raises `QueueError` unless every one answers.
+        ticks: returns in how many seconds schedules add tasks that a pool will work on, within so many seconds.
         """
         self._queues = queues
         self._presence = presence
@@ -83,6 +96,7 @@ class QueueSource:
         self._waiting = waiting or queues
         self._seen: dict[str, _LastObservation] = {}
         self._lapses = Lapses()
+        self._ticks = ticks
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
@@ -90,7 +104,7 @@ class QueueSource:
         """See `WorkSource.sample`."""
         with _as_unavailable(f"sample queue {pool.queue}"):
             observation, finished = self._paged(self._query_of(SampleQuery(pool, workers, ahead_seconds)))
-        return self._sampled(pool, observation, finished, now=now)
+        return self._with_ticks(self._sampled(pool, observation, finished, now=now), pool, ahead_seconds)
 
     def samples(
         self, queries: Sequence[SampleQuery], *, now: Monotonic
@@ -122,7 +136,13 @@ class QueueSource:
         for one, query, observation in zip(queries, observation_queries, found, strict=True):
             if observation is not None and len(observation.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:
                 finished = [lease for lease in observation.samples.finished if query.tags.accepts(lease.tag)]
-                yield one.pool.name, self._sampled(one.pool, observation, finished, now=now)
+                sample = self._sampled(one.pool, observation, finished, now=now)
+                yield one.pool.name, self._with_ticks(sample, one.pool, one.ahead_seconds)
+
+    def _with_ticks(self, sample: QueueSample, pool: PoolSpec, ahead_seconds: float) -> QueueSample:
+        """Return the sample with the tasks that schedules add soon: workers are up when these come."""
+        ticks = self._ticks(pool, within_seconds=ahead_seconds, now=sample.at) if ahead_seconds > 0 else ()
+        return replace(sample, upcoming=with_ticks(sample.upcoming, ticks)) if ticks else sample
 
     def _is_small(self, pool: PoolSpec) -> bool:
         """Return whether the pool had few leases at the last observation: this bounds the size of an answer."""

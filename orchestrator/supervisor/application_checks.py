@@ -1,6 +1,6 @@
 """Look whether pools' applications can be imported, and which workers still run an earlier state of their files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -29,7 +29,16 @@ class ApplicationChecks:
     are replaced, as after a change of their settings.
     """
 
-    def __init__(self, runtime: Runtime, *, launch: Launch, clock: MonotonicClock) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        launch: Launch,
+        clock: MonotonicClock,
+        on_schedules: Callable[[str, Sequence[Mapping[str, object]]], None] | None = None,
+    ) -> None:
+        """`on_schedules` is called with an application that was imported, and the schedules of its functions."""
+        self._on_schedules = on_schedules
         self._runtime = runtime
         self._launch = launch
         self._clock = clock
@@ -57,6 +66,8 @@ class ApplicationChecks:
         if report is None:
             return False
         self._record(pool, report)
+        if self._on_schedules is not None and spec.app is not None and report.schedules is not None:
+            self._on_schedules(spec.app, report.schedules)
         changed_at = Monotonic(now + report.changed_at - self._clock.wall_seconds())
         if not report.failure and report.changed_at and changed_at <= now:
             pool.fleet = with_changed_application(pool.fleet, report.changed_file, at=changed_at)

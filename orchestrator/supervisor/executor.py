@@ -8,11 +8,11 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
+from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError, StartPendingError
 from orchestrator.fleet.external import is_external, released
 from orchestrator.fleet.workers import Fleet, draining, examined, finishing, joined, killed, spawn_failed
 from orchestrator.launch import Launch
-from orchestrator.runtime import Runtime, SpawnRequest
+from orchestrator.runtime import STANDSTILLS, Runtime, SpawnRequest
 from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
 from orchestrator.source import WorkSource
 from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
@@ -82,7 +82,7 @@ class PlanExecutor:
             request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
             handle = self._runtime.spawn(request, now=now)
         except RuntimeUnavailableError as error:
-            self._back_off(pool, str(error), now=now)
+            self._back_off(pool, str(error), now=now, soon=isinstance(error, StartPendingError))
             return False
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
@@ -111,13 +111,14 @@ class PlanExecutor:
         # Forks were planned, as many as the cores fork at a time: far fewer may be executed at a time.
         return handle.is_forked or not pool.fleet.forks
 
-    def _back_off(self, pool: Pool, why: str, *, now: Monotonic) -> None:
-        """Back off for 2, 4, 8, then 10 s. The pool is not at fault, so this counts as no failed start."""
+    def _back_off(self, pool: Pool, why: str, *, now: Monotonic, soon: bool) -> None:
+        """Back off for 2, 4, 8, then 10 s, or (`soon`) until the next turn; it does not count as a failed start."""
         before = pool.outage
         if before is None or before.why != why:
             log.warning(events.RUNTIME_UNAVAILABLE, pool=pool.name, error=why)
-        times = before.times + 1 if before else 1
-        pool.outage = Outage(why, times, Monotonic(now + min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))))
+        times = (before.times if before else 0) + (not soon)
+        pause_seconds = 0.0 if soon else min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))
+        pool.outage = Outage(why, times, Monotonic(now + pause_seconds))
 
     def _retire(
         self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False
@@ -132,6 +133,9 @@ class PlanExecutor:
         if is_fenced and hangs:
             condition = self._runtime.examine(removal.worker, before="end")
             pool.fleet = examined(pool.fleet, removal.worker, condition)
+            if condition in STANDSTILLS:  # it can't finish, and resumed it would begin what another worker has done
+                self.kill(pool, removal.worker, why=f"{removal.why}: {condition}", now=now)
+                return True
         if is_fenced:
             self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         return True
@@ -181,7 +185,8 @@ class PlanExecutor:
     def _end(self, pool: Pool, removal: WorkerRemoval, spec: PoolSpec, *, now: Monotonic) -> bool:
         """Fence and drain an unresponsive worker: it may recover and hold a lease again before the fence.
 
-        Its grace counts from when it became unresponsive. False when the queue is unavailable.
+        Its grace counts from when it became unresponsive; one that stands still is killed at once. False when the queue
+        is unavailable.
         """
         known = pool.fleet.workers.get(removal.worker)
         left = spec.grace if known is None else max(0.0, spec.grace - (now - known.since))

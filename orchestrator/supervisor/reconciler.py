@@ -55,8 +55,13 @@ class Reconciler:
         identify: Callable[[str], str],
         may_act: Callable[[], bool] = lambda: True,
         conditions: ConditionsTracker | None = None,
+        on_schedules: Callable[[str, Sequence[Mapping[str, object]]], None] | None = None,
     ) -> None:
-        """`identify` makes a new worker name from a pool's name; `may_act` tells whether workers may be changed now."""
+        """Args:
+        identify: makes a new worker name from a pool's name.
+        may_act: tells whether workers may be changed now.
+        on_schedules: see `ApplicationChecks`.
+        """
         self._source = source
         self._runtime = runtime
         self._clock = clock
@@ -82,7 +87,7 @@ class Reconciler:
             forks=runtime.forks,
             pools=self.pools,
         )
-        self._applications = ApplicationChecks(runtime, launch=launch, clock=clock)
+        self._applications = ApplicationChecks(runtime, launch=launch, clock=clock, on_schedules=on_schedules)
         self._measured_at = AT_ONCE
 
     @property

@@ -4,7 +4,7 @@ A signal, a file or a command requests a reload, all with the same answer; a cha
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ class ReloadedSettings:
     Args:
         waiting: names of changed settings that take effect only at the next start.
         queues: names of the queues that were created for them.
+        schedules: those of the file, as JSON; None: they stay.
         finish: does the rest of the work before they take effect, and returns the final settings. Raises
             `ReloadRefusedError`.
     """
@@ -46,6 +47,7 @@ class ReloadedSettings:
     pools: Pools
     waiting: tuple[str, ...] = ()
     queues: tuple[str, ...] = ()
+    schedules: Sequence[Mapping[str, object]] | None = None
     finish: Callable[[], "ReloadedSettings"] | None = None
 
 
@@ -143,8 +145,14 @@ class ReloadHandler:
         notifier: ServiceNotifier,
         apply: Callable[[Pools], list[PoolChange]],
         status: Callable[[], str],
+        schedules: Callable[[Sequence[Mapping[str, object]]], Sequence[str]] | None = None,
     ) -> None:
-        """`apply` replaces the pools and returns the changes; `status` returns the supervisor's status text."""
+        """Args:
+        apply: replaces the pools and returns the changes.
+        status: returns the supervisor's status text.
+        schedules: replaces the schedules of the file, and returns the names of those that changed.
+        """
+        self._set_schedules = schedules
         self._reloads = reloads
         self._files = files
         self._clock = clock
@@ -174,8 +182,16 @@ class ReloadHandler:
             self._notifier.ready(f"settings refused, the old ones stay; {self._status()}")
             return
         changes = [change.to_json() for change in self._apply(found.pools)]
+        schedules: Sequence[str] = ()
+        if self._set_schedules is not None and found.schedules is not None:
+            schedules = self._set_schedules(found.schedules)
         self.not_in_force = tuple(found.waiting)
-        answer = {"changes": changes, "queues": list(found.queues), "next_start": list(found.waiting)}
+        answer = {
+            "changes": changes,
+            "queues": list(found.queues),
+            "schedules": list(schedules),
+            "next_start": list(found.waiting),
+        }
         log.info(events.SUPERVISOR_RELOADED, pools=sorted(found.pools), **answer)
         self._answer(answer)
         self._notifier.ready(self._status())

@@ -17,11 +17,12 @@ import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.config.diff import PoolChange
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime
-from orchestrator.source import WorkSource
+from orchestrator.source import TickAdder, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import identity_of_folder
 from orchestrator.supervisor.leader import LeaderElection, holder_of
@@ -68,6 +69,7 @@ class Supervisor:
         environment: Mapping[str, str] | None = None,
         identify: Callable[[str], str] | None = None,
         terminal: OwnTerminal | None = None,
+        ticks: TickAdder | None = None,
     ) -> None:
         """Args:
         files: the folder `settings.state_dir`.
@@ -79,7 +81,9 @@ class Supervisor:
         environment: has the service manager's variables; the process's own by default.
         identify: makes a new worker name from its pool's name.
         terminal: what ends the supervisor when it hangs up.
+        ticks: adds the tasks of schedules while this supervisor leads.
         """
+        self._ticks = ticks
         self._terminal = terminal
         self._files = files
         self._runtime = runtime
@@ -101,6 +105,7 @@ class Supervisor:
             ),
             identify=identify or fresh_identity,
             may_act=self._is_leading,
+            on_schedules=None if ticks is None else ticks.set_application,
         )
         self._election = LeaderElection(source, holder=holder_of(files.path), lead_seconds=settings.lead)
         self._reloads = ReloadRequests(load=load, watched=watched, pools=pools)
@@ -109,7 +114,8 @@ class Supervisor:
             files=files,
             clock=self._clock,
             notifier=self._notifier,
-            apply=self._reconciler.set_pools,
+            apply=self._set_pools,
+            schedules=ticks.set_file if ticks is not None else None,
             status=self._status,
         )
         self._heartbeat = heartbeat or Heartbeat(now=self._clock.monotonic())
@@ -201,6 +207,8 @@ class Supervisor:
         return 0
 
     def _start(self) -> None:
+        if self._ticks is not None:
+            self._ticks.set_pools(self._first_pools.values())
         self._reconciler.set_pools(self._first_pools, learned=self._snapshots.learned())
         self._reconciler.adopt(self._snapshots.roster(), memories=self._snapshots.memories())
         self._arrivals.start()
@@ -211,6 +219,11 @@ class Supervisor:
             state_dir=str(self._files.path),
         )
         self._notifier.ready(self._status())
+
+    def _set_pools(self, pools: Pools) -> list[PoolChange]:
+        if self._ticks is not None:
+            self._ticks.set_pools(pools.values())
+        return self._reconciler.set_pools(pools)
 
     def _status(self) -> str:
         pools = self._reconciler.pools.values()
@@ -239,6 +252,8 @@ class Supervisor:
         while self._arrived:
             self._reconciler.arrived(self._arrived.popleft())
         if self._phase == "leading":
+            if self._ticks is not None:
+                self._ticks.run(now=self._clock.monotonic())
             is_well = self._turns()
             self._unserved.look(self._reconciler.specs)
             self._arrivals.wait_for(self._reconciler.waiting_pools())
@@ -266,6 +281,8 @@ class Supervisor:
         due_at: Monotonic | None = None
         if self._phase == "leading":
             due_at = self._reconciler.next_turn_at()
+            if self._ticks is not None:
+                due_at = self._ticks.due_at if due_at is None else min(due_at, self._ticks.due_at)
         elif self._phase == "standby":
             due_at = self._election.due_at
         if due_at is not None:

@@ -86,8 +86,9 @@ class Attempt:
 
 
 def described(outcome: AttemptOutcome, error: str, message: str, place: str) -> str:
-    """Return why an attempt ended, in one line; a place that the message names already is not told twice."""
-    said = ": ".join(part for part in (error, message) if part) or WORDS[outcome]
+    """Return why an attempt ended, in one line; a place or signal that the message names already is not told twice."""
+    named = "" if outcome == "worker_died" and error in message else error
+    said = ": ".join(part for part in (named, message) if part) or WORDS[outcome]
     return f"{said} ({place})" if place and place not in said else said
 
 

@@ -157,7 +157,7 @@ def folded_traceback(text: str, *, folder: Path | None = None, is_whole: bool = 
             hidden = None
             kept += _count_of_frames(folded)
             folded = 0
-            kept.append(f'{indent}File "{_short(filename, folder)}", line {number}{where or ""}')
+            kept.append(f'{indent}File "{short_path(filename, folder)}", line {number}{where or ""}')
             continue
         if hidden is not None and (not line.strip() or len(line) - len(line.lstrip()) > hidden):
             continue
@@ -178,7 +178,8 @@ def is_library_file(filename: str) -> bool:
     return filename.startswith("<frozen ") or is_library(filename) or any(part in filename for part in _LIBRARIES)
 
 
-def _short(filename: str, folder: Path | None) -> str:
+def short_path(filename: str, folder: Path | None) -> str:
+    """Return a file's path from a folder on, if it is in it."""
     path = Path(filename)
     return str(path.relative_to(folder)) if folder is not None and path.is_relative_to(folder) else filename
 

@@ -205,6 +205,9 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "stats": CommandEntry(
         "queue_core.cli.commands.queues", INSPECT, "show counts and totals of a queue, or of each tag"
     ),
+    "schedules": CommandEntry(
+        "queue_core.cli.commands.schedules", INSPECT, "list schedules: next and last ticks; run or pause one"
+    ),
     "events": CommandEntry(
         "queue_core.cli.commands.events", INSPECT, "print lifecycle events of tasks, also as they happen"
     ),

@@ -31,7 +31,8 @@ _BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:/
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server or store of a command. `origin` says what named it; `specs` are the queues to create in a store.
+    """The server or store of a command. `origin` says what named it; `specs` are the queues to create in a store,
+    `file` is the settings file, where that named it.
 
     `url` may contain a password: print `shown`.
     """
@@ -41,6 +42,7 @@ class Target:
     token: str | None = field(default=None, repr=False)
     durability: Literal["strict", "relaxed"] = "strict"
     specs: tuple[QueueSpec, ...] = ()
+    file: Path | None = None
 
     @property
     def shown(self) -> str:
@@ -154,7 +156,7 @@ def _from_file(path: Path, token: str | None) -> Target:
     settings, directory = load_queue_file(path)
     server_url = settings.server.url(directory)
     if is_listening(server_url):
-        return Target(server_url, f"{path} (server.listen)", token)
+        return Target(server_url, f"{path} (server.listen)", token, file=path)
     if settings.store.url == "memory:":
         raise CommandError(
             "the tasks of a memory: store live in its server, which does not answer",
@@ -163,7 +165,7 @@ def _from_file(path: Path, token: str | None) -> Target:
             fix="start it with `towline up`",
         )
     url = store_url(settings, directory)
-    return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()))
+    return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()), file=path)
 
 
 def _server(url: str, origin: str, token: str | None) -> Target:

@@ -12,8 +12,10 @@ from queue_core.cli.event_lines import (
     again_in,
     event_words,
     folded_traceback,
+    is_library_file,
     of_tasks,
     pairs_of,
+    short_path,
 )
 from queue_core.errors import AppImportError
 from queue_core.process.logs import PROGRAM_LOGGED
@@ -57,6 +59,10 @@ class EventReader:
         """Return whether entries of a level are shown."""
         return level not in LEVELS or LEVELS.index(level) >= LEVELS.index(self.level)
 
+    def path(self, path: str) -> str:
+        """Return a path as its program's folder has it, unless all is shown."""
+        return path if self.is_whole else short_path(path, self.folder)
+
     def traceback(self, entry: Mapping[str, object]) -> tuple[str, ...]:
         """Return the lines of an entry's traceback, folded unless all is shown."""
         text = next((str(entry[name]) for name in _TRACEBACKS if entry.get(name)), "")
@@ -87,6 +93,8 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
 def _repeats_death(entry: Mapping[str, object]) -> bool:
     """Return whether the line of the worker's end, which a supervisor tells, says the same."""
     event = entry.get("event")
+    if event == events.HANDLER_TIMED_OUT:  # of a task, or of the worker that ends for it
+        return entry.get("task") is None
     return event == events.HANDLER_STUCK or (event == events.WORKER_REFUSED and entry.get("error") == _NO_APP)
 
 
@@ -135,10 +143,26 @@ def _failed(entry: Mapping[str, object], reader: EventReader) -> EventLine:
 
 
 def _timed_out(entry: Mapping[str, object], reader: EventReader) -> EventLine:
+    if entry.get("task") is None:
+        return EventLine(f"ends: {entry.get('reason')}", mark="x")
     seconds, place = entry.get("timeout_seconds"), str(entry.get("place") or "")
     limit = f" of {shown_seconds(seconds)}" if isinstance(seconds, int | float) else ""
     line = _failure(entry, reader, "ran beyond its timeout", f"the limit{limit} is over", place, ("timeout", place))
-    return replace(line, more=(f"it stood at {entry['where']}",) if entry.get("where") else ())
+    return replace(line, more=_stood_at(str(entry.get("where") or ""), place, reader))
+
+
+def _stood_at(where: str, place: str, reader: EventReader) -> tuple[str, ...]:
+    """Return the lines of the user's program at which a handler stood, innermost first, if there are others than one.
+
+    `where`: as a worker logs it, `/srv/tasks.py:14 in resize < ...`.
+    """
+    frames = where.split(" < ") if where else []
+    own = [frame for frame in frames if not is_library_file(frame.rpartition(":")[0])]
+    if reader.is_whole:
+        own = frames
+    elif len(own) <= 1 and place:
+        return ()
+    return tuple(f"{'it stood at' if at == 0 else 'called at'} {reader.path(frame)}" for at, frame in enumerate(own))
 
 
 def _gave_up(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
@@ -159,9 +183,9 @@ def _failure(
     if isinstance(number, int):
         text += f" (lease {number}{f' of {most}' if isinstance(most, int) and number <= most else ''})"
     text += f": {said}{f', {place}' if place else ''}"
-    is_last = isinstance(number, int) and isinstance(most, int) and number >= most
-    again = entry.get("again_seconds")
-    if again is None and spec is not None and isinstance(number, int):
+    again, is_answered = entry.get("again_seconds"), entry.get("level") == "info"  # by what its handler maps it to
+    is_last = isinstance(number, int) and isinstance(most, int) and number >= most and not is_answered
+    if again is None and spec is not None and isinstance(number, int) and not is_answered:
         again = retry_delay_seconds(spec, leases=number, jitter=0.0)
     if is_last:
         text += (

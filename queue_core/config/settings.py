@@ -26,6 +26,7 @@ from pydantic_core import PydanticCustomError
 from queue_core.admission import Rate, TagLimits
 from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
 from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
+from queue_core.config.schedules import ScheduleSettings, schedule_relations
 from queue_core.config.store import (
     DEFAULT_STORE,
     ENVIRONMENT_NAME,
@@ -305,6 +306,9 @@ class QueueFile(SettingsModel):
         description="Limit on the payload bytes of all tasks; left out: unchanged, at first no limit.",
     )
     queues: dict[str, QueueSettings] = Field(default_factory=dict, description="Queues by name.")
+    schedules: dict[str, ScheduleSettings] = Field(
+        default_factory=dict, description="Tasks that a supervisor adds at recurring times, by name."
+    )
 
     def specs(self) -> list[QueueSpec]:
         """Return all queues."""
@@ -392,7 +396,7 @@ def parse_queue_file(
     queues = mine.get("queues")
     if isinstance(queues, Mapping):  # `thumbs:` alone is a queue with default settings
         mine["queues"] = {name: {} if settings is None else settings for name, settings in queues.items()}
-    relations = _relations(mine) + home_problems({key: mine[key] for key in mine if key != "queues"})
+    relations = _relations(mine) + home_problems({key: mine[key] for key in mine if key not in ("queues", "schedules")})
     try:
         return QueueFile.model_validate(mine), problems + relations
     except ValidationError as error:
@@ -442,6 +446,8 @@ def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
             retry = settings.get("retry")
             if isinstance(retry, Mapping):
                 problems += _out_of_order(retry, (*path, "retry"), RetrySettings, low="min", high="max")
+    schedules = data.get("schedules")
+    problems += schedule_relations(schedules, queues) if isinstance(schedules, Mapping) else []
     store, server = data.get("store"), data.get("server")
     problems += store_relations(store) if isinstance(store, Mapping) else []
     return problems + (_server_relations(server) if isinstance(server, Mapping) else [])

@@ -7,7 +7,7 @@ import django
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 
-from queue_core.attempts.failures import redacted
+from queue_core.attempts.redaction import redacted
 from queue_core.django.payloads import NotATaskError, call_of, task_of
 from queue_core.errors import AppError
 from queue_core.worker.app import App

@@ -13,6 +13,7 @@ from queue_core.errors import (
     StoreError,
     StoreUnavailableError,
     UnknownQueueError,
+    UnknownScheduleError,
     WorkerRetiredError,
 )
 
@@ -39,6 +40,7 @@ ERRORS: Mapping[str, type[QueueError]] = MappingProxyType(
     _trees(
         InvalidRequestError,
         UnknownQueueError,
+        UnknownScheduleError,
         LeaseLostError,
         WorkerRetiredError,
         PermissionDeniedError,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queue_core.attempts.failures import redacted
+from queue_core.attempts.redaction import redacted
 from queue_core.process.terminal import clean
 
 MAX_COMMAND_CHARS: Final = 100

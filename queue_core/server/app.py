@@ -118,8 +118,9 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
     for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
         here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
-        # The name of a worker may contain an unquoted "/".
-        routes.append(Route(path.replace("{worker}", "{worker:path}"), _view(core, here), methods=list(here)))
+        # The name of a worker may contain an unquoted "/"; what is given for a schedule's is looked for all the same.
+        whole = path.replace("{worker}", "{worker:path}").replace("{schedule}", "{schedule:path}")
+        routes.append(Route(whole, _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
     for route in extensions.routes:
         routes.extend(route.starlette_routes(core.authorizer))

@@ -48,6 +48,10 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "workers": ADMINISTER,
         "lead": ADMINISTER,
         "backup": ADMINISTER,
+        "schedules": READ,
+        "declare-schedules": ADMINISTER,
+        "add-ticks": ADMINISTER,
+        "run": ADD,
     }
 )
 """The roles that allow a verb; one of them is enough."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, lease_reports, schemas
+from queue_core.server import handlers, lease_reports, schedules, schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
 from queue_core.server.state import ServerState
@@ -61,6 +61,7 @@ _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sen
 
 _QUEUE = "/v1/queues/{queue}"
 _WORKER = "/v1/workers/{worker}"
+_SCHEDULE = "/v1/schedules/{schedule}"
 
 
 def _regular(
@@ -138,6 +139,21 @@ ENDPOINTS = (
     _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
+    _regular(
+        "GET", "/v1/schedules", "All schedules: their next and last ticks.", "schedules", schedules.list_schedules
+    ),
+    _regular(
+        "PUT",
+        "/v1/schedules",
+        "Declare all schedules of a supervisor.",
+        "declare-schedules",
+        schedules.declare_schedules,
+        schedules.DeclareSchedulesRequest,
+    ),
+    _post("/v1/schedules/add-ticks", "Add the tasks of due ticks.", schedules.add_ticks, schemas.EmptyBody),
+    _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
+    _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
+    _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",

@@ -8,11 +8,9 @@ import structlog
 from queue_core.errors import StoreError
 from queue_core.server import events
 from queue_core.store import Store
-from queue_core.verbs import HeldSnapshot
+from queue_core.verbs import HELD_SECONDS, HeldSnapshot
 
 LOOK_SECONDS: Final = 15.0
-HELD_SECONDS: Final = 60.0
-"""A snapshot that is held for so long is told."""
 
 log = structlog.get_logger()
 

@@ -25,6 +25,7 @@ STATUS: Mapping[type[QueueError], int] = MappingProxyType(
         errors.InvalidRequestError: 422,
         errors.TaskTooLargeError: 413,
         errors.UnknownQueueError: 404,
+        errors.UnknownScheduleError: 404,
         errors.LeaseLostError: 409,
         errors.WorkerRetiredError: 410,
         errors.PermissionDeniedError: 403,

@@ -18,10 +18,12 @@ from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
 from queue_core.worker.functions.arguments import refuse_generator
 from queue_core.worker.functions.function import Function
 from queue_core.worker.functions.hooks import AppHooks, Hook
+from queue_core.worker.functions.periodic import PeriodicFunctions
 from queue_core.worker.functions.queues import AppQueues
 
 if TYPE_CHECKING:
     from queue_core.api import Queue, Queues
+    from queue_core.schedules.schedule import CatchUp, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +99,7 @@ class App:
         """
         self._handlers: dict[tuple[str, str | None], Handler] = {}
         self._queues = AppQueues(place)
+        self._periodic = PeriodicFunctions()
         self.hooks = AppHooks()
 
     def task(
@@ -147,6 +150,7 @@ class App:
                 raise AppError(
                     f"queue {queue!r} has two handlers {shown}: {_names_of(first, handler)}; give each a tag of its own"
                 )
+            self._periodic.note_task(function, queue, tag)
             return function
 
         return register
@@ -181,6 +185,47 @@ class App:
             return made
 
         return register
+
+    def periodic(
+        self,
+        *,
+        cron: str | None = None,
+        every: Seconds | None = None,
+        timezone: str = "UTC",
+        catch_up: "CatchUp" = "skip",
+        name: str | None = None,
+        payload: object = None,
+    ) -> Callable[[HandlerFunction], HandlerFunction]:
+        """Add a task of the function at recurring times: written above its `@app.function` or `@app.task`.
+
+            @app.periodic(cron="0 3 * * *", timezone="Europe/Vienna")
+            @app.function(queue="reports")
+            def nightly() -> None: ...
+
+        A supervisor adds the tasks, each once; `towline schedules` lists them. It imports the applications of pools
+        whose workers are processes of its host; schedules of others belong into the settings file.
+
+        Args:
+            cron: when, as in crontab(5), on the wall clock of `timezone`; a sixth field in front is of seconds.
+            every: time between two tasks in place of `cron`, in whole seconds or as "10s".
+            catch_up: what becomes of times more than a minute ago: "skip" adds no task, "last" one, "all" one for each.
+            name: the schedule's name, by which its tasks are named; None: the function's.
+            payload: the function's arguments as a dict; of a raw task bytes, text, or what has a JSON form.
+
+        Raises `AppError` for a function that is no task of this app, and for settings that can't be.
+        """
+
+        def register(function: HandlerFunction) -> HandlerFunction:
+            self._periodic.add(
+                function, name=name, cron=cron, every=every, timezone=timezone, catch_up=catch_up, payload=payload
+            )
+            return function
+
+        return register
+
+    def schedules(self, *, origin: str = "") -> "list[Schedule]":
+        """Return the schedules of its functions. Raises `AppError` for arguments that don't fit their function."""
+        return self._periodic.schedules(origin=origin)
 
     def on_start(self, hook: Hook) -> Hook:
         """Register a hook that each worker process runs before its first lease; an async one in the handlers' loop.

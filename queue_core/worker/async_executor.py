@@ -142,9 +142,10 @@ class AsyncExecutor:
     def _start(self, client: LeaseClient, leases: Sequence[Lease]) -> None:
         """Start one invocation per task, or one for the whole batch."""
         if self._context.offer.count == 1 and not self._context.offer.tops_up:
-            invocations = [self._context.begin([lease], client) for lease in leases]
+            begun = [self._context.begin([lease], client) for lease in leases]
         else:
-            invocations = [self._context.begin(leases, client)]
+            begun = [self._context.begin(leases, client)]
+        invocations = [invocation for invocation in begun if invocation is not None]
         with self._changed:
             self._free -= len(invocations)
         for invocation in invocations:

@@ -272,9 +272,11 @@ class HandlerEventLoop:
         self._has_responded = True
 
     def _begin(self, invocation: Invocation, on_done: OnDone) -> None:
-        if not invocation.remaining():  # lost before it began
+        # A plain handler's thread, or a handler that blocked this loop, may have let the leases end.
+        outcome = invocation.not_begun() if invocation.remaining() else InvocationFailed(())
+        if outcome is not None:
             self._invocations.pop(invocation, None)
-            on_done(invocation, InvocationFailed(()))
+            on_done(invocation, outcome)
             return
         task = self._loop.create_task(self._run(invocation, on_done))
         self._running[task] = invocation

@@ -19,9 +19,9 @@ from queue_core.attempts.failures import (
     host_name,
     is_library,
     place_in,
-    redacted,
     shown_path,
 )
+from queue_core.attempts.redaction import redacted
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.task import Lease, NewTask
@@ -93,6 +93,8 @@ class InvocationFailed:
 
 
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
+TOO_LATE: Final = Failure("given_back", message="its worker stood still, and could not be sure of the lease any more")
+"""The failure of leases whose handlers were not called, as they may have ended before."""
 
 
 def traced_handler(handler: Handler, leases: Sequence[Lease]) -> Handler:
@@ -132,12 +134,24 @@ class Invocation:
         """Cancels the handler because it ran beyond its timeout; works for async handlers only."""
         self.is_alive: Callable[[], bool] = _always
         """Return whether the handler can still run; its leases are renewed only then."""
+        self.is_in_force: Callable[[], bool] = _always
+        """Return whether its leases hold for sure, by the monotonic clock; asked right before the handler is called."""
         self.lines: Callable[[], tuple[CodeLine, ...]] = _nowhere
         """The lines of code the handler is at, innermost first, to log for a handler that does not return."""
 
     def argument(self) -> Task | list[Task]:
         """Return the handler's argument: a task, or a list for a batch handler."""
         return self.tasks[0] if self.handler.batch is None else list(self.tasks)
+
+    def not_begun(self) -> InvocationFailed | None:
+        """Return the outcome of a call whose leases may have ended before it began; None: the handler may be called.
+
+        The process was stopped, or a handler kept the interpreter lock or the event loop: another worker may have the
+        tasks.
+        """
+        if self.is_in_force():
+            return None
+        return InvocationFailed(self.remaining(), charge="uncounted", failure=TOO_LATE)
 
     def remaining(self) -> tuple[Task, ...]:
         """Return the tasks whose leases are not lost."""
@@ -186,12 +200,11 @@ class Invocation:
         self.error = error
         meant = self.handler.translate(error)
         origin = error if meant is not error else _cause_of(error)
-        payloads = [task.payload for task in self.tasks]
         if isinstance(meant, Retry | Dead):
-            given_back = isinstance(meant, Retry) and origin is None
-            failure = failure_of(origin or error, payloads=payloads, outcome="given_back" if given_back else "raised")
-            return self._as_meant(meant, self.remaining(), self._placed(failure), now=now, log=log)
-        failure = self._placed(failure_of(error, payloads=payloads))
+            is_given_back = isinstance(meant, Retry) and origin is None
+            failure = self._failure_of(origin or error, outcome="given_back" if is_given_back else "raised")
+            return self._as_meant(meant, self.remaining(), failure, now=now, log=log)
+        failure = self._failure_of(error)
         remaining = self.remaining()
         log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
         log_failure(
@@ -221,7 +234,7 @@ class Invocation:
             **self.log_fields(now=now),
             timeout_seconds=timeout.seconds,
             place=failure.place,
-            **(self._retry_fields() if meant is timeout else {}),
+            **self._retry_fields(meant),
             where=full_lines(self.stood_at),
         )
         if isinstance(meant, Retry | Dead):
@@ -239,11 +252,11 @@ class Invocation:
         log.warning(events.HANDLER_GAVE_UP, **self.log_fields(now=now), reason=reason, place=failure.place)
         return InvocationFailed(tasks, dead_reason=reason, failure=failure)
 
-    def _placed(self, failure: Failure) -> Failure:
-        """Return a failure whose place is the handler's, where it is none of the user's: a value that can't be used."""
-        if self.value is None and failure.place:
-            return failure
-        return replace(failure, place=self.handler.place)
+    def _failure_of(self, error: BaseException, *, outcome: Literal["raised", "given_back"] = "raised") -> Failure:
+        """Return a failure whose place is the handler's where it is none of the user's: a value that can't be used."""
+        payloads, place = [task.payload for task in self.tasks], self.handler.place
+        failure = failure_of(error, payloads=payloads, outcome=outcome, otherwise=place)
+        return failure if self.value is None else replace(failure, place=place)
 
     def log_fields(self, *, now: float) -> dict[str, str | int | float | None]:
         """Return the fields that every log entry on this invocation has."""
@@ -259,8 +272,10 @@ class Invocation:
             fields["count"] = len(self.tasks)
         return fields
 
-    def _retry_fields(self) -> dict[str, float | int]:
+    def _retry_fields(self, meant: BaseException | None = None) -> dict[str, float | int]:
         """Return when a failed task may be leased again, and its most attempts, where its handler says so."""
+        if isinstance(meant, Retry | Dead):
+            return {"again_seconds": meant.delay_seconds} if isinstance(meant, Retry) else {}
         retry = self.handler.retry
         if retry is None:
             return {}

@@ -19,17 +19,23 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.process.wording import shown_seconds
 from queue_core.task import Lease, TagFilter
 from queue_core.verbs import Renewal
 from queue_core.worker import events
 from queue_core.worker.context import Task
-from queue_core.worker.invocation import InvocationDone, InvocationFailed
+from queue_core.worker.invocation import TOO_LATE, InvocationDone, InvocationFailed
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
+from queue_core.worker.renewals import UNKNOWN_LEASE_SECONDS, lease_seconds
 
 SHORT_WAIT_SECONDS = 1.0
 """Longest wait for tasks where a wait can't be interrupted: a drain has to sit it out."""
 LAST_RENEWAL_SECONDS = 10.0
 """Length of the renewal with a last checkpoint, where the queue's `max_lease` allows no whole lease."""
+TRUSTED_SHARE = 1 / 2
+"""Fraction of a lease for which its answer may be on its way: then a third is left, until its first renewal is due."""
+MOST_CONFIRMATIONS = 3
+"""Tries to renew a lease whose answer came late, each of which may come late too; after that it is given back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class LeaseClient:
         self._tags = tags
         self._jitter = jitter
         self._finished: list[InvocationDone] = []
+        self.requested_at = 0.0
+        """When the leases at hand were requested, or renewed by `in_force`, in monotonic seconds."""
         self._is_uncertain = False
         """Return whether `_finished` was sent once without a reply: it may have taken effect."""
         self._owns_waiting = clients.waiting is not None
@@ -81,8 +89,10 @@ class LeaseClient:
         """Delete the finished tasks and lease the next in one call: a worker's steady state.
 
         Returns no lease when there is no task, and once the worker is ending; `flush` then deletes what is left.
+        A lease that has ended while its answer was on its way is not returned (see `in_force`).
         """
         attempt = 0
+        self.requested_at = self._lifecycle.clock.monotonic()  # an answer may be that to the first of several tries
         while not self._lifecycle.ending.is_set():
             try:
                 leases, refused = self._waiting.exchange(
@@ -115,15 +125,38 @@ class LeaseClient:
                 if not self._is_uncertain:
                     self._log_refused(refused, self._finished)
                 self._clear()
-                return leases
+                return self.in_force(leases)
         return []
 
     def top_up(self, *, count: int, tags: TagFilter) -> list[Lease]:
-        """Lease up to `count` more tasks of one tag, without waiting; none when the call fails."""
+        """Lease up to `count` more tasks of one tag, without waiting; none when the call fails.
+
+        Follow it by `in_force` with all leases, those of the exchange before too.
+        """
         try:
             return self._queue.lease(count, tags=tags, worker=self._lifecycle.settings.worker)
         except QueueError:
             return []  # the batch begins with what it has; a lasting error shows at the next exchange
+
+    def in_force(self, leases: Sequence[Lease]) -> list[Lease]:
+        """Return those of the leases since the last exchange that hold now; call it before their handlers begin.
+
+        A process that was stopped, or a slow connection, may read an answer when its leases have ended: another worker
+        has the tasks. Each lease is counted from when it was requested; one that may be half over is renewed, or else
+        given back.
+        """
+        held = list(leases)
+        for _ in range(MOST_CONFIRMATIONS):
+            requested_at, now = self.requested_at, self._lifecycle.clock.monotonic()
+            late = [lease for lease in held if now - requested_at > (lease_seconds(lease) or 0.0) * TRUSTED_SHARE]
+            if not late:
+                return held
+            self.requested_at = now
+            confirmed = self._confirmed(late, seconds=now - requested_at)
+            gone = {lease.token for lease in late} - confirmed
+            held = [lease for lease in held if lease.token not in gone]
+        self._give_back(held, charge="uncounted", failure=TOO_LATE)
+        return []
 
     def flush(self) -> None:
         """Delete the finished tasks without leasing; a task whose follow-up tasks can't be added counts as failed."""
@@ -187,6 +220,38 @@ class LeaseClient:
                     self._log_refused(error.tokens, finished)
 
         self._persist(delete)
+
+    def _confirmed(self, late: Sequence[Lease], *, seconds: float) -> set[str]:
+        """Renew leases that were requested `seconds` ago; return the tokens of those that hold."""
+        tokens = {lease.token for lease in late}
+        held: set[str] = set()
+
+        def renew(_attempt: int) -> None:
+            renewals = [Renewal(lease.token, lease_seconds(lease) or UNKNOWN_LEASE_SECONDS) for lease in late]
+            try:
+                self._queue.renew(renewals)
+                held.update(tokens)
+            except LeaseLostError as error:
+                held.update(tokens - set(error.tokens))
+                self._log_ended([lease for lease in late if lease.token not in held], seconds=seconds)
+            except InvalidLeaseTimeError:  # no whole lease is left until `max_lease`; leased again, there is
+                self._give_back(late, charge="uncounted", failure=TOO_LATE)
+            except UnknownQueueError as error:  # the queue was dropped or moved
+                self._lifecycle.log.warning(events.LEASE_LOST, reason=str(error), count=len(late))
+
+        self._persist(renew)
+        return held
+
+    def _log_ended(self, ended: Sequence[Lease], *, seconds: float) -> None:
+        for lease in ended:
+            self._lifecycle.log.warning(
+                events.LEASE_LOST,
+                task=lease.name,
+                tag=lease.tag,
+                lease_number=lease.lease_number,
+                reason=f"it ended before the answer to its lease call was read, {shown_seconds(seconds)} after the "
+                "call: the worker or its connection stood still; its handler was not called",
+            )
 
     def _stopped(self) -> Failure:
         reason = self._lifecycle.stop_reason

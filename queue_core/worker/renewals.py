@@ -40,6 +40,7 @@ EXPIRED: Final = "it could not be renewed in time"
 REFUSED: Final = "the queue refused to renew it"
 MAX_LEASE_REACHED: Final = "it reached the queue's max_lease"
 GIVEN_BACK: Final = "the worker gave it back"
+NOT_BEGUN: Final = "it may have ended before its handler was called, as the worker stood still: given back"
 
 
 @dataclass(slots=True)
@@ -52,6 +53,8 @@ class RenewedLease:
     ends_at: float
     due_at: float
     sent_at: float
+    sure_until: float
+    """When it may end first: counted from when it was requested or renewed, not from when its answer was read."""
     news_at: float = float("inf")
     """When its task's progress or checkpoint is to be sent, if that is before `due_at`."""
     is_final: bool = False
@@ -86,19 +89,23 @@ class Renewals:
             self._changed.notify()
         self._thread.join(timeout=1.0)
 
-    def track(self, invocation: Invocation) -> None:
-        """Renew the invocation's leases until `untrack`."""
+    def track(self, invocation: Invocation, *, requested_at: float | None = None) -> None:
+        """Renew the invocation's leases, requested at `requested_at` (by default now), until `untrack`."""
         now, on_news = invocation.started_at, self._schedule_news
         with self._changed:
             for task in invocation.tasks:
-                length_seconds = _length_seconds(task.lease)
+                length_seconds = lease_seconds(task.lease)
                 seconds = length_seconds or UNKNOWN_LEASE_SECONDS
                 due_at = now if length_seconds is None else now + seconds * RENEWED_AFTER
-                self._leases[task.lease.token] = RenewedLease(task, invocation, seconds, now + seconds, due_at, now)
+                sure_until = (now if requested_at is None else requested_at) + seconds
+                self._leases[task.lease.token] = RenewedLease(
+                    task, invocation, seconds, now + seconds, due_at, now, sure_until
+                )
                 task.on_news = on_news
                 if due_at < self._next_check_at:
                     self._next_check_at = due_at
                     self._changed.notify()
+        invocation.is_in_force = lambda: self._is_in_force(invocation)
 
     def untrack(self, invocation: Invocation) -> None:
         """Stop renewing: the handler has ended, and the caller deletes or releases its leases."""
@@ -107,6 +114,16 @@ class Renewals:
                 self._leases.pop(task.lease.token, None)
             self._lost_at.pop(invocation, None)
             self._stuck.discard(invocation)
+
+    def _is_in_force(self, invocation: Invocation) -> bool:
+        """Return whether all its leases that are not lost hold for sure; log it if not."""
+        now = self._lifecycle.clock.monotonic()
+        with self._changed:
+            entries = [self._leases.get(task.lease.token) for task in invocation.tasks]
+        if all(entry is None or now < entry.sure_until for entry in entries):
+            return True
+        self._lifecycle.log.warning(events.LEASE_LOST, **invocation.log_fields(now=now), reason=NOT_BEGUN)
+        return False
 
     def stuck(self) -> int:
         """Return the number of calls that ran on for the grace after their leases: nobody waits for them any more."""
@@ -219,7 +236,8 @@ class Renewals:
         gone = set(refused)
         self._lose([entry for entry in group if entry.task.lease.token in gone], REFUSED)
         for entry in group:
-            entry.ends_at = sent_at + seconds  # counted from the sending: the queue counts from a later instant
+            # Counted from the sending: the queue counts from a later instant.
+            entry.ends_at = entry.sure_until = sent_at + seconds
             entry.due_at = sent_at + seconds * RENEWED_AFTER
             if (renewal := news.get(entry.task.lease.token)) is not None:
                 entry.task.mark_sent(renewal)
@@ -334,7 +352,7 @@ class Renewals:
         )
 
 
-def _length_seconds(lease: Lease) -> float | None:
+def lease_seconds(lease: Lease) -> float | None:
     """Return the length of a lease, to the millisecond; both instants are the store's.
 
     None where the store's clock was stepped back in between, which may put the grant after the end.

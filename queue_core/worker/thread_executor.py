@@ -61,8 +61,11 @@ class ExecutorContext:
         """Open a lease client for one thread."""
         return LeaseClient(self._clients, self.lifecycle, tags=self.offer.tags)
 
-    def begin(self, leases: Sequence[Lease], client: LeaseClient) -> Invocation:
-        """Create the invocation for leases of one tag, filling up a batch that was leased short; renew its leases."""
+    def begin(self, leases: Sequence[Lease], client: LeaseClient) -> Invocation | None:
+        """Create the invocation for leases of one tag, filling up a batch that was leased short; renew its leases.
+
+        None if all of them ended while the batch was filled up.
+        """
         handler = self._handler(leases[0])
         leases = list(leases)
         if self.offer.tops_up and handler.batch is not None and handler.batch > 1:
@@ -71,9 +74,13 @@ class ExecutorContext:
             if count := self.lifecycle.reserve(handler.batch - 1):
                 more = client.top_up(count=count, tags=tags)
                 self.lifecycle.record_leased(len(more), reserved=count)
-                leases += more
+                both = len(leases) + len(more)
+                leases = client.in_force([*leases, *more])
+                self.lifecycle.record_done(both - len(leases))
+                if not leases:
+                    return None
         invocation = Invocation(handler, leases, started_at=self.lifecycle.clock.monotonic())
-        self.renewals.track(invocation)
+        self.renewals.track(invocation, requested_at=client.requested_at)
         if handler.timeout_seconds is not None:
             self.timeouts.track(invocation)
         return invocation
@@ -181,7 +188,9 @@ class ThreadExecutor:
 
     def _work(self, client: LeaseClient, leases: Sequence[Lease]) -> None:
         invocation = self._context.begin(leases, client)
-        outcome = self._outcome(invocation)
+        if invocation is None:
+            return
+        outcome = invocation.not_begun() or self._outcome(invocation)
         self._after_invocation()
         outcome = self._context.end(invocation, outcome)
         if isinstance(outcome, InvocationFailed):

@@ -123,7 +123,7 @@ ALONE: Final = (
     SoloSection("starts", is_long=True),
     SoloSection("pools", is_long=True),
     SoloSection("latency", ("postgresql", "redis")),
-    SoloSection("churn", ("postgresql", "redis"), is_long=True),
+    SoloSection("churn", ("sqlite", "postgresql", "redis"), is_long=True),
     SoloSection("churn-held", ("postgresql",), is_long=True),
     SoloSection("postgres-held", ("postgresql",), is_long=True),
 )

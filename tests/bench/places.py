@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -89,7 +90,7 @@ def _emptied(site: BenchSite) -> Iterator[str]:
 
 
 def sizes(place: BenchStore) -> dict[str, float]:
-    """Return the bytes of all tables and of all indexes of a PostgreSQL store, or of a Redis store in memory."""
+    """Return the bytes of all tables and indexes: of PostgreSQL; of Redis in memory; of SQLite its file and log."""
     if place.engine == "postgresql":
         import psycopg
 
@@ -102,7 +103,8 @@ def sizes(place: BenchStore) -> dict[str, float]:
 
         with closing(redis.Redis.from_url(place.url)) as store:
             return {"table_bytes": float(store.info("memory")["used_memory"])}
-    return {}
+    file, log = (Path(place.url.removeprefix("sqlite:///") + ending) for ending in ("", "-wal"))
+    return {"table_bytes": float(file.stat().st_size), "log_bytes": float(log.stat().st_size)}
 
 
 _TABLE_SIZES = """

@@ -115,6 +115,7 @@ _SQLITE = (
     *_starts("slow", "imports for 2 s"),
     _shared("forked, imports pandas: memory of 40 (PSS) vs executed", "pss"),
     _shared("the same after 1,000 tasks each and a collection", "pss_after"),
+    *_flat("churn", "SQLite", ("table_bytes", "log_bytes", "add_p50", "add_p95", "exchange_p50", "exchange_p95")),
 )
 _POSTGRESQL = (
     _faster("PostgreSQL: add x100 vs pgmq", "towline-postgresql.add_batch", 1, "pgmq.add_batch"),

@@ -1,5 +1,6 @@
 """A stranger's first hour: a handler raises; the error is seen where people look, mended, and the task redriven."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,9 +78,15 @@ def test_an_error_is_seen_mended_and_its_task_redriven(folder: Path) -> None:
         assert f"  reason: {ERROR}" in told
         assert [line.split()[0] for line in told.splitlines() if "raised after" in line] == ["1.", "2."]
         running.await_text("bad width: -1")
-        running.await_text(r"resize[^\n]* x task _1 failed \(lease 1 of 2\): ValueError:")
-        assert "bad width: -1" in run_program("logs", "resize", folder=folder).out
-        assert "bad width: -1" in run_program("logs", "--task", name, folder=folder).out
+        running.await_text(
+            r"resize[^\n]* x task _1 failed \(lease 1 of 2\): ValueError: bad width: -1, tasks\.py:9; again in 10 ms"
+        )
+        running.await_text(
+            r"x task _1 failed \(lease 2 of 2\): [^;]*; it is dead \(towline redrive thumbs --named _1\)"
+        )
+        for named in (["resize"], ["--task", name]):
+            said = run_program("logs", *named, folder=folder).out
+            assert re.search(r"(?m)handler\.failed .*lease_number=1 .*message=bad width: -1 place=tasks\.py:9$", said)
     (folder / "tasks.py").write_text(MENDED)
     with up(folder):
         assert run_program("redrive", "thumbs", folder=folder).out == "1 ready again\n"

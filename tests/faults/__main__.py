@@ -17,9 +17,10 @@ from tests.faults.kill_server import kills_of_servers
 from tests.faults.kill_store import kills_on
 from tests.faults.kill_write import kills_at_writes
 from tests.faults.outcome import FaultBudget, FaultTally
-from tests.faults.over_http import FaultConditions, over_http, progress
+from tests.faults.over_http import FaultConditions, held_conditions, over_http, progress
 from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
+from tests.faults.schedules import ticks_once
 from tests.faults.sites import STORES
 from tests.faults.two_servers import two_servers
 
@@ -60,7 +61,16 @@ STARTS: dict[str, tuple[str, Scenario]] = {
     "starts": ("whoever takes part in the start of a forked worker, killed or stopped at any step", fork_starts),
 }
 """Runs only when named: its operations are rounds, 20 by default."""
-ALL = {**SCENARIOS, **STARTS, **ON_HOSTS, **OVER_HTTP}
+SCHEDULES: dict[str, tuple[str, Scenario]] = {
+    f"schedules-{store}": (
+        f"a schedule of a tick a second on {store}, two servers and two supervisors killed in turn",
+        partial(ticks_once, store),
+    )
+    for store in STORES
+    if store != "sqlite"
+}
+"""Run only when named, or as `schedules`: three minutes each show what they should."""
+ALL = {**SCENARIOS, **STARTS, **SCHEDULES, **ON_HOSTS, **OVER_HTTP}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30
@@ -74,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--servers goes with --http")
     if options.servers == 2 and "sqlite" in options.store:
         parser.error("--servers 2: a file of SQLite belongs to one server; leave sqlite out, or say --servers 1")
+    if options.held and not (options.http and options.store == "postgresql"):
+        parser.error("--held goes with --http --store postgresql")
     names = _names(options)
     unknown = sorted(set(names) - set(ALL))
     if unknown:
@@ -91,7 +103,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 2
         for name in names:
             title, scenario = ALL[name]
-            if options.servers is not None:
+            if options.held:
+                how = held_conditions(options.servers or 2)
+                scenario = partial(over_http, "postgresql", conditions=how, report=progress)
+            elif options.servers is not None:
                 scenario = _with_servers(name, options.servers)
             _report(f"{name:7} {title} ...")
             home = folder / name
@@ -116,8 +131,8 @@ def _names(options: argparse.Namespace) -> list[str]:
         return [f"http-{store}" for store in stores]
     if options.store:
         return list(STORES) if options.store == "all" else options.store.split(",")
-    if options.only == "servers":
-        return list(ON_HOSTS)
+    if options.only in ("servers", "schedules"):
+        return list(ON_HOSTS if options.only == "servers" else SCHEDULES)
     return options.only.split(",") if options.only else list(SCENARIOS)
 
 
@@ -142,6 +157,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--http", action="store_true", help="only clients over HTTP, on the stores of --store")
     parser.add_argument(
         "--servers", type=int, choices=(1, 2), default=None, help="on one store, with --http (default 2; of sqlite 1)"
+    )
+    parser.add_argument(
+        "--held",
+        action="store_true",
+        help="with --http --store postgresql: somebody holds snapshots now and then, and floors rise all the time",
     )
     parser.add_argument(
         "--operations", type=_count, default=None, help="of each store's callers, however long it takes; or --for each"

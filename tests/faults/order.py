@@ -151,6 +151,8 @@ def _surely_waiting(life: Life, *, takes_back_unseen: bool) -> Iterator[tuple[st
     delayed = adding.request.eta is not None or bool(adding.request.delay_seconds)
     if adding.effect != "done" or adding.status not in ("added", "") or answered is None or delayed:
         return
+    if adding.call.outcome != "ok":
+        return  # its caller gave up: the server may have done it long after
     if life.grants:
         first = life.grants[0]
         if first.lease.number == 1 and first.call is not None and not takes_back_unseen:

@@ -42,6 +42,8 @@ from tests.faults.faulty_proxy import (
     Kind,
     a_faulty_proxy,
 )
+from tests.faults.held import HOLD, HOLD_SECONDS, SnapshotHolder, floor_steps, missed_floors, serve_floored
+from tests.faults.held import MEAN_SECONDS as HELD_MEAN_SECONDS
 from tests.faults.history import FileHistory, HistoryCall, read_histories
 from tests.faults.http_children import Opener, call_over_http_until_killed
 from tests.faults.kill_store import STORE_MODULES
@@ -82,7 +84,13 @@ MEAN_SECONDS: Mapping[str, float] = MappingProxyType(
 second, so that a short round has them all.
 """
 STOP_SECONDS: Mapping[str, tuple[float, float]] = MappingProxyType(
-    {"stop client": (0.3, 2.5), "stop server": (0.3, 2.5), "stop engine": (0.2, 1.5), "refuse": (0.1, 0.6)}
+    {
+        "stop client": (0.3, 2.5),
+        "stop server": (0.3, 2.5),
+        "stop engine": (0.2, 1.5),
+        "refuse": (0.1, 0.6),
+        HOLD: HOLD_SECONDS,
+    }
 )
 DOWN_SECONDS = (0.0, 0.0, 0.1, 0.5)
 VERDICTS = {"ok": "done", "fail": "not done", "unknown": "unknown"}
@@ -105,6 +113,11 @@ class FaultConditions:
     serve_it: Callable[..., None] = serve_until_killed
     round_operations: int = ROUND_OPERATIONS
     round_seconds: float = ROUND_SECONDS
+
+
+def held_conditions(servers: int) -> FaultConditions:
+    """Return a run on PostgreSQL during which somebody holds snapshots now and then, and floors rise all the time."""
+    return FaultConditions(servers, mean_seconds={**MEAN_SECONDS, HOLD: HELD_MEAN_SECONDS}, serve_it=serve_floored)
 
 
 def usual_servers(store: StoreName) -> int:
@@ -176,6 +189,7 @@ class _Round:
     proxies: list[FaultyProxy] = field(default_factory=list)
     servers: list[_Process] = field(default_factory=list)
     clients: list[_Process] = field(default_factory=list)
+    holders: list[SnapshotHolder] = field(default_factory=list)
     names: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
     events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     read: dict[Path, int] = field(default_factory=dict)
@@ -222,6 +236,9 @@ class _Round:
         open_it = partial(open_store, place.url)
         clock_error = self.site.clock_error
         found = open_and_check(open_it, calls, clock_error=clock_error, over_http=True, checked=self.tally.checked)
+        if HOLD in self.how.mean_seconds:
+            found = [*found, *missed_floors(self.home)]
+            self.counts["floors raised"] += floor_steps(place.url)
         self.tally.found(found, f"round {self.number}")
         if found:
             (self.home / PROOF).write_text("\n".join(excerpts(calls, found)) + "\n")
@@ -291,6 +308,9 @@ class _Round:
             proxy = self.random.choice(self.proxies)
             proxy.refuse()
             self._at(lasts, proxy.accept)
+        elif kind == HOLD:
+            self.holders.append(SnapshotHolder(place.url))
+            self._at(lasts, self.holders[-1].end)
         else:
             self._break_engine(kind, lasts)
 
@@ -344,6 +364,8 @@ class _Round:
     def _end_everybody(self) -> None:
         """End the clients, then the proxies' held data, then the servers."""
         self.events.clear()
+        for holder in self.holders:
+            holder.end()
         if self.site.engine is not None:
             self.site.engine.thaw()
         for client in self.clients:
@@ -397,12 +419,13 @@ def _summary(tally: FaultTally, counts: Mapping[str, int], servers: int) -> str:
     )
     kills = ", ".join(f"{kind}s {counts.get(f'kill {kind}', 0)}" for kind in ("server", "client", "engine"))
     stops = ", ".join(f"{kind}s {counts.get(f'stop {kind}', 0)}" for kind in ("server", "client", "engine"))
+    held = f"snapshots held {counts[HOLD]}, floors raised {counts['floors raised']}; " if HOLD in counts else ""
     resets = sum(counts.get(kind, 0) for kind in (*RESETS, "severed"))
     stalls = sum(counts.get(kind, 0) for kind in STALLS)
     swallowed = sum(counts.get(kind, 0) for kind in SWALLOWS)
     return (
         f"{servers} server{'s' * (servers != 1)}, {tally.operations} operations (done/not done/unknown: {verbs}); "
-        f"kills: {kills}; stops: {stops}; resets {resets}, stalls {stalls}, swallowed answers {swallowed}, "
+        f"kills: {kills}; stops: {stops}; {held}resets {resets}, stalls {stalls}, swallowed answers {swallowed}, "
         f"late requests {counts.get('late', 0)}; {len(tally.violations)} violations"
     )
 

@@ -134,6 +134,15 @@ def honest() -> Iterator[tuple[str, HandMadeHistory]]:
     )
     late.end("renew", FIRST.token, new_end=90)
     yield "a deletion that arrived after its caller had given up, and renewed meanwhile", late.keeps(a_stored("b"))
+    late = HandMadeHistory().add().lease(FIRST)
+    late.call(
+        RequestedCall("delete", QUEUE, ends=(RequestedEnd(FIRST.token, (an_add("b"),)),)),
+        outcome="unknown",
+        gave_up=0.2,
+    )
+    late.add("c").lease(a_lease("c", since=5.05, ready=4.05)).end("delete", "c.5050000")
+    late.lease(a_lease("b", since=7.05, ready=5.5)).end("delete", "b.7050000")
+    yield "handed over after its caller had given up, and after a lease of a later task", late
     held_up = HandMadeHistory(clock_error=50_000).add().lease(FIRST)
     held_up.seconds = 2.5
     held_up.end("release", FIRST.token).calls.append(

@@ -9,6 +9,7 @@ import click
 from orchestrator.cli.commands.doctor_checks import Finding, findings
 from orchestrator.cli.engine_findings import engine_findings
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.schedule_findings import schedule_findings
 from orchestrator.settings_file import DEFAULT_FILE, Project
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -25,8 +26,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
 
-    Pools that are late, at their max, or start no worker are listed with the cause. The last day of the lifecycle log
-    is replayed, to compare each pool with one worker per task.
+    Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause.
+    The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
     across a network as `towline up` would, which creates missing tables, and where a pool of containers mounts folders
@@ -35,7 +36,13 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """
     project, first = _project(file)
     found = []
-    for finding in chain(first, findings(project, file=file), engine_findings(project), _of_last_day(project)):
+    for finding in chain(
+        first,
+        findings(project, file=file),
+        schedule_findings(project, file),
+        engine_findings(project),
+        _of_last_day(project),
+    ):
         found.append(finding)
         if not as_json:
             _print(finding)

@@ -3,6 +3,7 @@
 import glob
 import os
 import platform
+import pwd
 import resource
 import shutil
 import statistics
@@ -318,7 +319,14 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     files = state_of(project)
     yield from _earlier_folder(files)
     snapshot = files.read_snapshot()
-    if not files.is_supervised():
+    try:
+        is_alive = files.is_supervised()
+    except OSError as error:
+        message = f"its state directory {files.path} can't be read by this user: {error.strerror}"
+        fix = f"use the user of its supervisor{_owner(files.path)}, or a supervisor.state_dir of your own"
+        yield Finding("supervisor", "bad", message, fix)
+        return
+    if not is_alive:
         message = "none is alive" if snapshot else "none has run here"
         yield Finding("supervisor", "warn" if project.pools else "ok", message, "`towline up` starts it")
         return
@@ -336,6 +344,18 @@ def _supervisor(project: Project) -> Iterator[Finding]:
     yield from _pools(snapshot or {})
     yield from worker_findings(snapshot or {}, files)
     yield from _starts(project, files)
+
+
+def _owner(folder: Path) -> str:
+    """Return the owner of a folder in brackets, by name or number; "" if that is not known."""
+    try:
+        user = folder.stat().st_uid
+    except OSError:
+        return ""
+    try:
+        return f" ({pwd.getpwuid(user).pw_name})"
+    except KeyError:
+        return f" ({user})"
 
 
 def _earlier_folder(files: StateDir) -> Iterator[Finding]:

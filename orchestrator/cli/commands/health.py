@@ -25,6 +25,7 @@ from queue_core.http_api.probe import is_listening
 
 READY: Final = "/v1/supervisor/readyz"
 POOLS: Final = "/v1/pools"
+SCHEDULES: Final = "/v1/schedules"
 
 Part = Literal["all", "queue", "supervisor"]
 
@@ -47,13 +48,14 @@ def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     The supervisor is looked for at the server's URL, then at supervisor.listen of the settings file, then in its state
     directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, held back by a bound, or
     start no worker are listed with the cause, as are pauses, overrides, and tags of waiting tasks that no pool works
-    on, as far as this token may see them; they don't change the exit code.
+    on, and schedules that get no task, as far as this token may see them; they don't change the exit code.
     """
     report: dict[str, object] = {"status": "ok"}
     target = find_target(**where) if part != "supervisor" or where["url"] else None
     if part != "supervisor":
         assert target is not None
         report |= server_health(target)
+        report["schedules"] = _schedules_at(target)
     if part != "queue":
         found = _supervisor(target, where["file"])
         if found is None and part == "supervisor":
@@ -91,6 +93,19 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
     there = Target(url, "supervisor.listen", target.token if target else None)
     found = probe(there, READY, what="the supervisor", missing="fine")
     return found and found | _pools_at(there)
+
+
+def _schedules_at(target: Target) -> list[dict[str, object]]:
+    """Return the schedules whose ticks are not added, and why; none if the token may not list them."""
+    with suppress(CommandError):
+        found = probe(target, SCHEDULES, what="the server", missing="fine") or {}
+        listed = found.get("schedules")
+        return [
+            {"schedule": one.get("name"), "trouble": one["trouble"]}
+            for one in (listed if isinstance(listed, list) else ())
+            if isinstance(one, dict) and one.get("trouble")
+        ]
+    return []
 
 
 def _pools_at(target: Target) -> dict[str, object]:
@@ -158,5 +173,8 @@ def _shown(report: dict[str, object]) -> Iterator[str]:
         yield f"queue {one['queue']}: {one['sentence']}"
     for one in told.get("states", ()):
         yield f"pool {one['pool']}: {one['state']}"
+    schedules = report.get("schedules")
+    for one in schedules if isinstance(schedules, list) else ():
+        yield f"schedule {one['schedule']}: {one['trouble']}"
     for one in concerns:
         yield f"pool {one['pool']}: {titled(one)}"

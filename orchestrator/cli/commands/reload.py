@@ -47,7 +47,8 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     """Make the supervisor read its settings file again, and print what changed.
 
     This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
-    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made.
+    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made, and
+    schedules are as the file and the applications have them now.
     Other settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed,
     and the supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did
     not answer in time.
@@ -66,14 +67,18 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     changes = [change for change in list_in(answer, "changes") if isinstance(change, dict)]
     waiting = [str(setting) for setting in list_in(answer, "next_start")]
     made = [str(queue) for queue in list_in(answer, "queues")]
+    schedules = [str(name) for name in list_in(answer, "schedules")]
     if as_json:
-        print_json({"reloaded": True, "changes": changes, "queues": made, "next_start": waiting})
+        told = {"changes": changes, "queues": made, "schedules": schedules, "next_start": waiting}
+        print_json({"reloaded": True, **told})
         return exits.OK
     unusable = check_imports(load_project(file), seconds=seconds).problems
     for queue in made:
         echo(f"queue {queue}: made")
     for change in changes:
         echo(_change_line(change))
+    for name in schedules:
+        echo(f"schedule {name}: as the file has it now")
     if waiting:
         for setting in waiting:
             print_info(not_in_force(setting))

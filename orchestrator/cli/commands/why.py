@@ -111,6 +111,8 @@ def why(
 
     Of a queue: its tasks, its pools, and tags on which no pool works.
 
+    Of both: a snapshot of the store that somebody has held open for a minute, and what ends it.
+
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
     its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
     """
@@ -167,6 +169,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
             stats = queue.stats()
             held = _held(queue, stats, next(spec for spec in queues.queues() if spec.name == name))
             unserved = unserved_in(queues, pools) if pools else []
+            degradations = queues.degradations()
         except UnknownQueueError:
             return False
     counts = {count: getattr(stats, count) for count in ("ready", "held", "delayed", "in_flight", "dead")}
@@ -179,15 +182,13 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
             "paused": stats.paused,
             "pools": [pool.pool for pool in pools],
         }
-        print_json(told | {"unserved": [one.record() for one in unserved]})
+        print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
     seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _COUNTS if count != "held" or stats.held)
     print_wrapped(f"{name}: a queue, {seen} tasks", hang=2)
-    for sentence in [
-        *([describe_pause(name)] if stats.paused else []),
-        *([held] if held else []),
-        *(one.sentence for one in unserved),
-    ]:
+    paused = [describe_pause(name)] if stats.paused else []
+    limited = [held] if held else []
+    for sentence in [*paused, *limited, *(one.sentence for one in unserved), *degradations]:
         print_wrapped(sentence, "  ! ")
     for pool in pools:
         print_wrapped(f"{pool.pool} works on {_described(pool)}: `towline why {pool.pool}`", "  pool ", hang=4)
@@ -208,6 +209,13 @@ def _held(queue: Queue, stats: QueueStats, spec: QueueSpec) -> str:
         of = sum(1 for one in found if one.stats.held)
         tags = f" of {'more than ' if len(found) == _TAGS_COUNTED else ''}{counted(of, 'tag')}"
     return describe_held(leasable=stats.leasable, held=held, by=f"{', '.join(limits)}{tags}")
+
+
+def _degradations(where: TargetOptions) -> list[str]:
+    """Return what is wrong with the store of the pools; nothing where it does not answer, which is told beside it."""
+    with suppress(CommandError, QueueError), opened(makes_queues=False, **where) as (queues, _):
+        return queues.degradations()
+    return []
 
 
 def _described(pool: PoolTags) -> str:
@@ -258,7 +266,7 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
     chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
     inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
     template = files.read_templates().get(pool) if then is None else None
-    sentences = shown.sentences(pool) if then is None else []
+    sentences = [*shown.sentences(pool), *_degradations(where)] if then is None else []
     if as_json:
         told = {"pool": pool, "drained": shown.is_drained, "now": current, "decisions": found, "sentences": sentences}
         told["template"] = template.to_json() if template is not None else None

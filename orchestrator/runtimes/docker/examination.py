@@ -5,8 +5,6 @@ from typing import Final
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.process import STACK_SIGNAL, TASKS_NAME
 
-PAUSED: Final = "paused (docker pause)"
-"""The condition of a worker whose container is paused."""
 STACK_SIGNAL_NAME: Final = "RTMIN+1"
 """The engine's name for `STACK_SIGNAL`."""
 _INITS: Final = frozenset({"docker-init", "tini"})

@@ -140,6 +140,10 @@ class Images:
         self._examined.add(pool.digest())
         self._pulls.pop(image, None)
 
+    def knows(self, pool: PoolSpec) -> bool:
+        """Return whether a pool of these settings was prepared; any thread may call it."""
+        return pool.digest() in self._examined
+
     def check_again(self, pool: PoolSpec) -> None:
         """Check the pool's image again at the next start: the engine no longer has it."""
         self._examined.discard(pool.digest())

@@ -81,7 +81,7 @@ def own_container(api: Api, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer 
 
 
 class OwnPlaces:
-    """Remembers our container on one engine. Belongs to one thread."""
+    """Remembers our container on one engine. Two threads may look for it at first, and find the same."""
 
     def __init__(self) -> None:
         self._known: list[OwnContainer | None] = []

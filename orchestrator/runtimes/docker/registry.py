@@ -18,11 +18,11 @@ from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.fleet.last_words import last_words_of
-from orchestrator.runtime import Exit, Usage, WorkerHandle
+from orchestrator.runtime import PAUSED, Exit, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import ContainerExit
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
-from orchestrator.runtimes.docker.examination import PAUSED, STACK_SIGNAL_NAME, standstill_in, writes_its_stack
+from orchestrator.runtimes.docker.examination import STACK_SIGNAL_NAME, standstill_in, writes_its_stack
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of

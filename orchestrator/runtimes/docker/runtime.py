@@ -1,7 +1,8 @@
 """Run workers as containers of a Docker Engine: found again by their labels, watched through one stream of events.
 
-No verb waits longer than `ANSWER_SECONDS`, whatever the engine does; long calls are made by a few threads, as many
-for one container as for hundreds. While the engine is unavailable all workers are assumed to live.
+No verb waits longer than `ANSWER_SECONDS`, a pool's first start `EXAMINED_SECONDS` more, whatever the engine does; long
+calls are made by a few threads, as many for one container as for hundreds. While the engine is unavailable all workers
+are assumed to live.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import docker
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.errors import RuntimeUnavailableError, SpawnError, StartPendingError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity
@@ -38,11 +39,16 @@ from orchestrator.runtimes.worker_logs import WorkerLogs
 
 ANSWER_SECONDS: Final = 5.0
 """How long a verb waits for an engine; one that has not answered by then counts as unavailable."""
+EXAMINED_SECONDS: Final = 1.0
+"""How long a pool's first start waits for the examination of its image, a dozen calls to the engine; with a slow one
+it goes on beside the next turns, and holds none of them up."""
 CLOSE_SECONDS: Final = 2.0
 """How long `close` waits for pending calls, such as the removal of ended containers."""
 UPKEEP_SECONDS: Final = 10.0
 """Interval at which logs are trimmed and the watchdog is checked."""
 REF: Final = "docker:"
+_EXAMINATIONS: Final = "examinations"
+"""The key by which one thread makes all of them, in order."""
 
 
 class DockerRuntime(WorkersElsewhere):
@@ -87,6 +93,7 @@ class DockerRuntime(WorkersElsewhere):
         )
         self._lock = threading.Lock()
         self._making: set[str] = set()
+        self._examinations: dict[str, Future[None]] = {}
         self._has_adopted = False
         self._upkeep_at = Monotonic(float("-inf"))
 
@@ -95,7 +102,8 @@ class DockerRuntime(WorkersElsewhere):
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`: the container is created now, and started by another thread.
 
-        Raises `RuntimeUnavailableError` while the engine is unavailable or pulls the image.
+        Raises `RuntimeUnavailableError` while the engine is unavailable or pulls the image, `StartPendingError` while
+        it is asked about the image.
         """
         settings = request.pool.containers
         if settings is None:
@@ -111,6 +119,43 @@ class DockerRuntime(WorkersElsewhere):
         if self._watch.unavailable_reason:
             raise RuntimeUnavailableError(self._watch.unavailable_reason)
         self._orphans.keep_watchdog()
+        try:
+            self._examine_image(request, settings, body)
+            return self._made_in_time(request, settings, body, now)
+        except docker.errors.APIError as error:
+            raise SpawnError(
+                docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
+            ) from error
+
+    def _examine_image(self, request: SpawnRequest, settings: ContainerSettings, body: Mapping[str, object]) -> None:
+        """Make sure, once for a pool's settings, that its image can run the worker; by another thread."""
+        pool = request.pool
+        if self._images.knows(pool):
+            return
+
+        def examine() -> None:
+            api = self._engine.api(seconds=WORK_SECONDS)
+            with translated_errors(self._engine.url):
+                self._images.prepare(api, pool, settings, self._places.placed(api, body))
+
+        digest, seconds = pool.digest(), 0.0
+        examined = self._examinations.get(digest)
+        if examined is None:
+            seconds = 0.0 if self._examinations else EXAMINED_SECONDS  # the turn has waited for another already
+            examined = self._examinations[digest] = self._threads.do(_EXAMINATIONS, examine)
+        try:
+            examined.result(seconds)
+        except NotYetError:
+            raise StartPendingError(
+                f"the engine at {self._engine.url} is slow: it is still asked about the image {settings.image}"
+            ) from None
+        finally:
+            if examined.done():
+                del self._examinations[digest]
+
+    def _made_in_time(
+        self, request: SpawnRequest, settings: ContainerSettings, body: Mapping[str, object], now: Monotonic
+    ) -> WorkerHandle:
         with self._lock:
             self._making.add(request.worker)
         made = self._create_thread.do(request.worker, lambda: self._make(request, settings, body, now))
@@ -124,10 +169,6 @@ class DockerRuntime(WorkersElsewhere):
             slow = f"the engine at {self._engine.url} has not created a container in {ANSWER_SECONDS:.0f} s"
             self._watch.mark_unavailable(slow)
             raise RuntimeUnavailableError(slow) from None
-        except docker.errors.APIError as error:
-            raise SpawnError(
-                docker_state.failed_start(error_text(error), program=_program(request), pool=request.pool.name)
-            ) from error
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: sends the container's stop signal to its first process."""
@@ -224,7 +265,6 @@ class DockerRuntime(WorkersElsewhere):
             api = self._engine.api(seconds=WORK_SECONDS)
             with translated_errors(self._engine.url):
                 body = self._places.placed(api, body)
-                self._images.prepare(api, request.pool, settings, body)
                 try:
                     made = api.create_container_from_config(body, self._name_of(request.worker))
                 except docker.errors.ImageNotFound:

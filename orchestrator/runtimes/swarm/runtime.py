@@ -8,9 +8,9 @@ from typing import Literal
 
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
-from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
+from orchestrator.runtime import PAUSED, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker.container_state import phase_of, pid_of
-from orchestrator.runtimes.docker.examination import PAUSED, standstill_in
+from orchestrator.runtimes.docker.examination import standstill_in
 from orchestrator.runtimes.docker.usage import groups_of
 from orchestrator.runtimes.elsewhere import WorkersElsewhere
 from orchestrator.runtimes.swarm.manager import TIMEOUT_SECONDS, SwarmManager

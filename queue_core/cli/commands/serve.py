@@ -1,8 +1,10 @@
 """`towline serve`: run the queue server alone."""
 
 from pathlib import Path
+from typing import Final
 
 import click
+import structlog
 
 from queue_core.cli import exits
 from queue_core.cli.group import command
@@ -12,7 +14,10 @@ from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
+from queue_core.process.wording import counted
 from queue_core.server.server import serve as run_server
+
+SCHEDULES_LEFT: Final = "schedules.left"
 
 
 @command(
@@ -56,6 +61,10 @@ def serve(
     )
     settings, directory = settings_or_default(file, flags=flags)
     logs.configure(level=log_level, shape="json" if as_json else "auto")
+    if settings.schedules:
+        said = "are added by a supervisor, not by this server: `towline up`, or `towline supervise` beside it"
+        sentence = f"the tasks of {counted(len(settings.schedules), 'schedule')} {said}"
+        structlog.get_logger().info(SCHEDULES_LEFT, sentence=sentence)
     with prepared_store(settings, directory) as opened, lifecycle_log(settings, directory) as lifecycle_file:
         options = serve_options(settings, directory)
         try:

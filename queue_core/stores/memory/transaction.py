@@ -9,6 +9,7 @@ from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Kept
 from queue_core.stores.memory.memory_queue import MemoryQueue
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
 from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
@@ -46,6 +47,7 @@ class MemoryTransaction:
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
+        self._kept_always: dict[str, tuple[int, bytes]] = {}
 
     def bring_forward(self, *, until: Instant, now: Instant) -> None:
         """Make tasks due that are delayed to an eta that the wall clock has reached, `until`."""
@@ -430,13 +432,24 @@ class MemoryTransaction:
         self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
-        return self._answers.get(session)
+        return self._kept_always.get(session) or self._answers.get(session)
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        kept = self._answers.pop(session, None)
-        if kept is not None and kept[0] >= number:
-            self._answers[session] = kept
-            raise StoreUnavailableError(f"call {number} of session {session!r} came late: {kept[0]} was answered")
+    def keep_answer(
+        self,
+        session: str,
+        number: int,
+        answer: bytes,
+        *,
+        now: Instant,  # noqa: ARG002
+        kept: Kept = "days",
+    ) -> None:
+        last = self.last_answer(session)
+        if last is not None and last[0] >= number:
+            raise StoreUnavailableError(f"call {number} of session {session!r} came late: {last[0]} was answered")
+        self._answers.pop(session, None)
+        if kept == "always":
+            self._kept_always[session] = (number, answer)
+            return
         self._answers[session] = (number, answer)
         if len(self._answers) > MAX_SESSIONS:
             del self._answers[next(iter(self._answers))]

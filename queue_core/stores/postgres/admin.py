@@ -8,6 +8,7 @@ from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import check_eta
 from queue_core.stats import FinishedLease
+from queue_core.store import Kept
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
@@ -57,12 +58,19 @@ _LEAD = Statement(
     (pack.text, pack.text, pack.int8, pack.int8),
 )
 _LAST_ANSWER = Statement(
-    "towline_last_answer", "SELECT number, answer FROM towline.sessions WHERE session = $1", (pack.text,)
+    "towline_last_answer",
+    "SELECT number, answer FROM towline.sessions WHERE session = $1 ORDER BY part DESC LIMIT 1",
+    (pack.text,),
 )
 _KEEP_ANSWER = Statement(
     "towline_keep_answer",
     "SELECT towline.keep_answer($1, $2, $3, $4)",
     (pack.text, pack.int8, pack.raw, pack.int8),
+)
+_KEEP_ALWAYS = Statement(
+    "towline_keep_always",
+    "UPDATE towline.sessions SET kept_at = 9223372036854775807 WHERE session = $1 RETURNING number",
+    (pack.text,),
 )
 
 
@@ -136,7 +144,11 @@ def last_answer(session: PostgresSession, client_session: str) -> tuple[int, byt
     return (rows[0][0], bytes(rows[0][1])) if rows else None
 
 
-def keep_answer(session: PostgresSession, client_session: str, number: int, answer: bytes, *, now: Instant) -> None:
+def keep_answer(
+    session: PostgresSession, client_session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days"
+) -> None:
     """See `Transaction.keep_answer`."""
     if not session.write(_KEEP_ANSWER, client_session, number, answer, now)[0][0]:
         raise StoreUnavailableError(f"call {number} of session {client_session!r} came late: a later call was answered")
+    if kept == "always":
+        session.write(_KEEP_ALWAYS, client_session)

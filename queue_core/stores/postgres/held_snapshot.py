@@ -17,9 +17,10 @@ _DEAD = """
             > clock_timestamp() - interval '5 min', false)
     FROM pg_class AS c WHERE c.relnamespace = to_regnamespace(%s) AND c.relkind = 'r'
 """
-# Only sessions in this database, and standbys, keep rows of its tables. A vacuum keeps none.
+# Only sessions in this database, standbys and their slots keep rows of its tables. A vacuum keeps none, and a logical
+# slot only those of the catalog. A slot that a standby uses holds what the standby's feedback asks for.
 _HOLDERS = """
-    SELECT kind, name, pid, application, role, host, seconds FROM (
+    SELECT kind, name, pid, application, role, host, seconds, transactions FROM (
         SELECT CASE
                 WHEN a.backend_type = 'walsender' THEN 'standby feedback'
                 WHEN a.state LIKE 'idle in transaction%%' THEN 'idle in transaction' ELSE 'active statement'
@@ -38,10 +39,27 @@ _HOLDERS = """
             extract(epoch FROM clock_timestamp() - p.prepared)::float8, age(p.transaction)
         FROM pg_prepared_xacts AS p WHERE p.database = current_database()
         UNION ALL
-        SELECT 'replication slot', s.slot_name::text, NULL, coalesce(s.plugin::text, ''), '', '', NULL, age(s.xmin)
-        FROM pg_replication_slots AS s WHERE s.xmin IS NOT NULL
+        SELECT
+            CASE WHEN s.active_pid IS NULL THEN 'replication slot' ELSE 'standby feedback' END,
+            s.slot_name::text, s.active_pid, coalesce(a.application_name, ''), coalesce(a.usename::text, ''),
+            CASE WHEN a.pid IS NULL THEN '' ELSE coalesce(a.client_hostname, host(a.client_addr), 'this machine') END,
+            -- PostgreSQL 17 knows it.
+            extract(epoch FROM clock_timestamp() - (to_jsonb(s) ->> 'inactive_since')::timestamptz)::float8,
+            age(s.xmin)
+        FROM pg_replication_slots AS s LEFT JOIN pg_stat_activity AS a ON a.pid = s.active_pid
+        WHERE s.xmin IS NOT NULL
     ) AS h
     ORDER BY h.transactions DESC, h.seconds DESC NULLS LAST LIMIT 1
+"""
+# The first lease that finished after so many transactions ago.
+_SINCE = """
+    SELECT max(extract(epoch FROM clock_timestamp() - f.noted_at))::float8
+    FROM (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS next) AS x CROSS JOIN towline.queues AS q
+    CROSS JOIN LATERAL (
+        SELECT s.noted_at FROM towline.samples AS s
+        WHERE s.queue = q.id AND s.xid >= (x.next - %s)::text::xid8 AND s.xid < x.next::text::xid8
+        ORDER BY s.xid, s.id LIMIT 1
+    ) AS f
 """
 _UNSEEN = """
     SELECT count(*) > 0, current_user::text FROM pg_stat_activity AS a
@@ -56,10 +74,14 @@ def held_snapshot(connection: Connection, schema: str, *, min_seconds: float) ->
     dead, is_vacuumed = int(str(row[0])), bool(row[1])
     if dead < MANY_DEAD_ROWS:
         return None
+    is_in_vain = dead >= UNSEEN_DEAD_ROWS and is_vacuumed
     found = connection.execute(_HOLDERS.encode()).fetchone()
     if found is not None:
-        kind, name, pid, application, role, host, seconds = found
-        if seconds is None or float(str(seconds)) >= min_seconds:
+        kind, name, pid, application, role, host, known, transactions = found
+        if known is None:
+            known = _seconds_since(connection, schema, transactions)
+        seconds = None if known is None else float(str(known))
+        if is_in_vain if seconds is None else seconds >= min_seconds:
             return HeldSnapshot(
                 kind,  # type: ignore[arg-type]  # one of them, as the query says
                 str(name),
@@ -67,15 +89,21 @@ def held_snapshot(connection: Connection, schema: str, *, min_seconds: float) ->
                 str(application),
                 str(role),
                 str(host),
-                None if seconds is None else float(str(seconds)),
+                seconds,
                 dead_rows=dead,
                 remedy=_remedy(connection, str(kind), str(name), pid),
             )
     unseen = connection.execute(_UNSEEN.encode()).fetchone()
-    if dead >= UNSEEN_DEAD_ROWS and is_vacuumed and unseen is not None and unseen[0]:
+    if is_in_vain and unseen is not None and unseen[0]:
         grant = sql.SQL("GRANT pg_read_all_stats TO {}").format(sql.Identifier(str(unseen[1]))).as_string(connection)
         return HeldSnapshot("not to be seen", "", dead_rows=dead, remedy=grant)
     return None
+
+
+def _seconds_since(connection: Connection, schema: str, transactions: object) -> object:
+    """Return how long ago the transaction was that so many followed, at least; None: no lease has finished since."""
+    row = connection.execute(qualified(_SINCE, schema).encode(), (transactions,)).fetchone()
+    return None if row is None else row[0]
 
 
 def _remedy(connection: Connection, kind: str, name: str, pid: object) -> str:
@@ -84,5 +112,5 @@ def _remedy(connection: Connection, kind: str, name: str, pid: object) -> str:
     if kind == "replication slot":
         return sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(name)).as_string(connection)
     if kind == "standby feedback":
-        return "end the query on the standby, or set hot_standby_feedback = off there"
+        return "on the standby: end its query, or ALTER SYSTEM SET hot_standby_feedback = off; SELECT pg_reload_conf()"
     return f"SELECT pg_terminate_backend({pid})"

@@ -46,7 +46,7 @@ _OPEN = Statement("towline_open", f"SELECT {results.COLUMNS} FROM towline.open_q
 _SET_STORAGE_LIMIT = Statement("towline_set_storage", "SELECT towline.set_storage_limit($1)", (pack.int8,))
 _STORAGE = Statement(
     "towline_storage",
-    "SELECT l.bytes, (SELECT coalesce(sum(s.bytes), 0)::int8 FROM towline.stored AS s) FROM towline.storage_limit AS l",
+    "SELECT l.bytes, towline.stored_bytes() FROM towline.storage_limit AS l",
 )
 """Triggers count the payloads while there is a limit: see `schema/storage.sql`."""
 

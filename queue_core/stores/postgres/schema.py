@@ -1,17 +1,32 @@
 """Create the PostgreSQL schema, version 1, and apply later migrations: forward only, each once (ADR 11)."""
 
 import hashlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
+import structlog
 from psycopg import errors, sql
 
-from queue_core.errors import StoreCorruptError, StoreUnsafeError, StoreVersionError
+from queue_core.errors import StoreCorruptError, StoreUnavailableError, StoreUnsafeError, StoreVersionError
+from queue_core.process.wording import shown_seconds
 from queue_core.stores.postgres.client.connection import Connection
 from queue_core.stores.postgres.client.statements import qualified
 
 LOCK = 0x546F776C
 """With the schema's name, the key of the advisory lock under which the schema changes; it spells "Towl"."""
+
+ADOPTING_VERSION = 3
+"""The version from which on a store that came from a backup is fitted to its server when it is opened."""
+SCHEMA_WAITING = "schema.waiting"
+
+MIGRATION_SECONDS = 60.0
+"""How long a program that opens the store waits for the locks of its tables, so that it can change them."""
+LOCK_TIMEOUT = "200ms"
+"""How long each attempt waits for a lock: meanwhile all calls of running programs wait behind it."""
+PAUSE_SECONDS = 0.5
+"""Between two attempts; running programs go on."""
 
 SUBJECTS = (
     "tables",
@@ -37,7 +52,23 @@ SUBJECTS = (
 )
 """The files of `schema/`, in the order in which they run; together they are version 1."""
 
+log = structlog.get_logger()
+
 _FOLDER = files("queue_core.stores.postgres")
+_HOLDERS = """
+    SELECT 'pid ' || a.pid, coalesce(a.application_name, ''), coalesce(a.usename::text, ''),
+        coalesce(a.client_hostname, host(a.client_addr), 'this machine'),
+        extract(epoch FROM clock_timestamp() - coalesce(p.prepared, a.xact_start))::float8,
+        CASE WHEN a.pid IS NOT NULL THEN 'SELECT pg_terminate_backend(' || a.pid || ')' END, p.gid
+    FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation AND c.relnamespace = to_regnamespace(%s)
+    LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
+    LEFT JOIN pg_locks AS x ON l.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid'
+        AND x.virtualtransaction = l.virtualtransaction
+    LEFT JOIN pg_prepared_xacts AS p ON p.transaction = x.transactionid
+    WHERE l.granted AND l.pid IS DISTINCT FROM pg_backend_pid()
+        AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    ORDER BY 5 DESC NULLS LAST LIMIT 1
+"""
 _RECORD = """
     CREATE TABLE IF NOT EXISTS {}.migrations (number int4 PRIMARY KEY, name text NOT NULL, checksum text NOT NULL)
 """
@@ -73,16 +104,76 @@ def schema_text(subject: str) -> str:
     return _FOLDER.joinpath("schema", f"{subject}.sql").read_text(encoding="utf-8")
 
 
-def prepare(connection: Connection, schema: str, where: str) -> None:
-    """Create the schema, or bring it up to date, under a lock.
+def prepare(
+    connection: Connection,
+    schema: str,
+    where: str,
+    *,
+    monotonic: Callable[[], float],
+    pause: Callable[[float], object] = time.sleep,
+) -> None:
+    """Create the schema, or bring it up to date, under locks that it waits for in short attempts.
 
     Raises `StoreVersionError` for the schema of a newer program or a pre-release, `StoreCorruptError` for another
-    program's, `StoreUnsafeError` where the role may not create it, and the driver's errors.
+    program's, `StoreUnsafeError` where the role may not create it, `StoreUnavailableError` when a session keeps the
+    tables locked, and the driver's errors.
     """
+    _bring_up_to_date(connection, schema, where, monotonic=monotonic, pause=pause)
+    if len(migrations()) >= ADOPTING_VERSION:
+        connection.execute(sql.SQL("SELECT {}.adopt_backup()").format(sql.Identifier(schema)))
+
+
+def _bring_up_to_date(
+    connection: Connection,
+    schema: str,
+    where: str,
+    *,
+    monotonic: Callable[[], float],
+    pause: Callable[[float], object],
+) -> None:
     known = migrations()
-    if _applied(connection, schema, where, known) == len(known):
+    applied = _applied(connection, schema, where, known)
+    if applied == len(known):
         return
+    until = monotonic() + MIGRATION_SECONDS
+    is_told = False
+    while True:
+        try:
+            _migrate(connection, schema, where, known)
+        except (errors.LockNotAvailable, errors.DeadlockDetected) as error:
+            holder = _holder(connection, schema)
+            if monotonic() >= until:
+                raise StoreUnavailableError(
+                    f"{where}: its schema must be brought from version {applied} to {len(known)}, for which its tables"
+                    f" must be unlocked for a moment, and for {shown_seconds(MIGRATION_SECONDS)} they were locked by"
+                    f" {holder}; nothing was changed, and running programs go on: open the store again after that"
+                ) from error
+            if not is_told:
+                log.warning(SCHEMA_WAITING, store=where, version=applied, wanted=len(known), holder=holder)
+                is_told = True
+            pause(PAUSE_SECONDS)
+        else:
+            return
+
+
+def _holder(connection: Connection, schema: str) -> str:
+    """Return who has had a table of the schema locked for longest, and what ends it."""
+    row = connection.execute(_HOLDERS, (schema,)).fetchone()
+    if row is None:
+        return "a session that has ended"
+    pid, application, role, host, seconds, statement, prepared = row
+    lasted = f" for {shown_seconds(float(str(seconds)))}" if seconds is not None else ""
+    if prepared is not None:
+        remedy = sql.SQL("ROLLBACK PREPARED {}").format(sql.Literal(str(prepared))).as_string(connection)
+        return f"the prepared transaction {prepared}{lasted} (to end it: {remedy})"
+    known = (("of", application), ("as", role), ("from", host))
+    told = " ".join([str(pid), *(f"{word} {what}" for word, what in known if what)])
+    return f"{told}{lasted} (to end it: {statement})"
+
+
+def _migrate(connection: Connection, schema: str, where: str, known: list[PostgresMigration]) -> None:
     with connection.transaction():
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(LOCK_TIMEOUT))
         connection.execute("SELECT pg_advisory_xact_lock(%s, hashtext(%s))", (LOCK, schema))
         applied = _applied(connection, schema, where, known)
         if applied == len(known):

@@ -120,7 +120,7 @@ class PostgresStore:
                 raise StoreUnsafeError(
                     f"{self.url}: fsync is off, a power cut can lose the database: set it on, or durability: relaxed"
                 )
-            schema.prepare(driver, self._address.schema, self.url)
+            schema.prepare(driver, self._address.schema, self.url, monotonic=self._pool.clock.monotonic)
         except psycopg.Error as error:
             raise self._pool.translate(error) from error
         finally:

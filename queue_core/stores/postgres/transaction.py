@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Kept
 from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer
 from queue_core.stores.postgres.admin import NameOutcome
 from queue_core.stores.postgres.session import PostgresSession
@@ -210,8 +211,8 @@ class PostgresTransaction:
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return admin.last_answer(self._session, session)
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        admin.keep_answer(self._session, session, number, answer, now=now)
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days") -> None:
+        admin.keep_answer(self._session, session, number, answer, now=now, kept=kept)
 
 
 class CallTransaction(PostgresTransaction):

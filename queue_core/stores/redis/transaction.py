@@ -6,6 +6,7 @@ from typing import Literal
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Kept
 from queue_core.stores.redis import adds, admin, leases, reads, transfer
 from queue_core.stores.redis import workers as worker_verbs
 from queue_core.stores.redis.admin import NameOutcome
@@ -211,5 +212,13 @@ class RedisTransaction:
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return transfer.last_answer(self._calls, session)
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
-        transfer.keep_answer(self._calls, session, number, answer)
+    def keep_answer(
+        self,
+        session: str,
+        number: int,
+        answer: bytes,
+        *,
+        now: Instant,  # noqa: ARG002
+        kept: Kept = "days",
+    ) -> None:
+        transfer.keep_answer(self._calls, session, number, answer, kept=kept)

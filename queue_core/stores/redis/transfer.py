@@ -6,6 +6,7 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
+from queue_core.store import Kept
 from queue_core.stores.redis.adds import change_with_ids
 from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
 from queue_core.stores.redis.calls import DATA, Calls
@@ -18,6 +19,7 @@ _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")
 _ONE = ord("1")
 _ANSWER_KEPT_SECONDS = 2 * 86_400
+_ALWAYS_SECONDS = 100 * 366 * 86_400
 
 
 def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
@@ -60,9 +62,9 @@ def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
     return (int.from_bytes(kept[:8], "big"), kept[8:]) if isinstance(kept, bytes) else None
 
 
-def keep_answer(calls: Calls, session: str, number: int, answer: bytes) -> None:
+def keep_answer(calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days") -> None:
     """See `Transaction.keep_answer`."""
-    args = (pack(">Q", number), answer, _ANSWER_KEPT_SECONDS)
+    args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else _ANSWER_KEPT_SECONDS)
     data = calls.done(calls.client.call("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from queue_core.clock import Instant, after
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
+from queue_core.limits import MAX_INTEGER
+from queue_core.store import Kept
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.stores.sqlite.session import CatalogCache, SqliteSession
 from queue_core.verbs import ClientCall
@@ -120,13 +122,17 @@ def last_answer(session: SqliteSession, client: str) -> tuple[int, bytes] | None
     return None if row is None else (row[0], bytes(row[1]))
 
 
-def keep_answer(session: SqliteSession, client: str, number: int, answer: bytes, *, now: Instant) -> None:
+def keep_answer(
+    session: SqliteSession, client: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days"
+) -> None:
     """See `Transaction.keep_answer`."""
     session.has_changes = True
     row = session.connection.execute("SELECT number FROM sessions WHERE session = ?", (client,)).fetchone()
     if row is not None and row[0] >= number:
         raise StoreUnavailableError(f"call {number} of session {client!r} came late: {row[0]} was answered")
-    session.connection.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?)", (client, number, answer, now))
+    session.connection.execute(
+        "REPLACE INTO sessions VALUES (?, ?, ?, ?)", (client, number, answer, MAX_INTEGER if kept == "always" else now)
+    )
     if row is None:
         _forget_idle_sessions(session, now=now)
 

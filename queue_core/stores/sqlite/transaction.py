@@ -6,6 +6,7 @@ from typing import Literal, TypeVar
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.store import Kept
 from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, transfer
 from queue_core.stores.sqlite import workers as worker_verbs
 from queue_core.stores.sqlite.admin import NameOutcome
@@ -250,5 +251,5 @@ class SqliteTransaction:
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return idempotency.last_answer(self._session, session)
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        idempotency.keep_answer(self._session, session, number, answer, now=now)
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days") -> None:
+        idempotency.keep_answer(self._session, session, number, answer, now=now, kept=kept)

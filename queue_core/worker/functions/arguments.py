@@ -19,6 +19,8 @@ MAX_PROBLEMS: Final = 3
 """Problems that one error names at most."""
 MAX_NAME_CHARACTERS: Final = 64
 """Longest name of an unknown argument that an error quotes."""
+_INJECTED: Final = "the worker injects it"
+"""Why an injected parameter can't be given."""
 _QUOTING: Final = frozenset(("value_error", "assertion_error", "union_tag_invalid"))
 """Types of pydantic's errors whose text may quote the value."""
 _FORM: "Final[ConfigDict]" = {"ser_json_bytes": "base64", "val_json_bytes": "base64", "ser_json_inf_nan": "strings"}
@@ -81,13 +83,17 @@ class ArgumentsFormat:
         from pydantic_core import PydanticSerializationError
 
         named, extra = self._types
+        known = self.signature.parameters.keys() - {self._extras}
+        extras = {name: value for name, value in kwargs.items() if name not in known}
         try:
-            values = self.signature.bind(*args, **kwargs).arguments
+            mine = {name: value for name, value in kwargs.items() if name in known}
+            values = self.signature.bind_partial(*args, **mine).arguments
         except TypeError as error:
             raise InvalidArgumentsError(f"{self._name}: {error}") from None
-        extras: dict[str, object] = values.pop(self._extras, {}) if self._extras is not None else {}
-        if taken := self._injected & extras.keys():
-            raise InvalidArgumentsError(f"{self._name}: {min(taken)}: the worker injects it")
+        if extra is None:
+            values |= extras  # pydantic refuses them, in the words of the worker
+        elif taken := self._injected & extras.keys():
+            raise InvalidArgumentsError(f"{self._name}: {min(taken)}: {_INJECTED}")
         try:
             payload = named.dump(values)
             if extras and extra is not None:
@@ -152,7 +158,7 @@ class ArgumentsFormat:
         if not isinstance(found, dict):
             return payload, b"{}"  # validation says what is wrong with it
         if taken := self._injected & found.keys():
-            raise InvalidArgumentsError(f"{self._name}: {min(taken)}: the worker injects it")
+            raise InvalidArgumentsError(f"{self._name}: {min(taken)}: {_INJECTED}")
         names = self.signature.parameters.keys() - {self._extras}
         mine = {name: value for name, value in found.items() if name in names}
         return to_json(mine), to_json({name: value for name, value in found.items() if name not in names})
@@ -164,7 +170,7 @@ class ArgumentsFormat:
             if kind is not None:
                 known.update(_field_names(kind.adapter.core_schema))
         problems = error.errors(include_url=False, include_input=False, include_context=False)
-        shown = [_shown(problem, known) for problem in problems[:MAX_PROBLEMS]]
+        shown = [_shown(problem, known, self._injected) for problem in problems[:MAX_PROBLEMS]]
         if len(problems) > MAX_PROBLEMS:
             shown.append(f"and {len(problems) - MAX_PROBLEMS} more")
         raise InvalidArgumentsError(f"{self._name}: {'; '.join(shown)}") from None
@@ -200,13 +206,13 @@ class _JsonObject:
         return self.adapter.validate_json(payload)
 
 
-def _shown(problem: "ErrorDetails", known: set[str]) -> str:
+def _shown(problem: "ErrorDetails", known: set[str], injected: frozenset[str]) -> str:
     """Return the field and the reason. A key that is no field's name may be data, so it is hidden."""
     kind, message, place = problem["type"], problem["msg"], problem["loc"]
     if kind == "missing":
         message = "is missing"
     elif kind == "extra_forbidden":
-        message = "no such parameter"
+        message = _INJECTED if place[0] in injected else "no such parameter"
     elif kind in _QUOTING or not _is_builtin(kind):
         message = "its validator refuses it"
     elif kind.endswith("_parsing"):

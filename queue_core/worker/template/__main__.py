@@ -75,6 +75,8 @@ def main() -> NoReturn:
     if imported.failure:
         _send(control, {"failed": imported.failure[-MAX_FAILURE_CHARACTERS:]})
         _leave(EXIT_MISCONFIGURED)
+    for schedule in imported.schedules:
+        _send(control, {"schedule": schedule})
     written = written_since(began_at, imported.files)
     if written:  # perhaps after it was read
         _send(control, {"outdated": written[0]})

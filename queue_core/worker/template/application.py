@@ -5,7 +5,7 @@ import importlib
 import importlib.util
 import os
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -30,12 +30,13 @@ class Imported:
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can. `files` are those to
     look at for a change: the application's own, and those in which the import failed. `handlers` counts those for the
-    pool's tasks.
+    pool's tasks; `schedules` are those of its functions, as JSON.
     """
 
     failure: str
     files: Mapping[str, FileVersion]
     handlers: int = 0
+    schedules: Sequence[Mapping[str, object]] = ()
 
 
 def import_application(environment: Mapping[str, str]) -> Imported:
@@ -51,12 +52,22 @@ def import_application(environment: Mapping[str, str]) -> Imported:
                 importlib.import_module(_STORES.get(url.partition(":")[0], "queue_core.stores"))
         app = load_app(target, app_folder=Path(folder) if folder else None)
         handlers = _check_handlers(app, WorkerSettings.from_environment(environment))
+        schedules = _schedules(app, target)
     except QueueError as error:
         return Imported(str(error), {**imported_files(), **_failed_files(error, target)})
     except BaseException as error:  # noqa: BLE001 - whatever an import may raise
         text = traceback.format_exc(limit=-5)
         return Imported(text, {**imported_files(), **_failed_files(error, target)})
-    return Imported("", imported_files(), handlers)
+    return Imported("", imported_files(), handlers, schedules)
+
+
+def _schedules(app: App, target: str) -> list[dict[str, object]]:
+    found = app.schedules(origin=target)
+    if not found:
+        return []
+    from queue_core.schedules.book import schedule_json  # most applications have no schedule
+
+    return [schedule_json(one) for one in found]
 
 
 def _check_handlers(app: App, settings: WorkerSettings) -> int:

@@ -25,7 +25,7 @@ TASKS_PER_SECOND = 2_000
 EVERY_SECONDS = CHURN_BATCH * WORKERS / TASKS_PER_SECOND
 MINUTE_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
-COMPARED = ("add_p50", "add_p95", "exchange_p50", "exchange_p95", "table_bytes", "index_bytes")
+COMPARED = ("add_p50", "add_p95", "exchange_p50", "exchange_p95", "table_bytes", "index_bytes", "log_bytes")
 
 Taken = dict[str, list[float]]
 Meanwhile = Callable[[BenchStore], AbstractContextManager[None]]

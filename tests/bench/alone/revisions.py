@@ -2,21 +2,24 @@
 
     python -m tests.bench.alone.revisions v1.4.0 --rounds 7
     python -m tests.bench.alone.revisions HEAD~20 --store postgresql://...?schema=of_{tree} --skip-served
+    python -m tests.bench.alone.revisions HEAD~20 --without-history     # this tree also with `history: 0`
 
 Speeds by CPU count processor time only, which a busy machine changes little.
-Each round runs the same program, with public names only, once with each tree; the ratio is that of the pair, and its
-median is printed with the spread. Both trees run in the same environment.
+Each round runs the same program, with public names only, once with each tree, in another order; the ratio is that of
+the round, and its median is printed with the spread. Both trees run in the same environment.
 """
 
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -32,12 +35,12 @@ PAYLOAD_BYTES: Final = 100
 PROGRAM: Final = """
 import json, sys, time
 from queue_core import Deletion, NewTask, QueueSpec, open_queues
-url, loads = sys.argv[1], json.loads(sys.argv[2])
+url, loads, settings = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[4])
 payload = b"x" * int(sys.argv[3])
 queues = open_queues(url)
 if "bench" in [spec.name for spec in queues.queues()]:
     queues.delete_queue("bench")
-queues.put_queue(QueueSpec("bench"))
+queues.put_queue(QueueSpec("bench", **settings))
 queue = queues.queue("bench")
 took = {}
 
@@ -69,9 +72,9 @@ print(json.dumps(took))
 SERVED: Final = """
 import json, sys, time
 from queue_core import NewTask, QueueSpec, open_queues
-url, count = sys.argv[1], int(sys.argv[2])
+url, count, settings = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
 queues = open_queues(url)
-queues.put_queue(QueueSpec("bench"))
+queues.put_queue(QueueSpec("bench", **settings))
 queue = queues.queue("bench")
 for _ in range(count // 100):
     queue.add([NewTask(b"x" * 100)] * 100)
@@ -94,6 +97,15 @@ def nothing(task):
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A tree and the settings of its queue; `name` is in the URL of a store of its own."""
+
+    name: str
+    tree: Path
+    settings: Mapping[str, int] = field(default_factory=dict)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the ratios of this tree to another commit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,25 +118,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help="URL of a store that both may empty, or with {tree} in it of one each; by default an SQLite file each",
     )
     parser.add_argument("--skip-served", action="store_true", help="leave out `serve` with two workers")
+    parser.add_argument("--without-history", action="store_true", help="measure this tree also with `history: 0`")
     chosen = parser.parse_args(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="towline-revisions-") as folder,
         checked_out(chosen.revision, Path(folder) / "other") as other,
     ):
-        ratios: dict[str, list[float]] = {}
+        contenders = [Contender("other", other), Contender("this", ROOT)]
+        if chosen.without_history:
+            contenders.append(Contender("this, history 0", ROOT, {"history_keep": 0}))
+        ratios: dict[tuple[str, str], list[float]] = {}
         for number in range(chosen.rounds):
-            pair = [("this", ROOT), ("other", other)]
-            speeds = {
-                name: _round(tree, Path(folder), chosen) for name, tree in (pair if number % 2 else reversed(pair))
-            }
-            for what, speed in speeds["this"].items():
-                ratios.setdefault(what, []).append(speed / speeds["other"][what])
-            print(
-                f"round {number + 1}: " + ", ".join(f"{what} {speed:,.0f}/s" for what, speed in speeds["this"].items())
-            )
-        for what, found in ratios.items():
-            print(f"{what:<19} {median(found):.3f} of {chosen.revision} [{min(found):.3f} - {max(found):.3f}]")
+            at = number % len(contenders)
+            speeds = {one.name: _round(one, Path(folder), chosen) for one in (*contenders[at:], *contenders[:at])}
+            print(f"round {number + 1}: {_shown(speeds['other'])}")
+            for name, speed in speeds.items():
+                for what, figure in speed.items() if name != "other" else ():
+                    ratios.setdefault((what, name), []).append(figure / speeds["other"][what])
+        for (what, name), found in sorted(ratios.items()):
+            print(f"{what:<19} {name:<16} {median(found):.3f} [{min(found):.3f} - {max(found):.3f}]", flush=True)
     return 0
+
+
+def _shown(speed: Mapping[str, float]) -> str:
+    return ", ".join(f"{what} {figure:,.0f}/s" for what, figure in speed.items())
 
 
 @contextmanager
@@ -137,28 +154,28 @@ def checked_out(revision: str, folder: Path) -> Iterator[Path]:
         subprocess.run(["git", "worktree", "remove", "--force", str(folder)], cwd=ROOT, check=True)
 
 
-def _round(tree: Path, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
+def _round(one: Contender, folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as place:
-        url = chosen.store.replace("{tree}", "this" if tree == ROOT else "other") or f"sqlite:///{place}/queue.db"
+        url = chosen.store.replace("{tree}", re.sub(r"\W+", "_", one.name)) or f"sqlite:///{place}/queue.db"
         loads = json.dumps({"one": chosen.tasks, "many": 10 * chosen.tasks})
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, url, loads, str(PAYLOAD_BYTES)],
-            env=_environment(tree),
+            [sys.executable, "-c", PROGRAM, url, loads, str(PAYLOAD_BYTES), json.dumps(one.settings)],
+            env=_environment(one.tree),
             cwd=place,
             stdout=subprocess.PIPE,
             check=True,
             timeout=ROUND_SECONDS,
         )
         speeds: dict[str, float] = json.loads(done.stdout)
-        return speeds if chosen.skip_served else speeds | _served(tree, Path(place), 5 * chosen.tasks)
+        return speeds if chosen.skip_served else speeds | _served(one, Path(place), 5 * chosen.tasks)
 
 
-def _served(tree: Path, place: Path, count: int) -> dict[str, float]:
+def _served(one: Contender, place: Path, count: int) -> dict[str, float]:
     """Measure `towline serve` over an SQLite file with two `towline work`."""
     (place / "plain.py").write_text(APP)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    environment = _environment(tree) | {"TOWLINE_URL": url}
+    environment = _environment(one.tree) | {"TOWLINE_URL": url}
     towline = [sys.executable, "-m", "orchestrator"]
     serve = [*towline, "serve", "--store", f"sqlite:///{place}/served.db", "--listen", f"127.0.0.1:{port}"]
     with (place / "log").open("wb") as log:
@@ -168,7 +185,7 @@ def _served(tree: Path, place: Path, count: int) -> dict[str, float]:
         try:
             _await(url, started[0])
             measuring = subprocess.Popen(
-                [sys.executable, "-c", SERVED, url, str(count)],
+                [sys.executable, "-c", SERVED, url, str(count), json.dumps(one.settings)],
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -57,12 +57,14 @@ def test_a_frozen_worker_is_no_capacity_and_another_does_its_work_where_one_is_t
     eventually(lambda: known.partition("was ")[2] in _workers(site), seconds=SECONDS)
     eventually(site.is_done, seconds=SECONDS)
     assert {note.worker for note in site.notes("end")} > {frozen}
+    assert len({note.task for note in site.notes()}) == len(site.notes()) == 6  # none begun twice
     (told,) = site.logged("worker.unresponsive")
     assert (told["worker"], told["condition"]) == (frozen, known.partition("was ")[2])
     death = eventually(lambda: site.deaths().get(frozen), seconds=SECONDS)
     assert death["cause"] == "unresponsive"
     assert str(death["detail"]).startswith(known)
     site.stop()
+    assert len(site.notes()) == 6  # it was killed without being resumed: it began none of the others' tasks
 
 
 def test_a_call_that_keeps_the_interpreter_lock_is_told_with_its_place(site: DockerSite) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.faults.__main__ import main
 from tests.faults.faulty_proxy import Fate, FatePlan, FaultyProxy, Kind, a_faulty_proxy
+from tests.faults.held import HOLD
 from tests.faults.http_mutants import open_hopefully, serve_giving_back
 from tests.faults.outcome import FaultBudget, FaultTally
-from tests.faults.over_http import FaultConditions, over_http
+from tests.faults.over_http import FaultConditions, held_conditions, over_http
 from tests.faults.report import story_of
 from tests.faults.sites import StoreName
 from tests.faults.story import HandMadeHistory, a_lease
@@ -39,6 +40,17 @@ def test_every_answer_over_http_was_true(store: StoreName, servers: int, tmp_pat
     assert tally.operations >= ENOUGH_OPERATIONS
     assert all(tally.counts[kind] for kind in ("kill server", "stop server", "kill client", "sever", "swallow"))
     assert bool(tally.counts.get("kill engine")) == (store != "sqlite")
+
+
+def test_every_answer_was_true_while_floors_rose_and_snapshots_were_held(tmp_path: Path) -> None:
+    budget = FaultBudget(LONGEST_SECONDS, seed=3, operations=ENOUGH_OPERATIONS)
+    tally = over_http("postgresql", budget, tmp_path, conditions=held_conditions(2))
+    if tally.skipped:
+        pytest.skip(tally.skipped)
+    assert tally.violations == []
+    assert tally.operations >= ENOUGH_OPERATIONS
+    assert all(tally.counts[kind] for kind in ("kill engine", "kill server", HOLD))
+    assert tally.counts["floors raised"] > 10
 
 
 def test_a_client_that_counts_a_lost_answer_as_done_is_found_out(tmp_path: Path) -> None:

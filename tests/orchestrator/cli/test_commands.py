@@ -56,6 +56,7 @@ THE_COMMANDS = (
         "config",
         "health",
         "logs",
+        "schedules",
         "completion",
     ),
     "run-appengine",

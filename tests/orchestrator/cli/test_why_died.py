@@ -5,6 +5,7 @@ from typing import cast
 import pytest
 
 from orchestrator.clock import SystemMonotonicClock
+from orchestrator.fleet.exits import TRACEBACK_OF
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
@@ -146,6 +147,11 @@ def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Comman
         pytest.param({"cause": "crashed", "code": 70}, "towline logs resize-aaa", id="an error of ours"),
         pytest.param({"cause": "crashed", "code": 3, "held": [a_held("t")]}, "what ends the process", id="os._exit"),
         pytest.param({"cause": "finished", "held": [a_held("t")]}, "what ends the process", id="os._exit of 0"),
+        pytest.param(
+            {"cause": "crashed", "code": 1, "detail": f"exit code 1{TRACEBACK_OF}E (a.py:8)", "held": [a_held("t")]},
+            "give the lease back",
+            id="a program of one's own that an exception ended",
+        ),
         pytest.param({"cause": "crashed", "failed_start": True}, "`towline work tasks:app`", id="the start by hand"),
         pytest.param({"cause": "overdue"}, "grace", id="overdue"),
         pytest.param({"cause": "drained"}, "nothing to do", id="drained"),

@@ -8,6 +8,15 @@ from orchestrator.fleet.exits import Cause, cause_of, death_notice, detail_at_wo
 from tests.support.fleet.fleet_builders import AnExit
 
 MIB = 2**20
+UNCAUGHT = [
+    "Traceback (most recent call last):",
+    '  File "/srv/own.py", line 8, in <module>',
+    "    work(lease)",
+    '  File "/usr/lib/python3.11/json/decoder.py", line 337, in decode',
+    "    ^^^^^^^^^^^",
+    "cards.BadCard: 4111-1111",
+    "and a second line",
+]
 UNFINISHED = (
     '{"event":"lease.lost","queue":"jobs","handler":"resize","task":"a","lease_number":1,"seconds":3.1,'
     '"place":"tasks.py:14","reason":"the worker gave it back"}'
@@ -117,6 +126,16 @@ def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
             id="a call at the end of the grace",
         ),
         pytest.param(
+            AnExit("w1", code=1, last_lines=["hello", *UNCAUGHT]),
+            False,
+            Cause.CRASHED,
+            "exit code 1; its last lines are the traceback of BadCard (own.py:8)",
+            id="a program that an exception ended, without what it says",
+        ),
+        pytest.param(
+            AnExit("w1", code=3, last_lines=UNCAUGHT), False, Cause.CRASHED, "exit code 3", id="another code after one"
+        ),
+        pytest.param(
             AnExit("w1", signal=signal.SIGSEGV, stack=['  File "/srv/tasks.py", line 41 in decode', OF_THE_WORKER]),
             False,
             Cause.SIGNALLED,
@@ -136,6 +155,8 @@ def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() ->
     assert detail_at_work(Cause.CRASHED, "exit code 3") == (
         "exit code 3, in the middle of its work: its handler, or what that called, ended the process (os._exit)"
     )
+    of_error = "exit code 1; its last lines are the traceback of BadCard (own.py:8)"
+    assert detail_at_work(Cause.CRASHED, of_error) == of_error
     assert detail_at_work(Cause.CRASHED, "exit code 70: the worker itself failed") == (
         "exit code 70: the worker itself failed"
     )

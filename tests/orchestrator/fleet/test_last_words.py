@@ -8,6 +8,7 @@ from orchestrator.fleet.last_words import (
     HangingCall,
     LastWords,
     folded_stack,
+    last_traceback,
     last_words_of,
     place_in_stack,
     whole_line,
@@ -109,3 +110,16 @@ def test_a_cut_line_is_made_whole_and_other_output_left_alone() -> None:
     line = a_line("worker.refused", reason="no such module")
     assert json.loads(whole_line(line[:-5]))["reason"] == "no such mod"
     assert whole_line("{'a': 1") == "{'a': 1"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(["ValueError: no traceback"], id="a line that looks like an error"),
+        pytest.param(["Traceback (most recent call last):", "ValueError: no frames"], id="no frames"),
+        pytest.param(['  File "/srv/own.py", line 8, in f', "ValueError: cut"], id="without its begin"),
+        pytest.param(["Traceback (most recent call last):", '  File "/srv/own.py", line 8, in f', "!"], id="no error"),
+    ],
+)
+def test_lines_that_are_no_traceback_name_no_error(lines: list[str]) -> None:
+    assert last_traceback(lines) == ""

@@ -407,6 +407,24 @@ def test_the_report_says_why_workers_cannot_use_an_application_until_it_is_mende
     assert reported(stage, request, **variables).failure == ""
 
 
+def test_the_report_has_the_schedules_of_the_applications_functions(stage: TemplatesStage) -> None:
+    lines = "@app.periodic(every='1h', name='hourly')\n@app.task(queue='thumbs', tag='t')\ndef work(task): ...\n"
+    stage.write(f"{APP}{lines}")
+    found = reported(stage, stage.request(start="exec"))
+    assert found.schedules is not None
+    assert [(one["name"], one["queue"], one["tag"], one["every"]) for one in found.schedules] == [
+        ("hourly", "thumbs", "t", 3600.0)
+    ]
+
+
+def test_arguments_that_do_not_fit_a_schedules_function_are_a_mistake_of_the_application(stage: TemplatesStage) -> None:
+    lines = "@app.periodic(every='1h')\n@app.function(queue='thumbs')\ndef report(day: str): ...\n"
+    stage.write(f"{APP}{lines}")
+    found = reported(stage, stage.request(start="exec"))
+    assert "schedule 'report'" in found.failure
+    assert found.schedules is None
+
+
 def test_an_application_that_did_not_change_is_not_imported_again(stage: TemplatesStage) -> None:
     request = stage.request()
     first = reported(stage, request)

@@ -2,8 +2,11 @@
 
 import json
 
+import pytest
+
 from orchestrator import events
 from orchestrator.clock import Monotonic
+from orchestrator.runtime import STANDSTILLS
 from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 TURN = 1.0
@@ -40,6 +43,7 @@ def test_workers_that_hang_are_replaced_in_the_turn_that_finds_out(stage: Reconc
 
 def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: ReconcilerStage) -> None:
     names = two_of_three_hang(stage)
+    stage.runtime.condition = "stopped by a debugger"
     stage.source.ready = 0
     stage.source.seen.update(stage.runtime.live)
     for _ in range(29):
@@ -56,7 +60,28 @@ def test_they_are_fenced_asked_and_ended_when_their_grace_is_over(stage: Reconci
     stage.turn(after=TURN)
     (death,) = stage.files.read_deaths(limit=1)
     assert death["cause"] == "unresponsive"
-    assert str(death["detail"]).startswith("it was stopped (SIGSTOP) for ")
+    assert str(death["detail"]).startswith("it was stopped by a debugger for ")
+
+
+@pytest.mark.parametrize("condition", sorted(STANDSTILLS))
+def test_those_that_stand_still_are_fenced_and_killed_without_being_resumed(
+    stage: ReconcilerStage, condition: str
+) -> None:
+    names = two_of_three_hang(stage)
+    stage.runtime.condition = condition
+    stage.source.ready = 0
+    stage.source.seen.update(stage.runtime.live)
+    for _ in range(31):
+        stage.turn(after=TURN)
+    assert stage.source.retired == set(names)
+    asked = [asked for asked in stage.runtime.calls if asked[0] in {"examine before end", "drain", "kill"}]
+    assert asked[:4] == [(verb, name) for name in names for verb in ("examine before end", "kill")]
+    assert "drain" not in {verb for verb, _ in asked}
+    stage.runtime.end(names[0], now=stage.clock.monotonic(), signal=9)
+    stage.turn(after=TURN)
+    (death,) = stage.files.read_deaths(limit=1)
+    assert death["cause"] == "unresponsive"
+    assert condition in str(death["detail"])
 
 
 def test_its_certificate_and_its_event_name_the_call_and_the_task_whose_lease_lapsed(stage: ReconcilerStage) -> None:

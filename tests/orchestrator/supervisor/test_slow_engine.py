@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator import events
 from orchestrator.clock import Monotonic
+from orchestrator.errors import StartPendingError
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.supervisor.executor import SPAWNING_SECONDS
 from tests.support.fleet.fakes import FakeRuntime
@@ -13,6 +15,18 @@ from tests.support.fleet.reconciler_stage import ReconcilerStage
 
 CALL_SECONDS = 0.3
 MOST = 200
+
+
+class PreparingRuntime(FakeRuntime):
+    """Prepares a pool's first starts beside the turns, and says so, this often."""
+
+    left = 2
+
+    def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
+        if self.left:
+            self.left -= 1
+            raise StartPendingError("the engine is slow: it is still asked about the image")
+        return super().spawn(request, now=now)
 
 
 class SlowRuntime(FakeRuntime):
@@ -52,3 +66,19 @@ def test_every_pool_starts_one_worker_in_a_turn_though_others_take_all_of_its_ti
     slow.set_pools(*pools)
     slow.turn()
     assert {handle.pool for handle in slow.runtime.live.values()} == {pool.name for pool in pools}
+
+
+def test_a_start_that_is_being_prepared_is_tried_again_each_turn_told_once_and_no_failure(
+    stage: ReconcilerStage,
+) -> None:
+    stage.runtime = PreparingRuntime()
+    stage.reconciler = stage.made()
+    stage.set_pools(a_pool("resize", least=1, most=1, slo=1.0))
+    for _ in range(3):
+        assert not stage.runtime.live
+        stage.turn(after=1.0)
+    assert len(stage.runtime.live) == 1
+    (told,) = stage.logged(events.RUNTIME_UNAVAILABLE)
+    assert "is slow" in str(told["error"])
+    assert len(stage.logged(events.RUNTIME_RECOVERED)) == 1
+    assert stage.reconciler.pools["resize"].counters.failed_starts == 0

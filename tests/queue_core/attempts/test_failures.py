@@ -1,8 +1,11 @@
 """An attempt shows the class, text and place of an error, and never a payload or a secret."""
 
+import asyncio
+import base64
 import inspect
 import json
 import re
+import urllib.parse
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +19,8 @@ from queue_core.attempts.attempt import (
     attempts_text,
     check_failure,
 )
-from queue_core.attempts.failures import failure_message, failure_of, place_in, redacted
+from queue_core.attempts.failures import failure_message, failure_of, place_in
+from queue_core.attempts.redaction import redacted
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueue
@@ -106,7 +110,87 @@ def test_a_payload_is_replaced_however_it_is_quoted(payload: bytes, message: str
     assert not re.search("4111|an alle", shown)
 
 
-@pytest.mark.parametrize("part", ["a-", "://a:", "eyJ-", "token ", "basic ", "\\'"])
+ORDER = {"card": "4111-1111", "lines": [{"text": "Gr\u00fc\u00dfe an alle"}], "paid": True}
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        pytest.param(str(ORDER), id="as Python has it"),
+        pytest.param(json.dumps(ORDER, indent=2), id="as json.dumps prints it, escaped"),
+        pytest.param(json.dumps(ORDER, indent=4, ensure_ascii=False), id="as others print it"),
+        pytest.param(json.dumps(ORDER, ensure_ascii=False), id="as json.dumps has it, unescaped"),
+        pytest.param(str(ORDER)[:40] + "...", id="its beginning"),
+        pytest.param(base64.b64encode(json.dumps(ORDER).encode()).decode(), id="base64"),
+        pytest.param(urllib.parse.quote(json.dumps(ORDER)), id="in an address"),
+        pytest.param(urllib.parse.urlencode({"q": json.dumps(ORDER)}), id="in a query"),
+    ],
+)
+def test_a_payload_is_replaced_however_its_json_is_written(quoted: str) -> None:
+    shown = failure_message(f"bad order: {quoted}", [json.dumps(ORDER).encode()])
+    assert "<payload>" in shown
+    assert not re.search("4111|alle", shown)
+
+
+def test_a_payload_that_is_one_json_text_is_replaced_without_its_quotes() -> None:
+    assert failure_message("no user cat lover", [b'"cat lover"']) == "no user <payload>"
+
+
+@pytest.mark.parametrize(
+    ("payload", "text", "shown"),
+    [
+        pytest.param('{"password": "hunter2"}', "KeyError: 'hunter2'", "KeyError: '***'", id="by its name"),
+        pytest.param('{"password": "hun\'ter2"}', repr("hun'ter2"), '"***"', id="by repr"),
+        pytest.param('{"a": [{"ApiKey": 47110815}]}', "no 47110815", "no ***", id="a number, within"),
+        pytest.param('{"credentials": {"user": ["anna"]}}', "no anna", "no ***", id="all that is below its name"),
+        pytest.param('{"path": "cat.jpg"}', "no file cat.jpg", "no file cat.jpg", id="a name that is none of a secret"),
+        pytest.param('{"token": true, "pwd": "abc"}', "true abc", "true abc", id="too short to tell"),
+        pytest.param('{"token": "' + "a" * 70_000 + '"}', "aaaa", "aaaa", id="a payload too long to read"),
+    ],
+)
+def test_a_value_that_its_payload_calls_secret_is_replaced(payload: str, text: str, shown: str) -> None:
+    assert failure_message(text, [payload.encode()]) == shown
+
+
+@pytest.mark.parametrize("payload", [b"[" * 60_000, b'{"a":' * 12_000, b"\xff{", b'{"a": "\\ud800"}', b"1" * 9_999])
+def test_a_payload_that_is_no_json_or_a_deep_one_hides_what_it_can(payload: bytes) -> None:
+    assert failure_message("no file cat.jpg", [payload]) == "no file cat.jpg"
+
+
+def test_what_pydantic_was_given_is_hidden_in_a_text_too() -> None:
+    error = raised_by(lambda: Picture.model_validate({"width": "4111-1111\n, x"}))
+    assert "4111" in str(error)
+    shown = redacted(f"{error}\n{error}")
+    assert shown.count("[type=int_parsing, input_value=***, input_type=str]") == 2
+
+
+async def _two_that_fail() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_find("cat.jpg"))  # the second line of the group
+        group.create_task(_find("dog.jpg"))
+
+
+async def _find(name: str) -> None:
+    raise FileNotFoundError(name)  # the line that raised
+
+
+def test_a_group_of_errors_is_told_by_its_errors_and_the_line_of_the_first() -> None:
+    failure = failure_of(raised_by(lambda: asyncio.run(_two_that_fail())))
+    assert failure.error == "ExceptionGroup"
+    assert failure.message == (
+        "unhandled errors in a TaskGroup (2 sub-exceptions): FileNotFoundError: cat.jpg; FileNotFoundError: dog.jpg"
+    )
+    assert failure.place.endswith(f"test_failures.py:{_find.__code__.co_firstlineno + 1}")
+
+
+def test_a_group_within_a_group_is_told_by_its_first_errors_without_payloads() -> None:
+    inner = ExceptionGroup("inner", [ValueError("bad pay load 7"), KeyError("b"), OSError(), ValueError("4th")])
+    failure = failure_of(ExceptionGroup("outer", [inner, ValueError("5th")]), payloads=[b"pay load 7"])
+    assert failure.message == "outer (2 sub-exceptions): ValueError: bad <payload>; KeyError: 'b'; OSError"
+    assert failure.place == ""
+
+
+@pytest.mark.parametrize("part", ["input_value=", "a-", "://a:", "eyJ-", "token ", "basic ", "\\'"])
 def test_a_long_text_is_redacted_in_linear_time(part: str) -> None:
     """A pattern that is quadratic in its text takes an hour for this one, and holds the interpreter lock meanwhile."""
     text = part * (400_000 // len(part))
@@ -160,7 +244,9 @@ def test_attempts_come_back_from_their_text_as_they_were() -> None:
     assert attempts_of(attempts_text(())) == attempts_of(None) == ()
 
 
-def test_a_place_that_the_message_names_is_not_told_twice() -> None:
+def test_a_place_or_signal_that_the_message_names_is_not_told_twice() -> None:
+    assert Failure("worker_died", "SIGKILL", "ended by SIGKILL").text == "ended by SIGKILL"
+    assert Failure("worker_died", "SIGKILL", "out of memory").text == "SIGKILL: out of memory"
     at_the_place = Failure("timed_out", "MaxLease", "it was at tasks.py:10 in resize", "tasks.py:10")
     assert at_the_place.text == "MaxLease: it was at tasks.py:10 in resize"
     assert Failure("failed", "ValueError", "no image", "tasks.py:9").text == "ValueError: no image (tasks.py:9)"

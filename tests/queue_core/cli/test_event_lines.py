@@ -1,5 +1,6 @@
 """Events as lines of a terminal: broken at words, harmless, with the user's part of a traceback; alike ones counted."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,8 +53,8 @@ FAILED = {
 READER = EventReader({"thumbs": QueueSpec("thumbs", max_leases=5)}, folder=Path("/srv/app"))
 
 
-def failure(reader: EventReader = READER, /, **fields: object) -> EventLine:
-    line = worker_line(FAILED | fields, reader, name="resize-d2v")
+def failure(reader: EventReader = READER, entry: Mapping[str, object] = FAILED, /, **fields: object) -> EventLine:
+    line = worker_line({**entry, **fields}, reader, name="resize-d2v")
     assert line is not None
     return line
 
@@ -157,3 +158,60 @@ def test_a_programs_own_entries_are_its_output() -> None:
 
 def test_a_traceback_that_is_none_stays_as_it_is() -> None:
     assert folded_traceback("no frames\n  here") == ["no frames", "  here"]
+
+
+STOOD = (
+    "/usr/lib/python3.11/asyncio/tasks.py:649 in sleep < /srv/app/pages/get.py:3 in get < /srv/app/tasks.py:14 in fetch"
+    " < /opt/venv/lib/python3.11/site-packages/queue_core/worker/functions/function.py:212 in __call__"
+)
+TIMED_OUT = FAILED | {
+    "event": events.HANDLER_TIMED_OUT,
+    "timeout_seconds": 1.0,
+    "place": "pages/get.py:3",
+    "where": STOOD,
+}
+
+
+def test_a_timeout_names_the_lines_of_the_users_program_at_which_it_stood() -> None:
+    line = failure(READER, TIMED_OUT)
+    assert line.text == (
+        "task _5 ran beyond its timeout (lease 1 of 5): the limit of 1 s is over, pages/get.py:3; again in 1 s"
+    )
+    assert line.more == ("it stood at pages/get.py:3 in get", "called at tasks.py:14 in fetch")
+    at_debug = failure(replace(READER, level="debug"), TIMED_OUT)
+    assert [one.rpartition(" in ")[2] for one in at_debug.more] == ["sleep", "get", "fetch", "__call__"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "end"),
+    [
+        pytest.param({"again_seconds": 1200.0}, "pages/get.py:3; again in 20 min", id="Retry"),
+        pytest.param(
+            {"again_seconds": 60.0, "lease_number": 5}, "pages/get.py:3; again in 60 s", id="Retry, at the last"
+        ),
+        pytest.param({}, "the limit of 1 s is over, pages/get.py:3", id="Dead, which a line of its own tells"),
+    ],
+)
+def test_a_timeout_that_its_handler_maps_says_what_that_means(fields: dict[str, object], end: str) -> None:
+    line = failure(READER, TIMED_OUT, level="info", **fields)
+    assert line.text.endswith(end)
+    assert line.hint == ""
+
+
+@pytest.mark.parametrize("where", ["", "/srv/app/tasks.py:14 in fetch < /lib/python3.11/x.py:1 in f"])
+def test_a_place_that_a_timeout_names_already_is_not_told_twice(where: str) -> None:
+    assert failure(READER, TIMED_OUT, where=where).more == ()
+
+
+def test_the_end_of_a_worker_by_a_timeout_is_told_by_its_supervisor_or_by_itself() -> None:
+    entry = {
+        "level": "info",
+        "event": events.HANDLER_TIMED_OUT,
+        "queue": "q",
+        "reason": "it can't be ended",
+        "tasks": 0,
+    }
+    assert worker_line(entry, READER, name="resize-d2v") is None
+    line = worker_line(entry, replace(READER, is_alone=True))
+    assert line is not None
+    assert line.text == "ends: it can't be ended"

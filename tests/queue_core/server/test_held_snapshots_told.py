@@ -1,9 +1,11 @@
 """A snapshot that somebody holds on the store is told where a server's state is read: it is degraded, and ready."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from queue_core.client import HttpQueues
 from queue_core.server import held_snapshots
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.verbs import HeldSnapshot
@@ -38,10 +40,14 @@ def test_it_is_degraded_and_ready_until_the_snapshot_ends(server: RunningServer,
     eventually(lambda: server.ask("GET", "/readyz", headers=()).json()["status"] == "degraded")
     reply = server.ask("GET", "/readyz", headers=())
     assert (reply.status, reply.json()["reasons"]) == (200, [HELD.sentence])
+    with closing(HttpQueues(server.url)) as queues:
+        assert queues.degradations() == [HELD.sentence]
     text = server.ask("GET", "/metrics").body.decode()
     assert 'towline_store_held_snapshot{kind="idle in transaction"} 1.0' in text
     assert "towline_store_held_dead_rows 5000.0" in text
     store.held = None
     eventually(lambda: server.ask("GET", "/readyz", headers=()).json()["status"] == "ok")
+    with closing(HttpQueues(server.url)) as queues:
+        assert queues.degradations() == []
     assert "reasons" not in server.ask("GET", "/readyz", headers=()).json()
     assert "towline_store_held_dead_rows 0.0" in server.ask("GET", "/metrics").body.decode()

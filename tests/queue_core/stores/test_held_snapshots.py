@@ -1,5 +1,7 @@
 """Who holds a snapshot of a store open: found, told once, and gone when it ends."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,23 +12,25 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
+from queue_core.errors import StoreUnavailableError
 from queue_core.server.events import SNAPSHOT_ENDED, SNAPSHOT_HELD
-from queue_core.server.held_snapshots import HELD_SECONDS, LOOK_SECONDS, SnapshotWatch
+from queue_core.server.held_snapshots import LOOK_SECONDS, SnapshotWatch
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.postgres import held_snapshot as postgres_holders
+from queue_core.stores.postgres.client import pool
 from queue_core.stores.postgres.client.connection import SETTINGS
+from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.stores.sqlite import file
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import held_snapshot as reader_of
-from queue_core.task import NewTask
-from queue_core.verbs import HeldSnapshot
+from queue_core.task import ANY, NewTask
+from queue_core.verbs import HELD_SECONDS, HeldSnapshot
 from tests.support.eventually import eventually
-from tests.support.stores.engines import EngineUnavailableError, postgresql
 from tests.support.stores.stores import new_store_url
-from tests.support.stores.task_builders import a_queue, add, delete, lease
+from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
 
 @pytest.fixture
@@ -77,28 +81,6 @@ def test_a_snapshot_that_keeps_little_is_not_told(store: PostgresStore, url: str
         assert store.held_snapshot() is None
 
 
-def test_a_prepared_transaction_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_holders, "MANY_DEAD_ROWS", 50)
-    try:
-        with (
-            postgresql(tmp_path, settings={"max_prepared_transactions": "2"}) as engine,
-            closing(PostgresStore(engine.url)) as store,
-            psycopg.connect(engine.url) as connection,
-        ):
-            a_queue(store)
-            connection.execute("SELECT pg_current_xact_id()")
-            connection.execute("PREPARE TRANSACTION 'it''s kept'")
-            connection.rollback()
-            leave_dead(store)
-            held = found(store)
-            assert (held.kind, held.name) == ("prepared transaction", "it's kept")
-            connection.autocommit = True
-            connection.execute(held.remedy.encode())
-            eventually(lambda: store.held_snapshot() is None)
-    except EngineUnavailableError as error:
-        pytest.skip(str(error))
-
-
 def test_a_role_that_may_not_see_others_is_told_which_right_it_needs(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +111,46 @@ def test_the_stores_own_sessions_hold_no_snapshot_for_long(store: PostgresStore)
             assert row is not None
             assert row[0] == SETTINGS[setting]
             assert 0 < int(str(row[0])) <= 10_000
+
+
+HOLDING = """
+    SELECT 1 FROM pg_stat_activity
+    WHERE pid = %s AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND state IS NOT NULL
+"""
+
+
+@pytest.mark.parametrize("is_write", [False, True])
+def test_the_server_ends_our_transaction_that_a_stuck_caller_leaves_open(
+    url: str, monkeypatch: pytest.MonkeyPatch, *, is_write: bool
+) -> None:
+    monkeypatch.setattr(pool, "SETTINGS", {**SETTINGS, "idle_in_transaction_session_timeout": "300"})
+    with closing(PostgresStore(url)) as store, psycopg.connect(url, autocommit=True) as looking:
+        a_queue(store)
+        with (
+            pytest.raises(StoreUnavailableError),
+            store.begin() if is_write else store.read() as transaction,
+        ):
+            transaction.stats(QUEUE, ANY, now=at(1))
+            ((pid,),) = transaction._session.rows(Statement("pid", "SELECT pg_backend_pid()"))
+            eventually(lambda: looking.execute(HOLDING, (pid,)).fetchone() is None)
+            transaction.stats(QUEUE, ANY, now=at(1))
+        assert stats(store, now=at(1)).ready == 0
+
+
+def test_the_server_ends_our_statement_whose_client_is_gone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "SETTINGS", {**SETTINGS, "client_connection_check_interval": "300"})
+    with (
+        closing(PostgresStore(url)) as store,
+        psycopg.connect(url, autocommit=True) as looking,
+        store._pool.lend() as connection,
+    ):
+        pgconn = connection.driver.pgconn
+        pgconn.send_query(b"SELECT pg_current_xact_id(), pg_sleep(3600)")
+        pid = connection.driver.info.backend_pid
+        eventually(lambda: looking.execute(HOLDING, (pid,)).fetchone())
+        with socket.socket(fileno=os.dup(pgconn.socket)) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        eventually(lambda: looking.execute(HOLDING, (pid,)).fetchone() is None)
 
 
 def test_the_watch_tells_a_holder_once_and_its_end() -> None:

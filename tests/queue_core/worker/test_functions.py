@@ -1,8 +1,11 @@
 """Functions as tasks: how they are added, handed over and called, and what becomes of arguments that don't fit."""
 
 import asyncio
+import inspect
+import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Annotated
 
 import pytest
 from pydantic import Field
@@ -25,6 +28,8 @@ from queue_core import (
     TaskState,
 )
 from queue_core.testing import MemoryQueues, run_until_empty
+
+HERE = "tests/queue_core/worker/test_functions.py"
 
 
 @pytest.fixture
@@ -282,15 +287,44 @@ def test_a_producer_learns_of_wrong_arguments_before_anything_is_added(queues: M
     wrong = resize.add
     with app.bound_to(queues):
         for call, told in (
-            (wrong, "path"),
-            (lambda: wrong("a", widht=3), "widht"),  # type: ignore[call-arg]
-            (lambda: wrong("a", task=3), "task"),
-            (lambda: wrong("a", 1, 2), "too many"),
+            (wrong, "path: is missing"),
+            (lambda: wrong("a", widht=3), "widht: no such parameter"),  # type: ignore[call-arg]
+            (lambda: wrong("a", task=3), "task: the worker injects it"),
+            (lambda: wrong("a", 1, 2), "too many positional arguments"),
+            (lambda: wrong("a", path="b"), "multiple values for argument 'path'"),  # type: ignore[misc]
             (lambda: wrong("a", "wide"), "width: Input should be a valid integer"),  # type: ignore[arg-type]
         ):
             with pytest.raises(InvalidArgumentsError, match=f"resize.*{told}"):
                 call()
     assert queues.queue("thumbs").stats().added_total == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param({"width": 3}, id="one is missing"),
+        pytest.param({"path": "a", "widht": 3}, id="one is unknown"),
+        pytest.param({"width": "wide", "task": 3}, id="all kinds"),
+        pytest.param({"path": "a", "width": "wide"}, id="a type"),
+        pytest.param({"path": "a", "width": 0}, id="a bound"),
+    ],
+)
+def test_producer_and_worker_refuse_arguments_in_the_same_words(
+    queues: MemoryQueues, arguments: dict[str, object]
+) -> None:
+    app = App()
+
+    @app.function(queue="thumbs", tag="resize")
+    def resize(path: str, width: Annotated[int, Field(gt=0)] = 200, *, task: Injected[Task] = INJECTED) -> None: ...
+
+    with app.bound_to(queues), pytest.raises(InvalidArgumentsError) as refused:
+        resize.add(**arguments)  # type: ignore[arg-type]
+    task = NewTask(json.dumps(arguments).encode(), queue="thumbs", tag="resize")
+    (outcome,) = run_until_empty(app, task, queues=queues)
+    assert str(outcome.error) == str(refused.value)
+    (dead,) = queues.queue("thumbs").peek(states=frozenset({TaskState.DEAD})).tasks
+    assert dead.reason == str(refused.value)
+    assert [one.place for one in dead.attempts] == [f"{HERE}:{inspect.unwrap(resize).__code__.co_firstlineno}"]
 
 
 def test_a_task_that_does_not_fit_is_dead_although_all_errors_are_retried() -> None:

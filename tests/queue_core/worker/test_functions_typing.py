@@ -90,10 +90,11 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mypy")
 
 
-def told(folder: Path, cache: Path, text: str) -> list[int]:
-    """Return the lines in which mypy finds an error."""
-    program = folder / "program.py"
-    program.write_text(text)
+def told(folder: Path, cache: Path, **texts: str) -> dict[str, list[int]]:
+    """Return the lines of each program in which mypy finds an error."""
+    programs = {name: folder / f"{name}.py" for name in texts}
+    for name, program in programs.items():
+        program.write_text(texts[name])
     arguments = [
         "--strict",
         "--no-incremental",
@@ -103,13 +104,13 @@ def told(folder: Path, cache: Path, text: str) -> list[int]:
         str(cache),
         "--follow-imports=silent",
     ]
-    command = [sys.executable, "-m", "mypy", *arguments, str(program)]
+    command = [sys.executable, "-m", "mypy", *arguments, *[program.name for program in programs.values()]]
     environment = {"MYPYPATH": str(ROOT), "PATH": ""}
     found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert found.returncode in (0, 1), found.stdout + found.stderr
     lines = [line.split(":") for line in found.stdout.splitlines() if ": error: " in line]
-    assert {place for place, *_ in lines} <= {"program.py", str(program)}, found.stdout
-    return sorted({int(number) for _, number, *_ in lines})
+    assert {place for place, *_ in lines} <= {program.name for program in programs.values()}, found.stdout
+    return {name: sorted({int(at) for place, at, *_ in lines if place == f"{name}.py"}) for name in texts}
 
 
 def test_mypy_finds_each_wrong_argument_and_no_other(tmp_path: Path, cache: Path) -> None:
@@ -117,10 +118,19 @@ def test_mypy_finds_each_wrong_argument_and_no_other(tmp_path: Path, cache: Path
     for mistake in WRONG:
         places.append(text.count("\n") + 1)
         text += mistake + "\n"
-    found = told(tmp_path, cache, text)
+    found = told(tmp_path, cache, program=text)["program"]
     ends = [*places[1:], text.count("\n") + 1]
     missed = [
         one for one, first, end in zip(WRONG, places, ends, strict=True) if not any(first <= at < end for at in found)
     ]
     assert missed == []
     assert [at for at in found if at < places[0]] == []
+
+
+def test_the_examples_are_strictly_typed_and_a_wrong_argument_in_one_is_found(tmp_path: Path, cache: Path) -> None:
+    examples = {path.parent.name: path.read_text() for path in (ROOT / "examples").glob("*/tasks.py")}
+    wrong = examples["thumbnails"].replace("width=100", "width='wide'")
+    assert wrong != examples["thumbnails"]
+    found = told(tmp_path, cache, **examples, wrong=wrong)
+    assert found.pop("wrong") == [wrong.count("\n")]
+    assert found == {name: [] for name in examples}

@@ -116,8 +116,9 @@ def test_a_timeout_may_have_its_own_retry(store: tuple[LocalQueues, LocalQueue],
     task = the_task(queue, "slow")
     assert (task.eta - task.attempts[0].ended_at, task.leases) == (7_200_000_000, 0)
     assert [one.outcome for one in task.attempts] == ["timed_out"]
-    levels = [entry["log_level"] for entry in logs if entry["event"] == events.HANDLER_TIMED_OUT]
-    assert set(levels) == {"info"}
+    timed_out = [entry for entry in logs if entry["event"] == events.HANDLER_TIMED_OUT]
+    assert {entry["log_level"] for entry in timed_out} == {"info"}
+    assert [entry["again_seconds"] for entry in timed_out if "task" in entry] == [7200.0]
 
 
 def test_all_tasks_of_a_batch_time_out_and_back_off_as_their_handler_says(

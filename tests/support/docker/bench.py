@@ -13,7 +13,7 @@ from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
-from tests.support.fleet.runtime_bench import exits_of
+from tests.support.fleet.runtime_bench import exits_of, spawned_by
 
 STAY = "echo up; exec sleep 600"
 CLOCK = SystemMonotonicClock()
@@ -43,7 +43,7 @@ class DockerBench:
         worker = f"{pool.name}-{self.spawned}"
         lock = str(self.state_dir / "supervisor.lock")
         environment = Launch(url, str(self.state_dir), lock, 60.0, token=token).environment(worker, pool)
-        return self.runtime.spawn(SpawnRequest(worker, pool, environment), now=CLOCK.monotonic())
+        return spawned_by(self.runtime, SpawnRequest(worker, pool, environment))
 
     def up(self, script: str = STAY, **settings: object) -> WorkerHandle:
         """Start a worker and wait until it prints "up"."""
@@ -80,9 +80,9 @@ def id_of(handle: WorkerHandle) -> str:
 
 
 @contextmanager
-def docker_bench(engine: PrivateDockerEngine, state_dir: Path) -> Iterator[DockerBench]:
-    """Open a bench on this engine; its runtime is closed at the end."""
-    bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=engine.url))
+def docker_bench(engine: PrivateDockerEngine, state_dir: Path, *, url: str | None = None) -> Iterator[DockerBench]:
+    """Open a bench on this engine, reached by `url`; its runtime is closed at the end."""
+    bench = DockerBench(engine, state_dir, DockerRuntime(state_dir, engine=url or engine.url))
     try:
         yield bench
     finally:

@@ -156,13 +156,17 @@ class DockerSite:
 
 @contextmanager
 def docker_site(
-    engine: PrivateDockerEngine, *, lease_seconds: float = 120.0, max_leases: int | None = None
+    engine: PrivateDockerEngine,
+    *,
+    lease_seconds: float = 120.0,
+    max_leases: int | None = None,
+    store: MemoryStore | None = None,
 ) -> Iterator[DockerSite]:
     """Run a site on this engine and remove everything at the end. Its paths are short, for sockets."""
     with tempfile.TemporaryDirectory(prefix="towline-site-") as path:
         folder = Path(path)
         (folder / "q").mkdir()
-        store = MemoryStore()
+        store = store or MemoryStore()
         thread = ServerThread(store, ServeOptions(socket_path=folder / "q" / "queue.sock"))
         url = thread.start()
         queues = HttpQueues(url)

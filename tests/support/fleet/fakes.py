@@ -253,3 +253,32 @@ class FakeSource:
     def _answer(self) -> None:
         if self.is_down:
             raise SourceUnavailableError("the fake is down")
+
+
+@dataclass
+class FakeTicks:
+    """A `TickAdder` that counts its runs."""
+
+    file: Sequence[Mapping[str, object]] = ()
+    pools: list[str] = field(default_factory=list)
+    applications: dict[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
+    runs: int = 0
+    due_at: Monotonic = field(default_factory=lambda: Monotonic(0.0))
+
+    def set_file(self, schedules: Sequence[Mapping[str, object]]) -> Sequence[str]:
+        """See `TickAdder.set_file`."""
+        self.file = schedules
+        return [str(one["name"]) for one in schedules]
+
+    def set_pools(self, pools: Collection[PoolSpec]) -> None:
+        """See `TickAdder.set_pools`."""
+        self.pools = [pool.name for pool in pools]
+
+    def set_application(self, app: str, schedules: Sequence[Mapping[str, object]]) -> None:
+        """See `TickAdder.set_application`."""
+        self.applications[app] = schedules
+
+    def run(self, *, now: Monotonic) -> None:
+        """See `TickAdder.run`: it is due again at once."""
+        self.runs += 1
+        self.due_at = now

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, cast
 
 from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
+from orchestrator.errors import StartPendingError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime
@@ -27,6 +28,20 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def spawned_by(runtime: Runtime, request: SpawnRequest) -> WorkerHandle:
+    """Start a worker; try again while a busy engine is asked about its image, as a supervisor does each turn."""
+
+    def try_it() -> WorkerHandle | None:
+        try:
+            return runtime.spawn(request, now=CLOCK.monotonic())
+        except StartPendingError:
+            return None
+
+    handle = eventually(try_it)
+    assert handle is not None
+    return handle
 
 
 def exits_of(runtime: Runtime, count: int, *, seconds: float = 10.0) -> list[Exit]:
@@ -194,7 +209,7 @@ class RuntimeBench:
         worker = f"{pool.name}-{self.spawned}"
         launch = Launch("memory:", str(self.state_dir), str(self.state_dir / "supervisor.lock"), 60.0)
         request = SpawnRequest(worker, pool, launch.environment(worker, pool))
-        return self.runtime.spawn(request, now=CLOCK.monotonic())
+        return spawned_by(self.runtime, request)
 
     def exits(self, count: int = 1) -> list[Exit]:
         """Wait for `count` exits and return them."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
+from orchestrator.source import TickAdder
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.supervisor import Supervisor
 from tests.support.fleet.fakes import FakeRuntime, FakeSource
@@ -27,6 +28,7 @@ class SupervisorStage:
     environment: Mapping[str, str] = field(default_factory=dict)
     load: Callable[[], Mapping[str, PoolSpec]] | None = None
     codes: list[int] = field(default_factory=list)
+    ticks: TickAdder | None = None
 
     @contextmanager
     def running(self) -> Iterator[Supervisor]:
@@ -39,6 +41,7 @@ class SupervisorStage:
             url="memory:",
             load=self.load,
             environment=self.environment,
+            ticks=self.ticks,
         )
         thread = threading.Thread(target=lambda: self.codes.append(supervisor.run()))
         thread.start()

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -25,9 +26,11 @@ __all__ = [
     "Engine",
     "EngineUnavailableError",
     "beanstalkd",
+    "copy_database",
     "free_port",
     "memory_home",
     "postgresql",
+    "postgresql_standby",
     "redis",
 ]
 
@@ -113,24 +116,60 @@ def postgresql(
     programs = _postgresql_programs()
     user = _unprivileged_user()
     with _home_of(user, directory, "postgresql") as home:
+        _init_database(programs, home / "data", user)
         engine = _a_cluster(home, programs, user, addresses, namespace, settings or {})
         with _running(engine):
             yield engine
+
+
+@contextmanager
+def postgresql_standby(
+    primary: Engine, directory: Path, *, slot: str = "", settings: Mapping[str, str] | None = None
+) -> Iterator[Engine]:
+    """Run a copy of a private PostgreSQL that replays its log, and tells it each second what its own queries need.
+
+    Args:
+        slot: the replication slot to make on the primary and to follow it through; "": none.
+        settings: the primary's command-line settings.
+
+    Raises `EngineUnavailableError` when its programs are absent or it does not start.
+    """
+    programs = _postgresql_programs()
+    user = _unprivileged_user()
+    with _home_of(user, directory, "standby") as home:
+        data = home / "data"
+        copy = [str(programs / "pg_basebackup"), "-D", str(data), "-h", str(primary.home), "-p", str(primary.port)]
+        copy += ["-U", "towline", "-R", "--checkpoint=fast", "--no-sync"]
+        _run_as(user, home, [*copy, "--create-slot", "--slot", slot] if slot else copy)
+        with (data / "postgresql.auto.conf").open("a") as kept:
+            kept.write("hot_standby_feedback = on\nwal_receiver_status_interval = 1\n")
+        engine = _a_cluster(home, programs, user, settings=settings or {})
+        with _running(engine):
+            yield engine
+
+
+def copy_database(source: Engine, target: Engine) -> None:
+    """Restore a backup of one private PostgreSQL's database, as pg_dump makes it, on another."""
+    programs = _postgresql_programs()
+    dump = [str(programs / "pg_dump"), "-h", str(source.home), "-p", str(source.port), "-U", "towline", "postgres"]
+    load = [str(programs / "psql"), "-h", str(target.home), "-p", str(target.port), "-U", "towline", "-q"]
+    load += ["-v", "ON_ERROR_STOP=1", "postgres"]
+    saved = subprocess.run(dump, capture_output=True, check=True)
+    subprocess.run(load, input=saved.stdout, capture_output=True, check=True)
 
 
 def _a_cluster(
     home: Path,
     programs: Path,
     user: pwd.struct_passwd | None,
-    addresses: Sequence[str],
-    namespace: str,
-    settings: Mapping[str, str],
+    addresses: Sequence[str] = (),
+    namespace: str = "",
+    settings: Mapping[str, str] = MappingProxyType({}),
 ) -> Engine:
-    """Return a new PostgreSQL that has not been started."""
+    """Return the PostgreSQL with the data of a home, which has not been started."""
     port = free_port()
     _socket_path(home / f".s.PGSQL.{port}", "postgresql")
     data = home / "data"
-    _init_database(programs, data, user)
     if addresses:
         with (data / "pg_hba.conf").open("a") as rules:
             rules.writelines(f"host all all {address}/24 trust\n" for address in addresses)
@@ -225,9 +264,16 @@ def _first_cluster(programs: Path, user: pwd.struct_passwd | None) -> Path:
     data = home / "data"
     if user is not None:
         os.chown(home, user.pw_uid, user.pw_gid)
+    make = [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]
+    _run_as(user, home, make)
+    return data
+
+
+def _run_as(user: pwd.struct_passwd | None, folder: Path, command: Sequence[str]) -> None:
+    """Run a program that makes a cluster, as the user that will run it. Raises `EngineUnavailableError`."""
     made = subprocess.run(
-        [str(programs / "initdb"), "-D", str(data), "-U", "towline", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"],
-        cwd=home,
+        command,
+        cwd=folder,
         capture_output=True,
         text=True,
         check=False,
@@ -236,8 +282,7 @@ def _first_cluster(programs: Path, user: pwd.struct_passwd | None) -> Path:
         extra_groups=[] if user else None,
     )
     if made.returncode:
-        raise EngineUnavailableError(f"postgresql: initdb failed: {made.stderr.strip()[-300:]}")
-    return data
+        raise EngineUnavailableError(f"postgresql: {Path(command[0]).name} failed: {made.stderr.strip()[-300:]}")
 
 
 def _program(name: str, *, package: str) -> str:

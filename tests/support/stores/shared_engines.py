@@ -141,9 +141,10 @@ def _with_schema(url: str) -> str:
     """Make the store's schema and return the database's name; no client stays connected."""
     import psycopg
 
+    from queue_core.clock import SystemClock
     from queue_core.stores.postgres.client.address import SCHEMA
     from queue_core.stores.postgres.schema import prepare
 
     with psycopg.connect(url, autocommit=True) as connection:
-        prepare(connection, SCHEMA, url)
+        prepare(connection, SCHEMA, url, monotonic=SystemClock().monotonic)
     return url.rpartition("/")[2]

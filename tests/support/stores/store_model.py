@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from queue_core.admission import Rate, TagLimits
-from queue_core.attempts.attempt import GIVEN_BACK, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.store import Store, Transaction
@@ -51,6 +51,7 @@ failures = some.sampled_from(
         Failure("timed_out", message="after 30 s"),
     ]
 )
+KILLED = Failure("worker_died", "SIGKILL", 'killed: "no memory"\n\\ü', "", "host")
 news = some.sampled_from(
     [(None, None), (None, None), (Progress(0.25, 'page "1"'), None), (None, b"\x00\xff"), (Progress(1.0), b"")]
 )
@@ -340,9 +341,9 @@ class StoreModel(RuleBasedStateMachine):
         now = self.clock.now()
         self.both(lambda to: (to.retire_worker(worker, busy=busy, now=now), set(to.workers_seen(self.known_workers))))
 
-    @rule(worker=some.sampled_from(WORKERS[2:]))
-    def release_worker(self, worker: str) -> None:
-        self.both(lambda to: to.release_worker(worker, now=self.clock.now()))
+    @rule(worker=some.sampled_from(WORKERS[2:]), failure=some.sampled_from([WORKER_DIED, KILLED]))
+    def release_worker(self, worker: str, failure: Failure) -> None:
+        self.both(lambda to: to.release_worker(worker, failure=failure, now=self.clock.now()))
 
     @rule(holder=some.sampled_from(["h1", "h2"]), seconds=some.sampled_from([0.0, 3.0]))
     def lead(self, holder: str, seconds: float) -> None:

@@ -13,9 +13,9 @@
 -- count with what was written down for their generation and the proposed one. Wrong floors only hide a task until
 -- the next full look, a minute later.
 
--- Nobody is within a verb while its functions are changed.
-SET LOCAL lock_timeout = '6s';
-LOCK TABLE queues IN ACCESS EXCLUSIVE MODE;
+-- Nobody is within a verb while its functions are changed. The tables that change are locked first, so that a wait for
+-- one of them comes before any work.
+LOCK TABLE queues, counts, stored, sessions, commit_markers IN ACCESS EXCLUSIVE MODE;
 
 -- The steps of each queue. ready, delayed, leased: the floors of those states, of generation `effective`. newest: the
 -- generation whose `ceiling` holds, that one or the proposed next. names_until: where names to be forgotten begin.
@@ -186,7 +186,8 @@ BEGIN
         RETURN f.newest;
     END IF;
     PERFORM set_config('synchronous_commit', 'off', true);
-    begins := coalesce(next_xid - f.epoch_xid >= epoch_transactions, true);
+    -- Numbers are lower than they were on a server to which a backup was restored.
+    begins := coalesce(next_xid NOT BETWEEN f.epoch_xid AND f.epoch_xid + epoch_transactions - 1, true);
     INSERT INTO towline.floors (
         queue, step, effective, newest, ceiling, ready, delayed, leased, names_until, epoch_xid, epoch, searched_at
     )
@@ -282,6 +283,7 @@ BEGIN
     ))
     FROM (SELECT DISTINCT u.tag COLLATE "C" FROM unnest(hot) AS u (tag) WHERE u.tag IS NOT NULL) AS h (tag);
     PERFORM towline.fold_counts(queue_id, f.epoch, hot);
+    PERFORM towline.fold_stored(queue_id, f.epoch);
     -- Exact keys, or this would walk over all that was deleted before.
     DELETE FROM towline.floors AS s WHERE s.queue = queue_id AND s.step BETWEEN f.step - 6 AND f.step - 3;
     DELETE FROM towline.tag_floors AS t

@@ -1,4 +1,4 @@
--- Counters, samples and markers that are not read through their own dead versions while a snapshot is held.
+-- Counters, samples, markers and answers that are not read through their own dead versions while a snapshot is held.
 
 -- A slot is an epoch's, so that no row of counters is updated for ever: 32 numbers for each epoch, of which the first
 -- is the sum of all earlier ones. An epoch begins with a step of the queue's floors.
@@ -67,6 +67,92 @@ BEGIN
         died = c.died + excluded.died, changed_at = greatest(c.changed_at, excluded.changed_at);
 END $$;
 
+-- The bytes of all payloads, by queue, in slots as the counters are; their sum is the truth.
+DELETE FROM stored;
+ALTER TABLE stored DROP CONSTRAINT stored_pkey;
+ALTER TABLE stored ALTER COLUMN slot TYPE int8;
+ALTER TABLE stored ADD COLUMN queue int4 NOT NULL;
+ALTER TABLE stored ADD CONSTRAINT stored_pkey PRIMARY KEY (queue, slot);
+INSERT INTO stored (queue, slot, bytes)
+SELECT t.queue, 0, sum(octet_length(t.payload)) FROM tasks AS t
+WHERE EXISTS (SELECT FROM storage_limit) AND t.queue > 0 GROUP BY t.queue;
+
+-- Count the payloads of rows that were inserted or deleted. Their queues are held.
+CREATE OR REPLACE FUNCTION count_stored() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO towline.stored AS s (queue, slot, bytes)
+    SELECT r.queue, towline.count_slot(r.queue), CASE TG_OP WHEN 'DELETE' THEN -r.bytes ELSE r.bytes END
+    FROM (SELECT c.queue, sum(octet_length(c.payload)) AS bytes FROM changed AS c GROUP BY c.queue) AS r
+    WHERE r.bytes > 0
+    ON CONFLICT ON CONSTRAINT stored_pkey DO UPDATE SET bytes = s.bytes + excluded.bytes;
+    RETURN NULL;
+END $$;
+
+-- Return the newest sum of a queue's stored bytes at or before a slot: they are read from there on.
+CREATE FUNCTION stored_from(queue_id int4, slot int8) RETURNS int8 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN coalesce((
+        SELECT s.slot FROM towline.stored AS s
+        WHERE s.queue = queue_id AND s.slot <= stored_from.slot AND s.slot % 32 = 0 ORDER BY s.slot DESC LIMIT 1
+    ), 0);
+END $$;
+
+-- Return the bytes of all payloads.
+CREATE FUNCTION stored_bytes() RETURNS int8 LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT coalesce(sum(e.bytes), 0) FROM towline.queues AS q CROSS JOIN LATERAL (
+            SELECT s.bytes FROM towline.stored AS s
+            WHERE s.queue = q.id AND s.slot >= towline.stored_from(q.id, 9223372036854775807) OFFSET 0
+        ) AS e
+    );
+END $$;
+
+-- Fold a queue's stored bytes of the epochs before this one; see `fold_counts`.
+CREATE FUNCTION fold_stored(queue_id int4, epoch int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    first CONSTANT int8 := towline.stored_from(queue_id, epoch * 32);
+BEGIN
+    IF first < epoch * 32 THEN
+        WITH gone AS (
+            DELETE FROM towline.stored AS s
+            WHERE s.queue = queue_id AND s.slot >= first AND s.slot < epoch * 32 RETURNING s.bytes
+        )
+        INSERT INTO towline.stored (queue, slot, bytes)
+        SELECT queue_id, epoch * 32, sum(g.bytes) FROM gone AS g HAVING count(*) > 0;
+    END IF;
+END $$;
+
+-- Set the limit, or lift it (NULL). The first one locks out transactions that change tasks until it commits.
+CREATE OR REPLACE FUNCTION set_storage_limit(limit_bytes int8) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    is_counted bool;
+BEGIN
+    LOCK TABLE towline.storage_limit IN EXCLUSIVE MODE;
+    is_counted := EXISTS (SELECT FROM towline.storage_limit);
+    IF is_counted AND limit_bytes IS NOT NULL THEN
+        UPDATE towline.storage_limit SET bytes = limit_bytes;
+        RETURN;
+    ELSIF is_counted = (limit_bytes IS NOT NULL) THEN
+        RETURN;
+    END IF;
+    LOCK TABLE towline.tasks IN ACCESS EXCLUSIVE MODE;
+    DELETE FROM towline.stored;
+    DELETE FROM towline.storage_limit;
+    IF limit_bytes IS NULL THEN
+        DROP TRIGGER tasks_stored ON towline.tasks;
+        DROP TRIGGER tasks_freed ON towline.tasks;
+    ELSE
+        INSERT INTO towline.storage_limit VALUES (limit_bytes);
+        INSERT INTO towline.stored (queue, slot, bytes)
+        SELECT t.queue, 0, sum(octet_length(t.payload)) FROM towline.tasks AS t WHERE t.queue > 0 GROUP BY t.queue;
+        CREATE TRIGGER tasks_stored AFTER INSERT ON towline.tasks REFERENCING NEW TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION towline.count_stored();
+        CREATE TRIGGER tasks_freed AFTER DELETE ON towline.tasks REFERENCING OLD TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION towline.count_stored();
+    END IF;
+END $$;
+
 -- Write those of the small tables anew in which so many rows are dead and at most so many live: that needs no vacuum,
 -- so it removes what a held snapshot keeps. A table that somebody else has locked, as a dump does, is left as it is.
 -- Return how many were.
@@ -77,7 +163,7 @@ DECLARE
     rewritten int4 := 0;
 BEGIN
     PERFORM set_config('lock_timeout', '20ms', true);
-    FOREACH small IN ARRAY ARRAY['towline.waiters'::regclass, 'towline.leads'::regclass] LOOP
+    FOREACH small IN ARRAY '{towline.waiters, towline.leads, towline.unsent_notifications}'::regclass[] LOOP
         CONTINUE WHEN pg_stat_get_dead_tuples(small) < dead OR pg_stat_get_live_tuples(small) > live;
         BEGIN
             EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', small);
@@ -242,6 +328,70 @@ BEGIN
     END IF;
 END $$;
 
+-- Fit what a backup brought to this server, whose transactions may have lower numbers than those that are kept: else
+-- samples would be neither read nor forgotten until it comes that far. Without a backup this changes nothing.
+-- Each statement compares with its own snapshot: of a later one this server may have had more transactions.
+CREATE FUNCTION adopt_backup() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM towline.life AS l
+    WHERE split_part(l.name, '.', 1) <> (SELECT c.system_identifier::text FROM pg_control_system() AS c);
+    UPDATE towline.trimmed AS t SET xid = '2' WHERE t.xid >= pg_snapshot_xmax(pg_current_snapshot());
+    IF EXISTS (
+        SELECT FROM towline.queues AS q
+        WHERE (SELECT s.xid FROM towline.samples AS s WHERE s.queue = q.id ORDER BY s.xid DESC LIMIT 1)
+            >= pg_snapshot_xmax(pg_current_snapshot())
+    ) THEN
+        -- In their order, right before what comes next; those for which there is no room share a number.
+        UPDATE towline.samples AS s SET xid = greatest(3, n.next - n.back)::text::xid8
+        FROM (
+            SELECT e.queue, e.xid, e.id, dense_rank() OVER (ORDER BY e.xid DESC) AS back, x.next::text::int8 AS next
+            FROM (SELECT pg_snapshot_xmax(pg_current_snapshot()) AS next) AS x
+            JOIN towline.samples AS e ON e.xid >= x.next
+        ) AS n
+        WHERE s.queue = n.queue AND s.xid = n.xid AND s.id = n.id;
+    END IF;
+END $$;
+
+-- Return finished leases of a queue from a transaction's number on, in the order of those numbers, until there are
+-- enough. A number that no transaction has had yet is of another server: the queue's come from the start.
+CREATE OR REPLACE FUNCTION read_samples(queue_name text, first_number int8, most int4) RETURNS TABLE (
+    forgotten int8, number int8, size int4, outcome text, numbers int8[], texts text[], ended_at int8[], reasons text[],
+    lived bool
+) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    q towline.queues;
+    own CONSTANT xid8 := pg_current_xact_id_if_assigned();
+    settled CONSTANT xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    first_xid CONSTANT xid8 := CASE WHEN first_number < pg_snapshot_xmax(pg_current_snapshot())::text::int8
+        OR first_number = own::text::int8 THEN first_number ELSE 0 END::text::xid8;
+    newest_forgotten int8;
+    total int4 := 0;
+    s towline.samples;
+BEGIN
+    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    newest_forgotten := coalesce((SELECT t.xid::text::int8 FROM towline.trimmed AS t WHERE t.queue = q.id), 0);
+    FOR s IN
+        SELECT * FROM towline.samples AS each
+        WHERE each.queue = q.id AND each.xid >= first_xid
+            AND (each.xid < settled OR each.xid = own OR each.noted_at < clock_timestamp() - interval '10 seconds')
+        ORDER BY each.xid, each.id
+    LOOP
+        RETURN QUERY SELECT newest_forgotten, s.xid::text::int8, s.size, s.outcome, s.numbers, s.texts,
+            s.ended_at, s.reasons, s.lived;
+        IF s.xid > first_xid THEN
+            total := total + s.size;
+        END IF;
+        EXIT WHEN total >= most;
+    END LOOP;
+    IF total = 0 THEN
+        RETURN QUERY SELECT newest_forgotten, NULL::int8, NULL::int4, NULL::text, NULL::int8[], NULL::text[],
+            NULL::int8[], NULL::text[], NULL::bool;
+    END IF;
+END $$;
+
 -- Markers of a connection (or client) lie in parts of 256 calls, so that no row is updated for ever. There is one row of
 -- each: the call that begins a part deletes the last one.
 ALTER TABLE commit_markers ADD COLUMN part int8 NOT NULL DEFAULT 0;
@@ -283,6 +433,20 @@ BEGIN
     RETURN true;
 END $$;
 
+-- Forget connections that have made no call for a day; not while floors rise, as it would read all dead rows.
+CREATE OR REPLACE FUNCTION forget_commit_markers() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM towline.queues AS q CROSS JOIN LATERAL (
+            SELECT s.ceiling, s.made_at FROM towline.floors AS s WHERE s.queue = q.id ORDER BY s.step DESC LIMIT 1
+        ) AS f
+        WHERE f.ceiling > -9223372036854775808 AND f.made_at > clock_timestamp() - interval '1 minute'
+    ) THEN
+        RETURN;
+    END IF;
+    DELETE FROM towline.commit_markers AS m WHERE m.marked_at < now() - interval '1 day';
+END $$;
+
 -- Close a connection's marker and return the outcome of its last call; `xid` NULL: it took no effect, and no longer
 -- can. Waits for a call in progress.
 CREATE OR REPLACE FUNCTION close_commit_marker(connection int8, call int8, OUT xid xid8, OUT ids int8[])
@@ -296,4 +460,44 @@ BEGIN
         WHERE m.connection = close_commit_marker.connection AND m.part = close_commit_marker.call >> 8
         RETURNING CASE WHEN m.call = close_commit_marker.call THEN m.xid END, m.ids INTO xid, ids;
     END IF;
+END $$;
+
+-- The answer of a session's last call lies in parts of 256 calls, as the markers do.
+ALTER TABLE sessions ADD COLUMN part int8 NOT NULL DEFAULT 0;
+ALTER TABLE sessions DROP CONSTRAINT sessions_pkey;
+ALTER TABLE sessions ADD PRIMARY KEY (session, part);
+
+-- Keep a session's answer, and forget a few idle sessions when a new one comes; return false when a later call was
+-- answered already.
+CREATE OR REPLACE FUNCTION keep_answer(session_name text, new_number int8, new_answer bytea, now int8) RETURNS bool
+LANGUAGE plpgsql AS $$
+DECLARE
+    last record;
+BEGIN
+    UPDATE towline.sessions AS s SET number = new_number, answer = new_answer, kept_at = now
+    WHERE s.session = session_name AND s.part = new_number >> 8 AND s.number < new_number;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    SELECT s.part, s.number INTO last FROM towline.sessions AS s
+    WHERE s.session = session_name ORDER BY s.part DESC LIMIT 1 FOR UPDATE;
+    IF last.number >= new_number THEN
+        RETURN false;
+    END IF;
+    INSERT INTO towline.sessions (session, part, number, answer, kept_at)
+    VALUES (session_name, new_number >> 8, new_number, new_answer, now) ON CONFLICT DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
+    IF last.part IS NOT NULL THEN
+        DELETE FROM towline.sessions AS s WHERE s.session = session_name AND s.part = last.part;
+        RETURN true;
+    END IF;
+    -- Names are random, so these are any four.
+    DELETE FROM towline.sessions AS s USING (
+        SELECT f.session, f.part FROM towline.sessions AS f WHERE f.session > session_name ORDER BY f.session, f.part
+        LIMIT 4 FOR UPDATE SKIP LOCKED
+    ) AS few
+    WHERE s.session = few.session AND s.part = few.part AND s.kept_at < now - 172800000000;
+    RETURN true;
 END $$;

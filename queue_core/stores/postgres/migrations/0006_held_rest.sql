@@ -616,6 +616,7 @@ BEGIN
     GET DIAGNOSTICS gone = ROW_COUNT;
     DELETE FROM towline.names AS n WHERE n.queue = queue_id;
     DELETE FROM towline.counts AS c WHERE c.queue = queue_id;
+    DELETE FROM towline.stored AS s WHERE s.queue = queue_id;
     DELETE FROM towline.samples AS s WHERE s.queue = queue_id;
     DELETE FROM towline.trimmed AS t WHERE t.queue = queue_id;
     DELETE FROM towline.floors AS f WHERE f.queue = queue_id;
@@ -655,7 +656,7 @@ BEGIN
             -- What the floors need; those that are called by others have the settings of these.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}',
-                '{propose_floors, raise_floors, end_floors}')
+                '{propose_floors, raise_floors, end_floors, stored_bytes}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)
         WHERE p.pronamespace = current_schema()::regnamespace

@@ -17,6 +17,7 @@ from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.semantics import size_of
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
+from queue_core.store import Kept
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
@@ -283,8 +284,8 @@ class ShardedTransaction:
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self._plain.record_answer(call, answer, now=now)
 
-    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant) -> None:
-        self._plain.keep_answer(session, number, answer, now=now)
+    def keep_answer(self, session: str, number: int, answer: bytes, *, now: Instant, kept: Kept = "days") -> None:
+        self._plain.keep_answer(session, number, answer, now=now, kept=kept)
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
         sharded = self._shard_map.of(queue)

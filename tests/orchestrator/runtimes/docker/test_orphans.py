@@ -18,9 +18,10 @@ from orchestrator.runtimes.docker.container_state import KnownContainer, Phase
 from orchestrator.runtimes.docker.identity import identity_of
 from orchestrator.runtimes.docker.orphans import MARGIN_SECONDS, OrphanJudge, Supervision, supervision_of
 from orchestrator.runtimes.docker.runtime import DockerRuntime
-from tests.support.docker.bench import CLOCK, DockerBench, id_of
+from tests.support.docker.bench import DockerBench, id_of
 from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
+from tests.support.fleet.runtime_bench import spawned_by
 
 OURS, THEIRS = "1:/ours", "2:/theirs"
 
@@ -122,7 +123,7 @@ def test_containers_of_a_supervisor_that_was_killed_are_asked_to_finish(
         pool = bench.pool("trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done")
         launch = Launch("memory:", str(tmp_path), str(lock), 0.5)
         request = SpawnRequest("resize-1", pool, launch.environment("resize-1", pool))
-        handle = runtime.spawn(request, now=CLOCK.monotonic())
+        handle = spawned_by(runtime, request)
         eventually(lambda: "up" in bench.output(handle))
         runtime.close()
     with docker_engine.client() as client:

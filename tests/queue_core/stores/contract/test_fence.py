@@ -220,6 +220,27 @@ def test_an_answer_is_kept_for_a_day_at_least_however_many_others_come(store: St
     assert last_answer(store, "one") == (1, b"kept")
 
 
+def test_an_answer_can_be_kept_always(store: Store) -> None:
+    with store.begin() as transaction:
+        transaction.keep_answer(":schedules", 1, b"first", now=START, kept="always")
+    for number in range(50):
+        keep(store, f"other-{number}", 1, b"", now=at(400 * 86_400))
+    with store.begin() as transaction:
+        transaction.keep_answer(":schedules", 2, b"kept", now=at(400 * 86_400), kept="always")
+    for number in range(50, 100):
+        keep(store, f"other-{number}", 1, b"", now=at(800 * 86_400))
+    assert last_answer(store, ":schedules") == (2, b"kept")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_answer_that_is_kept_always_is_replaced_by_a_later_one_only(store: Store, number: int) -> None:
+    with store.begin() as transaction:
+        transaction.keep_answer(":schedules", 2, b"kept", now=START, kept="always")
+    with pytest.raises(StoreUnavailableError), store.begin() as transaction:
+        transaction.keep_answer(":schedules", number, b"late", now=START, kept="always")
+    assert last_answer(store, ":schedules") == (2, b"kept")
+
+
 def test_an_answer_outlives_the_process(store: Store) -> None:
     if store.url == "memory:":
         pytest.skip("a memory: store lives in one process")

@@ -311,6 +311,34 @@ def test_a_task_below_a_wrong_floor_is_found_by_the_next_full_look(store: Postgr
     assert len(lease(store, now=at(6))) == 1
 
 
+def test_a_task_below_a_wrong_floor_is_found_within_a_minute(
+    store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(floors, "DEAD_ROWS", 0)
+    monkeypatch.setattr(floors, "FEW_DEAD_ROWS", 0)
+    # A raise that a transaction held back, the next one, and the call that finds the task.
+    slack = floors.GRACE_SECONDS + 2 * floors.LOOK_SECONDS
+    assert floors.SEARCH_SECONDS + slack < 60
+
+    def found_after(seconds: float) -> int:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE towline.floors SET searched_at = clock_timestamp() - %s * interval '1 second'", (seconds,)
+            )
+        store._floors.note({QUEUE: set()}, 1)
+        assert store._floors.raise_if_due()
+        return len(lease(store, now=at(6)))
+
+    add(store, NewTask(), now=at(5))
+    assert raised(store)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("UPDATE towline.tasks SET eta = %s WHERE queue > 0", (at(1),))
+    assert found_after(40) == 0
+    with capture_logs() as logs:
+        assert found_after(60 - slack) == 1
+    assert [entry["event"] for entry in logs] == [FLOOR_MISSED]
+
+
 # -- dead rows -----------------------------------------------------------------------------------------------------
 
 _BLOCKS = """
@@ -378,6 +406,72 @@ def test_counters_are_right_whatever_is_folded(store: PostgresStore, url: str) -
     assert store.check().problems == ()
 
 
+def test_stored_bytes_are_right_whatever_is_folded(store: PostgresStore, url: str) -> None:
+    def used() -> int:
+        with store.read() as transaction:
+            return transaction.storage().used_bytes
+
+    a_queue(store, "other")
+    add(store, NewTask(b"1234", tag="a"), now=at(1))
+    with store.begin() as transaction:
+        transaction.set_storage_limit(1 << 30)
+    for turn in range(4):
+        add(store, *[NewTask(b"x" * 10, tag="a")] * 3, NewTask(b"y" * 100), now=at(turn))
+        delete(store, *lease(store, 2, now=at(turn)), now=at(turn))
+        with psycopg.connect(url) as connection:
+            with store.within(connection) as transaction:
+                transaction.add("other", [NewTask(b"z" * 1000)], now=at(turn))
+            assert not raised(store, queue="other")
+            connection.commit()
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SELECT towline.propose_floors(id, %s, 0) FROM towline.queues", (at(turn),))
+        assert raised(store, tags=["a"])
+        assert raised(store, queue="other")
+        assert store.check().problems == ()
+        ((expected,),) = (row(url, "SELECT sum(octet_length(payload)) FROM towline.tasks"),)
+        assert used() == expected
+    with store.begin() as transaction:
+        transaction.delete_queue("other")
+    assert used() == row(url, "SELECT sum(octet_length(payload)) FROM towline.tasks")[0] > 0
+
+
+def test_answers_and_stored_bytes_are_read_as_fast_while_a_snapshot_is_held(store: PostgresStore, url: str) -> None:
+    with store.begin() as transaction:
+        transaction.set_storage_limit(1 << 30)
+    with a_held_snapshot(url):
+        for number in range(1, 2_001):
+            with store.begin() as transaction:
+                transaction.keep_answer("one", number, b"answer", now=at(number))
+                transaction.add(QUEUE, [NewTask(b"x")], now=at(number))
+            if number % 200 == 0:
+                with psycopg.connect(url, autocommit=True) as connection:
+                    connection.execute("SELECT towline.propose_floors(id, %s, 0) FROM towline.queues", (at(1),))
+                assert raised(store, ceiling=at(1), tags=[])
+        with psycopg.connect(url) as connection, connection.transaction(force_rollback=True):
+            with store.within(connection) as transaction:
+                assert transaction.last_answer("one") == (2_000, b"answer")
+                transaction.keep_answer("one", 2_001, b"answer", now=at(3_000))
+                assert transaction.storage().used_bytes == 2_000
+                transaction.add(QUEUE, [NewTask(b"x")], now=at(3_000))
+            read = {str(name): int(str(blocks)) for name, blocks in connection.execute(_BLOCKS.encode()).fetchall()}
+    assert {name: read[name] for name in ("sessions", "stored") if read[name] > 60} == {}
+
+
+def test_markers_are_not_forgotten_through_their_dead_rows_while_floors_rise(store: PostgresStore, url: str) -> None:
+    add(store, NewTask(), now=at(1))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at)"
+            " VALUES (7, 0, 1, '3', now() - interval '2 days')"
+        )
+        assert raised(store)
+        connection.execute("SELECT towline.forget_commit_markers()")
+        assert connection.execute("SELECT 1 FROM towline.commit_markers WHERE connection = 7").fetchone()
+        connection.execute("UPDATE towline.floors SET made_at = clock_timestamp() - interval '61 s'")
+        connection.execute("SELECT towline.forget_commit_markers()")
+        assert not connection.execute("SELECT 1 FROM towline.commit_markers WHERE connection = 7").fetchone()
+
+
 def test_floors_are_raised_while_there_are_dead_rows_and_end_with_them(
     store: PostgresStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -416,10 +510,18 @@ def test_a_store_from_before_floors_moves_forward_while_it_is_used(monkeypatch: 
         running = PostgresStore(url)
     with closing(running):
         a_queue(running)
+        row(url, "SELECT towline.set_storage_limit(1 << 20)")
+        with running.begin() as transaction:
+            transaction.keep_answer("one", 600, b"before", now=at(1))
         add(running, NewTask(b"1", tag="a"), NewTask(b"2", name="named"), NewTask(b"3"), now=at(1))
         first, second = lease(running, 2, now=at(2))
         with closing(open_store(url)) as upgraded:
             assert upgraded.check().problems == ()
+            with upgraded.begin() as transaction:
+                assert transaction.storage().used_bytes == 3
+                assert transaction.last_answer("one") == (600, b"before")
+                transaction.keep_answer("one", 601, b"after", now=at(3))
+                assert transaction.last_answer("one") == (601, b"after")
             delete(running, first, now=at(3))
             add(running, NewTask(b"4"), now=at(3))
             delete(upgraded, second, now=at(3))
@@ -448,6 +550,11 @@ def test_small_tables_are_written_anew_with_all_that_lives_in_them(store: Postgr
     with psycopg.connect(url) as connection:
         connection.execute("SELECT towline.register_waiters(7, %s)", (WAITER,))
         before_rows = connection.execute("TABLE towline.waiters").fetchall()
+        connection.execute("INSERT INTO towline.unsent_notifications VALUES ('thumbs', NULL, 3), ('thumbs', 'a', 1)")
         connection.execute("SELECT towline.rewrite_small_tables(0, 100)")
         assert connection.execute("TABLE towline.waiters").fetchall() == before_rows
+        assert connection.execute("TABLE towline.unsent_notifications").fetchall() == [
+            ("thumbs", None, 3),
+            ("thumbs", "a", 1),
+        ]
         connection.rollback()

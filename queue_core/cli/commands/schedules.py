@@ -1,0 +1,179 @@
+"""`towline schedules`: the schedules of a store, their next and last ticks; run, pause and resume one."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Unpack
+
+import click
+
+from queue_core.api import Queues
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, command
+from queue_core.cli.options import target_options
+from queue_core.cli.output import columns, print_info, print_json, print_table
+from queue_core.cli.target import Target, TargetOptions, opened
+from queue_core.clock import MICROSECONDS, Instant, SystemClock, seconds_between
+from queue_core.errors import UnknownScheduleError
+from queue_core.http_api.values import flat_json
+from queue_core.process.wording import iso_instant, shown_ahead, shown_clock, shown_setting
+
+if TYPE_CHECKING:
+    from queue_core.schedules.report import ScheduleStatus
+
+_MODULE: Final = "queue_core.cli.commands.schedules"
+_INSTANTS: Final = ("next_tick", "last_tick", "last_missed", "paused_at", "tick")
+
+
+@command(
+    "schedules",
+    examples=(
+        "towline schedules",
+        "towline schedules --json",
+        "towline schedules run nightly",
+        "towline schedules pause nightly",
+    ),
+    cls=CommandWithSubcommands,
+    entries={
+        "run": CommandEntry(_MODULE, INSPECT, "add a task of a schedule now", "run_now"),
+        "pause": CommandEntry(_MODULE, INSPECT, "add no more ticks of a schedule"),
+        "resume": CommandEntry(_MODULE, INSPECT, "add its ticks again, from now on"),
+    },
+)
+@target_options
+@click.pass_context
+def schedules(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """List the schedules: when their next tick is, and when the last task was added.
+
+    Schedules are under `schedules:` in the settings file, or above functions (@app.periodic). The leading supervisor
+    adds their tasks, each once. NEXT and LAST are by the local clock; WHEN is by the schedule's own time zone. MISSED
+    counts ticks that were given up by the schedule's catch_up.
+    """
+    if ctx.invoked_subcommand is not None:
+        return exits.OK
+    with opened(**where) as (queues, target):
+        found = queues.schedules.list()
+    unread = _unread(target, found)
+    if as_json:
+        print_json({"schedules": [_json(one) for one in found], "not_declared": unread})
+        return exits.OK
+    now = SystemClock().now()
+    rows = [
+        (
+            one.name,
+            _when(one),
+            one.queue,
+            _next(one, now),
+            _clock(one.last_tick, now),
+            one.missed or None,
+            "paused" if one.paused_at is not None else "",
+        )
+        for one in found
+    ]
+    heads = columns(
+        *("SCHEDULE", "WHEN", "QUEUE", "NEXT", "LAST", ">MISSED", "STATE"),
+        least=("MISSED", "QUEUE", "LAST"),
+        keeps=("NEXT", "STATE"),
+        folds=("WHEN", "NEXT"),
+    )
+    empty = "no schedules: set some under `schedules:` in towline.yaml, or above a function with @app.periodic"
+    print_table(heads, rows, empty=empty if not unread else "no schedules yet")
+    for one in found:
+        if one.trouble:
+            print_info(f"! {one.name}: {one.trouble}")
+    if unread:
+        names = ", ".join(unread)
+        print_info(f"! {names}: in {target.file}, but no supervisor has read it: `towline up`, or `towline reload`")
+    return exits.OK
+
+
+@command("run", when_cut="stderr", examples=("towline schedules run nightly",))
+@click.argument("schedule")
+@target_options
+def run_now(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Add a task of SCHEDULE now, beside its ticks; also while it is paused."""
+    with _opened(**where) as queues:
+        added = queues.schedules.run(schedule)
+    if as_json:
+        print_json(_json(added))
+    else:
+        print_info(f"added to {added.queue}: {added.task}")
+    return exits.OK
+
+
+@command("pause", when_cut="stderr", examples=("towline schedules pause nightly",))
+@click.argument("schedule")
+@target_options
+def pause(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Add no more ticks of SCHEDULE until it is resumed, by whichever supervisor. Tasks that are there stay."""
+    with _opened(**where) as queues:
+        found = queues.schedules.pause(schedule)
+    if as_json:
+        print_json(_json(found))
+    else:
+        print_info(f"{schedule} is paused; `towline schedules resume {schedule}` ends that")
+    return exits.OK
+
+
+@command("resume", when_cut="stderr", examples=("towline schedules resume nightly",))
+@click.argument("schedule")
+@target_options
+def resume(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+    """Add the ticks of SCHEDULE again, from now on; those of its pause are not caught up."""
+    with _opened(**where) as queues:
+        found = queues.schedules.resume(schedule)
+    if as_json:
+        print_json(_json(found))
+    else:
+        print_info(f"{schedule} runs again, next {_next(found, SystemClock().now())}")
+    return exits.OK
+
+
+@contextmanager
+def _opened(**where: Unpack[TargetOptions]) -> Iterator[Queues]:
+    try:
+        with opened(**where) as (queues, _):
+            yield queues
+    except CommandError as error:
+        if isinstance(error.__cause__, UnknownScheduleError):
+            raise CommandError(
+                str(error.__cause__), code=exits.NO_INPUT, fix="`towline schedules` lists them"
+            ) from None
+        raise
+
+
+def _unread(target: Target, found: Sequence["ScheduleStatus"]) -> list[str]:
+    """Return the schedules of the settings file that no supervisor has declared."""
+    if target.file is None:
+        return []
+    from queue_core.cli.settings_file import load_queue_file
+
+    settings, _ = load_queue_file(target.file)
+    known = {one.name for one in found}
+    return [name for name in settings.schedules if name not in known]
+
+
+def _json(value: object) -> dict[str, object]:
+    """Return a value of plain fields as JSON, its instants as ISO 8601."""
+    return {
+        name: iso_instant(text / MICROSECONDS) if name in _INSTANTS and isinstance(text, int) else text
+        for name, text in flat_json(value).items()
+    }
+
+
+def _when(one: "ScheduleStatus") -> str:
+    if one.cron is None:
+        return f"every {shown_setting(one.every_seconds or 0.0)}"
+    return one.cron if one.timezone == "UTC" else f"{one.cron} {one.timezone}"
+
+
+def _next(one: "ScheduleStatus", now: Instant) -> str:
+    if one.next_tick is None:
+        return "" if one.paused_at is not None else "never"
+    if one.next_tick <= now:
+        return "now"
+    return f"{shown_ahead(seconds_between(now, one.next_tick))}, {_clock(one.next_tick, now)}"
+
+
+def _clock(at: Instant | None, now: Instant) -> str:
+    return "" if at is None else shown_clock(at / MICROSECONDS, now_seconds=now / MICROSECONDS)

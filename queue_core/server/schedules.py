@@ -1,0 +1,93 @@
+"""The endpoints of schedules: the form of their requests and responses, and their handlers."""
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError
+from queue_core.periodic import verbs as schedule_verbs
+from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
+from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
+from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
+from queue_core.schedules.schedule import CatchUp, Schedule
+from queue_core.server.handlers import EndpointCall
+from queue_core.server.schemas import RequestBody
+from queue_core.server.state import ServerState
+
+
+class ScheduleIn(RequestBody):
+    """A schedule as it is declared: `cron`, or `every` so many seconds."""
+
+    name: str = Field(examples=["nightly"])
+    queue: str = Field(examples=["reports"])
+    cron: str | None = Field(None, description="Five fields, or six with seconds in front.", examples=["0 3 * * *"])
+    every: float | None = Field(None, description="Whole seconds, in [1, 31622400].")
+    timezone: str = Field("UTC", description="Whose wall clock `cron` goes by.", examples=["Europe/Vienna"])
+    payload: str = Field("", description=f"Base64, at most {MAX_SCHEDULE_PAYLOAD_BYTES:,} bytes.")
+    tag: str | None = None
+    headers: dict[str, str] | None = None
+    catch_up: CatchUp = Field("skip", description="What becomes of ticks that were missed.")
+    origin: str = Field("", description="Where it is declared: a file, or an application.")
+    max_leases: int | None = Field(None, description="Of each of its tasks; the queue's when left out.")
+
+    def value(self) -> Schedule:
+        """Return it as a value. Raises `InvalidRequestError` for a payload that is not base64."""
+        try:
+            payload = b64decode(self.payload, validate=True)
+        except (Base64Error, ValueError) as error:
+            raise InvalidRequestError(f"payload of schedule {self.name[:60]!a} is not base64: {error}") from None
+        settings = self.model_dump(exclude={"payload"})
+        return Schedule(**settings, payload=payload)
+
+
+class DeclareSchedulesRequest(RequestBody):
+    """All schedules that a supervisor knows; others disappear, but those of the origins `keep`."""
+
+    schedules: tuple[ScheduleIn, ...] = Field(strict=False, max_length=MAX_SCHEDULES)
+    keep: tuple[str, ...] = Field((), strict=False)
+
+
+class ScheduleList(TypedDict):
+    """All schedules, by name."""
+
+    schedules: list[ScheduleStatus]
+
+
+async def list_schedules(core: ServerState, call: EndpointCall) -> ScheduleList:  # noqa: ARG001 - a handler
+    now = _now(core)
+    return {"schedules": await core.read(lambda work: schedule_verbs.list_schedules(work, now=now))}
+
+
+async def declare_schedules(core: ServerState, call: EndpointCall) -> ScheduleChanges:
+    params, now = call.read(DeclareSchedulesRequest), _now(core)
+    schedules = [one.value() for one in params.schedules]
+    return await core.committer.run(
+        lambda work: schedule_verbs.declare_schedules(work, schedules, keep=params.keep, now=now)
+    )
+
+
+async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noqa: ARG001 - a handler
+    now = _now(core)
+    return await core.committer.run(lambda work: schedule_verbs.add_ticks(work, now=now))
+
+
+async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
+    now = _now(core)
+    return await core.committer.run(lambda work: schedule_verbs.run_schedule(work, call.path["schedule"], now=now))
+
+
+async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
+    now = _now(core)
+    return await core.committer.run(lambda work: schedule_verbs.pause_schedule(work, call.path["schedule"], now=now))
+
+
+async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
+    now = _now(core)
+    return await core.committer.run(lambda work: schedule_verbs.resume_schedule(work, call.path["schedule"], now=now))
+
+
+def _now(core: ServerState) -> Instant:
+    return schedule_verbs.wall_clock(core.service.clock)
