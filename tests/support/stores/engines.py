@@ -28,6 +28,8 @@ __all__ = [
     "free_port",
     "memory_home",
     "postgresql",
+    "postgresql_program",
+    "postgresql_standby",
     "redis",
 ]
 
@@ -113,9 +115,52 @@ def postgresql(
     programs = _postgresql_programs()
     user = _unprivileged_user()
     with _home_of(user, directory, "postgresql") as home:
+        _init_database(programs, home / "data", user)
+        if addresses:
+            with (home / "data" / "pg_hba.conf").open("a") as rules:
+                rules.writelines(f"host all all {address}/24 trust\n" for address in addresses)
         engine = _a_cluster(home, programs, user, addresses, namespace, settings or {})
         with _running(engine):
             yield engine
+
+
+@contextmanager
+def postgresql_standby(primary: Engine, slot: str, *, settings: Mapping[str, str]) -> Iterator[Engine]:
+    """Make a standby of a primary that reports its snapshots to a new slot there; start it and stop it as you need.
+
+    The slot stays when it ends. `settings` must allow for what those of the primary do.
+
+    Raises `EngineUnavailableError` when it can't be made.
+    """
+    programs = _postgresql_programs()
+    user = _unprivileged_user()
+    home = _home(primary.home, "standby")
+    if user is not None:
+        os.chown(home, user.pw_uid, user.pw_gid)
+    copy = [str(programs / "pg_basebackup"), "-d", primary.socket_url, "-D", str(home / "data"), "-R", "-C", "-S", slot]
+    copied = subprocess.run(
+        [*copy, "-X", "stream", "-c", "fast"],
+        cwd=home,
+        capture_output=True,
+        text=True,
+        check=False,
+        user=user.pw_uid if user else None,
+        group=user.pw_gid if user else None,
+        extra_groups=[] if user else None,
+    )
+    if copied.returncode:
+        raise EngineUnavailableError(f"postgresql: no standby: {copied.stderr.strip()[-300:]}")
+    feedback = {"hot_standby_feedback": "on", "wal_receiver_status_interval": "1s"}
+    standby = _a_cluster(home, programs, user, (), "", {**settings, **feedback})
+    try:
+        yield standby
+    finally:
+        standby.stop()
+
+
+def postgresql_program(name: str) -> Path:
+    """Return a program that comes with the server. Raises `EngineUnavailableError`."""
+    return _postgresql_programs() / name
 
 
 def _a_cluster(
@@ -126,15 +171,10 @@ def _a_cluster(
     namespace: str,
     settings: Mapping[str, str],
 ) -> Engine:
-    """Return a new PostgreSQL that has not been started."""
+    """Return a PostgreSQL on the files in `home / "data"`, which has not been started."""
     port = free_port()
     _socket_path(home / f".s.PGSQL.{port}", "postgresql")
-    data = home / "data"
-    _init_database(programs, data, user)
-    if addresses:
-        with (data / "pg_hba.conf").open("a") as rules:
-            rules.writelines(f"host all all {address}/24 trust\n" for address in addresses)
-    command = [str(programs / "postgres"), "-D", str(data), "-k", str(home), "-p", str(port)]
+    command = [str(programs / "postgres"), "-D", str(home / "data"), "-k", str(home), "-p", str(port)]
     command += ["-h", ",".join([LOOPBACK, *addresses])]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]

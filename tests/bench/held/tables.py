@@ -1,0 +1,59 @@
+"""The figures of `postgres-held` as tables and as JSON. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+
+from tests.bench.held.figures import HeldRun
+from tests.bench.held.holders import TITLES
+from tests.bench.report import text_table
+
+HEADINGS = (
+    "system",
+    "offered",
+    "done while held",
+    "p95 before",
+    "held",
+    "after",
+    "held/before",
+    "behind at the end",
+    "caught up",
+    "totals at the end",
+)
+
+
+def holder_table(holder: str, runs: Sequence[HeldRun], names: Mapping[str, str]) -> str:
+    """Return what each system did with this holder: how much of the offered was done, and waits from ready to lease."""
+    lines = [HEADINGS, *(_cells(run, names[run.system]) for run in runs)]
+    return f"{TITLES[holder]}\n{text_table(lines)}"
+
+
+def _cells(run: HeldRun, name: str) -> Sequence[str]:
+    caught_up = f"not in {run.after.seconds:.0f} s" if run.catch_up_seconds is None else f"{run.catch_up_seconds:.1f} s"
+    totals = "-" if run.differences is None else "exact" if not run.differences else "; ".join(run.differences)
+    return (
+        name,
+        f"{run.tasks_per_second:,}/s",
+        f"{run.held.done_share:.1%}",
+        *(f"{part.p95 * 1e3:,.1f} ms" for part in (run.before, run.held, run.after)),
+        f"{run.ratio:.2f}x",
+        f"{run.behind:,}",
+        caught_up,
+        totals,
+    )
+
+
+def part_line(run: HeldRun, name: str) -> str:
+    """Return one run in a line, for the time until the tables are there."""
+    return (
+        f"{run.holder}, {name}: {run.held.done_share:.1%} done while held, p95 {run.before.p95 * 1e3:,.1f} ms before,"
+        f" {run.held.p95 * 1e3:,.1f} held, {run.after.p95 * 1e3:,.1f} after; {run.behind:,} behind;"
+        f" load {run.before.load_average:.1f}, {run.held.load_average:.1f}, {run.after.load_average:.1f}"
+    )
+
+
+def runs_as_json(
+    machine: Mapping[str, object], seconds: float, runs: Sequence[HeldRun], skipped: Mapping[str, str]
+) -> dict[str, object]:
+    """Return everything: times in seconds, rates in tasks a second."""
+    listed = [asdict(run) | {"p95_ratio": run.ratio} for run in runs]
+    return {"machine": dict(machine), "held_seconds": seconds, "runs": listed, "skipped": dict(skipped)}
