@@ -3,10 +3,11 @@
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from statistics import quantiles
 
+import psutil
 import psycopg
 
 from tests.bench.held.catalog import PeerName, system_named
@@ -39,6 +40,8 @@ class HeldPart:
     p95: float
     again_p95: float | None
     load_average: float
+    engine_cores: float
+    """CPU time of the engine by the time: what the part costs on a machine that is busy with something else too."""
     slices: Sequence[tuple[float, float, float]] = ()
     """Of each ten seconds: tasks added and done in a second, and the p95."""
 
@@ -82,16 +85,16 @@ def measure_run(engine: Engine, url: str, name: PeerName, holder: str, *, second
     system.install(url)
     with HOLDERS[holder](engine, url) as hold, HeldWorkload(name, url) as load:
         time.sleep(WARM_SECONDS)
-        before = _part(load, short)
+        before = measure_part(load, engine, short)
         usual = max(2 * load.behind(), BATCH * PRODUCERS)
         with hold():
-            held = _part(load, seconds)
+            held = measure_part(load, engine, seconds)
             size = sizes(BenchStore(url, "strict", "postgresql"))
             behind = load.behind()
         ended = time.monotonic()
         caught_up = 0.0 if behind <= usual else _caught_up(load, usual)
         time.sleep(max(0.0, ended + min(SETTLE_SECONDS, seconds / 2) - time.monotonic()))
-        after = _part(load, short)
+        after = measure_part(load, engine, short)
         return HeldRun(
             holder,
             name,
@@ -107,8 +110,10 @@ def measure_run(engine: Engine, url: str, name: PeerName, holder: str, *, second
         )
 
 
-def _part(load: HeldWorkload, seconds: float) -> HeldPart:
+def measure_part(load: HeldWorkload, engine: Engine, seconds: float) -> HeldPart:
+    """Measure for so long."""
     load.taken()
+    spent = _cpu_seconds(engine)
     counts, slices = Counts(), []
     began = at = time.monotonic()
     while at < began + seconds:
@@ -128,8 +133,18 @@ def _part(load: HeldWorkload, seconds: float) -> HeldPart:
         _percentile(counts.waits, 95),
         _percentile(counts.waits_again, 95) if counts.waits_again else None,
         os.getloadavg()[0],
+        (_cpu_seconds(engine) - spent) / lasted,
         slices,
     )
+
+
+def _cpu_seconds(engine: Engine) -> float:
+    """Return the CPU time of the engine's processes, and of those that ended."""
+    times = []
+    for process in engine.family():
+        with suppress(psutil.NoSuchProcess):
+            times.append(process.cpu_times())
+    return sum(one.user + one.system for one in times) + times[0].children_user + times[0].children_system
 
 
 def _percentile(values: Sequence[float], percent: int) -> float:
