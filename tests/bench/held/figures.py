@@ -57,7 +57,7 @@ class HeldRun:
     held: HeldPart
     after: HeldPart
     behind: int
-    """Tasks that could be leased, or should have been added, when the holder ended."""
+    """Tasks that were offered and never leased when the holder ended, the delayed ones of a second among them."""
     catch_up_seconds: float | None
     """Until no more were behind than usual; None: not in two minutes."""
     table_bytes: float
@@ -86,11 +86,11 @@ def measure_run(engine: Engine, url: str, name: PeerName, holder: str, *, second
     with HOLDERS[holder](engine, url) as hold, HeldWorkload(name, url) as load:
         time.sleep(WARM_SECONDS)
         before = measure_part(load, engine, short)
-        usual = max(2 * load.behind(), BATCH * PRODUCERS)
+        usual = 2 * max(load.behind(), BATCH * PRODUCERS)
         with hold():
             held = measure_part(load, engine, seconds)
-            size = sizes(BenchStore(url, "strict", "postgresql"))
             behind = load.behind()
+            size = sizes(BenchStore(url, "strict", "postgresql"))
         ended = time.monotonic()
         caught_up = 0.0 if behind <= usual else _caught_up(load, usual)
         time.sleep(max(0.0, ended + min(SETTLE_SECONDS, seconds / 2) - time.monotonic()))

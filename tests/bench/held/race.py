@@ -5,6 +5,8 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+import psycopg
+
 from queue_core.errors import QueueError
 from tests.bench.held.catalog import PeerName, system_named
 from tests.bench.held.figures import HeldRun, flat, fresh_database, measure_run
@@ -46,7 +48,7 @@ class HeldRace:
                         print(f"  {part_line(self.runs[-1], self._names[peer])}", flush=True)
                     except EngineUnavailableError as error:
                         self._lack(peer, f"not here: {error}")
-                    except (MeasurementFailedError, QueueError) as error:
+                    except (MeasurementFailedError, QueueError, psycopg.Error) as error:
                         self._lack(f"{holder}, {peer}", f"failed: {error}")
 
     def report(self) -> str:

@@ -68,6 +68,7 @@ class Tally:
         waited = (time.monotonic_ns() - int(payload[:STAMP_DIGITS])) / 1e9 if is_first else waited_seconds
         with self._lock:
             self._counts.numbers["leased"] += 1
+            self._counts.numbers["leased_first"] += is_first
             if waited is not None:
                 (self._counts.waits if is_first else self._counts.waits_again).append(max(waited, 0.0))
 
@@ -120,9 +121,6 @@ class HeldSystem(Protocol):
 
     def consume(self, url: str, number: int, tally: Tally, phase: LoadPhase) -> None:
         """Lease and end tasks until the process is ended; consumers of odd numbers lease by tag, others untagged."""
-
-    def ready(self, url: str) -> int:
-        """Return how many tasks could be leased now."""
 
 
 class CountingSystem(HeldSystem, Protocol):

@@ -62,13 +62,6 @@ class HeldPgmq:
                 if not sum([_turn(connection, queue, tally, phase) for queue in queues]):
                     time.sleep(POLL_SECONDS)
 
-    def ready(self, url: str) -> int:
-        counted = " + ".join(f"(SELECT count(*) FROM pgmq.q_{queue} WHERE vt <= now())" for queue in (UNTAGGED, *TAGS))
-        with closing(psycopg.connect(url, autocommit=True)) as connection:
-            row = connection.execute(f"SELECT {counted}".encode()).fetchone()
-            assert row is not None
-            return int(row[0])
-
 
 def _turn(connection: "psycopg.Connection[tuple[object, ...]]", queue: str, tally: Tally, phase: LoadPhase) -> int:
     """Read once and end what was read; return how many that were."""

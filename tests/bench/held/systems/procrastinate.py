@@ -7,9 +7,8 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
-import psycopg
 from procrastinate import App, BaseRetryStrategy, PsycopgConnector, RetryDecision, SyncPsycopgConnector
 from procrastinate.jobs import Job
 
@@ -17,9 +16,6 @@ from tests.bench.held.system import DELAY_SECONDS, LEASE_BATCH, TAGS, Adder, Loa
 
 TASK = "bench.held"
 UNTAGGED = "untagged"
-READY = (
-    "SELECT count(*) FROM procrastinate_jobs WHERE status = 'todo' AND (scheduled_at IS NULL OR scheduled_at <= now())"
-)
 
 
 class GivenBackError(Exception):
@@ -81,9 +77,3 @@ class HeldProcrastinate:
                 )
 
         asyncio.run(run())
-
-    def ready(self, url: str) -> int:
-        with closing(psycopg.connect(url, autocommit=True)) as connection:
-            row = connection.execute(READY).fetchone()
-            assert row is not None
-            return int(row[0])

@@ -58,10 +58,6 @@ class HeldTowline:
                     tally.count("lost", lost)
                     tally.count("done", len(finished) - lost)
 
-    def ready(self, url: str) -> int:
-        with closing(opened(_place(url))) as queue:
-            return queue.stats().ready
-
     def differences(self, url: str, counts: Counts) -> Sequence[str]:
         with closing(opened(_place(url))) as queue:
             stats = queue.stats()
