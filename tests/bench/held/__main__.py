@@ -38,12 +38,15 @@ def main() -> None:
         machine = machine_of(site)
         print("  ".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
         race = HeldRace(arguments.peers, arguments.holders, seconds=getattr(arguments, "for"))
+
+        def keep() -> None:
+            if arguments.json:
+                document = runs_as_json(machine, race.seconds, race.runs, race.skipped)
+                arguments.json.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
         with suppress(KeyboardInterrupt):  # figures measured so far are still reported
-            race.run(site.directory)
+            race.run(site.directory, then=keep)
     print("", race.report(), sep="\n")
-    if arguments.json:
-        document = runs_as_json(machine, race.seconds, race.runs, race.skipped)
-        arguments.json.write_text(json.dumps(document, indent=2) + "\n")
 
 
 def _arguments() -> argparse.Namespace:

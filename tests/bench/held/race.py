@@ -1,6 +1,6 @@
 """Each holder, and with it each system in turn, in one private PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -33,8 +33,11 @@ class HeldRace:
         self._holders = holders
         self._names: dict[str, str] = {}
 
-    def run(self, directory: Path) -> None:
-        """Run all. Raises `EngineUnavailableError` when there is no PostgreSQL."""
+    def run(self, directory: Path, *, then: Callable[[], None] = lambda: None) -> None:
+        """Run all, and do something after each, as the next may take an hour.
+
+        Raises `EngineUnavailableError` when there is no PostgreSQL.
+        """
         with postgresql(directory, settings=SETTINGS) as engine:
             numbers = count(1)
             for holder in self._holders:
@@ -50,6 +53,7 @@ class HeldRace:
                         self._lack(peer, f"not here: {error}")
                     except (MeasurementFailedError, QueueError, psycopg.Error) as error:
                         self._lack(f"{holder}, {peer}", f"failed: {error}")
+                    then()
 
     def report(self) -> str:
         """Return a table for each holder, how each system did the load, what was skipped, and the verdicts."""

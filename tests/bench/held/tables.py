@@ -1,5 +1,6 @@
 """The figures of `postgres-held` as tables and as JSON. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
@@ -58,5 +59,14 @@ def runs_as_json(
     machine: Mapping[str, object], seconds: float, runs: Sequence[HeldRun], skipped: Mapping[str, str]
 ) -> dict[str, object]:
     """Return everything: times in seconds, rates in tasks a second."""
-    listed = [asdict(run) | {"p95_ratio": run.ratio} for run in runs]
+    listed = [_finite(asdict(run) | {"p95_ratio": run.ratio}) for run in runs]
     return {"machine": dict(machine), "held_seconds": seconds, "runs": listed, "skipped": dict(skipped)}
+
+
+def _finite(value: object) -> object:
+    """Return it with null for what is infinite: the wait of a part in which nothing was leased."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
