@@ -52,7 +52,7 @@ def _dump(engine: Engine, url: str) -> Iterator[Hold]:
 
     @contextmanager
     def hold() -> Iterator[None]:
-        command = [postgresql_program("pg_dump"), "--table", "another", "--data-only", "--dbname", url]
+        command = [str(postgresql_program("pg_dump")), "--table", "another", "--data-only", "--dbname", url]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as dump, ExitStack() as stack:
             stack.callback(dump.kill)
             assert dump.stdout is not None
