@@ -26,6 +26,8 @@ CATCH_UP_SECONDS = 120.0
 SETTLE_SECONDS = 30.0
 """From the holder's end, at least, to the part after."""
 FINISH_SECONDS = 120.0
+CARRIED_SHARE = 0.97
+"""Of what is offered, done before; less comes of a machine that is busy with something else, or of too high a rate."""
 POLL_SECONDS = 0.5
 
 
@@ -58,6 +60,8 @@ class HeldRun:
     after: HeldPart
     behind: int
     """Tasks that were offered and never leased when the holder ended, the delayed ones of a second among them."""
+    usually_behind: int
+    """The most that are behind without a holder: twice as many as before, or as are added at a time."""
     catch_up_seconds: float | None
     """Until no more were behind than usual; None: not in two minutes."""
     table_bytes: float
@@ -65,6 +69,11 @@ class HeldRun:
     """At the end of what was held."""
     differences: Sequence[str] | None
     """Between its totals and what was done in all; None: it keeps no totals."""
+
+    @property
+    def is_carried(self) -> bool:
+        """Return whether the load was carried before: else what happened while held tells nothing of the holder."""
+        return self.before.done_share >= CARRIED_SHARE
 
     @property
     def ratio(self) -> float:
@@ -103,6 +112,7 @@ def measure_run(engine: Engine, url: str, name: PeerName, holder: str, *, second
             held,
             after,
             behind,
+            usual,
             caught_up,
             size["table_bytes"],
             size["index_bytes"],
@@ -163,9 +173,11 @@ def _caught_up(load: HeldWorkload, usual: int) -> float | None:
 
 
 def flat(runs: Sequence[HeldRun]) -> Mapping[str, float]:
-    """Return the figures that requirements are made of, by name."""
+    """Return the figures that requirements are made of, by name, of the loads that were carried before."""
     figures: dict[str, float] = {}
     for run in runs:
+        if not run.is_carried:
+            continue
         name = f"{run.holder}_{run.system}"
         for part in ("before", "held", "after"):
             figures[f"{name}_{part}_done_share"] = getattr(run, part).done_share

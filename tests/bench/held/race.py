@@ -64,8 +64,17 @@ class HeldRace:
                 parts.append(holder_table(holder, runs, self._names))
         measured = dict.fromkeys(run.system for run in self.runs)
         parts.append("\n".join(f"{self._names[peer]}: {system_named(peer).notions}" for peer in measured))
+        parts.append(
+            "\n".join(
+                f"{run.holder}, {self._names[run.system]}: only {run.before.done_share:.0%} of the load was done before"
+                " it was held, so its figures tell nothing of the holder: run it on an idle machine"
+                for run in self.runs
+                if not run.is_carried
+            )
+        )
         parts.append("\n".join(f"skipped {owner}: {reason}" for owner, reason in self.skipped.items()))
-        parts.append(verdicts_table(judge({f"{OWNER}.{name}": value for name, value in flat(self.runs).items()}, {})))
+        verdicts = judge({f"{OWNER}.{name}": value for name, value in flat(self.runs).items()}, {})
+        parts.append(verdicts_table(verdicts) if verdicts else "")
         return "\n\n".join(filter(None, parts))
 
     def _lack(self, owner: str, reason: str) -> None:

@@ -4,14 +4,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from tests.bench.held.figures import HeldRun
+from tests.bench.held.figures import CATCH_UP_SECONDS, HeldRun
 from tests.bench.held.holders import TITLES
 from tests.bench.report import text_table
 
 HEADINGS = (
     "system",
     "offered",
-    "done while held",
+    "done before",
+    "held",
     "p95 before",
     "held",
     "after",
@@ -31,12 +32,15 @@ def holder_table(holder: str, runs: Sequence[HeldRun], names: Mapping[str, str])
 
 
 def _cells(run: HeldRun, name: str) -> Sequence[str]:
-    caught_up = f"not in {run.after.seconds:.0f} s" if run.catch_up_seconds is None else f"{run.catch_up_seconds:.1f} s"
+    caught_up = "-" if run.is_carried else "was behind before"
+    if run.is_carried and run.behind > run.usually_behind:
+        seconds = run.catch_up_seconds
+        caught_up = f"not in {CATCH_UP_SECONDS:.0f} s" if seconds is None else f"{seconds:.1f} s"
     totals = "-" if run.differences is None else "exact" if not run.differences else "; ".join(run.differences)
     return (
         name,
         f"{run.tasks_per_second:,}/s",
-        f"{run.held.done_share:.1%}",
+        *(f"{part.done_share:.1%}" for part in (run.before, run.held)),
         *(f"{part.p95 * 1e3:,.1f} ms" for part in (run.before, run.held, run.after)),
         f"{run.ratio:.2f}x",
         *(f"{part.engine_cores:.2f}" for part in (run.before, run.held)),
