@@ -63,7 +63,7 @@ def runs_as_json(
     machine: Mapping[str, object], seconds: float, runs: Sequence[HeldRun], skipped: Mapping[str, str]
 ) -> dict[str, object]:
     """Return everything: times in seconds, rates in tasks a second."""
-    listed = [_finite(asdict(run) | {"p95_ratio": run.ratio}) for run in runs]
+    listed = [_finite(asdict(run) | {"p95_ratio": run.ratio, "is_carried": run.is_carried}) for run in runs]
     return {"machine": dict(machine), "held_seconds": seconds, "runs": listed, "skipped": dict(skipped)}
 
 
