@@ -26,8 +26,8 @@ CATCH_UP_SECONDS = 120.0
 SETTLE_SECONDS = 30.0
 """From the holder's end, at least, to the part after."""
 FINISH_SECONDS = 120.0
-CARRIED_SHARE = 0.97
-"""Of what is offered, done before; less comes of a machine that is busy with something else, or of too high a rate."""
+UNCARRIED_SHARE = 0.03
+"""Of what is offered, not done before, or done of what was late already: the machine is busy, or the rate too high."""
 POLL_SECONDS = 0.5
 
 
@@ -73,7 +73,7 @@ class HeldRun:
     @property
     def is_carried(self) -> bool:
         """Return whether the load was carried before: else what happened while held tells nothing of the holder."""
-        return self.before.done_share >= CARRIED_SHARE
+        return abs(self.before.done_share - 1.0) <= UNCARRIED_SHARE
 
     @property
     def ratio(self) -> float:

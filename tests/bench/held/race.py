@@ -66,7 +66,7 @@ class HeldRace:
         parts.append("\n".join(f"{self._names[peer]}: {system_named(peer).notions}" for peer in measured))
         parts.append(
             "\n".join(
-                f"{run.holder}, {self._names[run.system]}: only {run.before.done_share:.0%} of the load was done before"
+                f"{run.holder}, {self._names[run.system]}: {run.before.done_share:.0%} of the load was done before"
                 " it was held, so its figures tell nothing of the holder: run it on an idle machine"
                 for run in self.runs
                 if not run.is_carried
