@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from tests.bench.held.holders import HOLDERS, SETTINGS
+from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine, EngineUnavailableError, postgresql
 
 ROWS = 100
@@ -40,5 +41,5 @@ def test_a_holder_keeps_what_dies_until_it_ends(engine: Engine, name: str) -> No
         assert dead_after_vacuum(connection) == 0
         with hold():
             connection.execute("DELETE FROM held_tasks")
-            assert dead_after_vacuum(connection) == ROWS
-        assert dead_after_vacuum(connection) == 0
+            assert dead_after_vacuum(connection) >= ROWS
+        eventually(lambda: dead_after_vacuum(connection) == 0)  # a session goes on for a moment after its client
