@@ -70,7 +70,7 @@ def main() -> None:
             churn_minutes=arguments.churn_minutes,
         ) as site,
     ):
-        machine = _machine(site)
+        machine = machine_of(site)
         print("  ".join(f"{name}: {value}" for name, value in machine.items()), flush=True)
         with suppress(KeyboardInterrupt):  # figures measured so far are still reported
             _run(arguments, rounds, site, results)
@@ -137,7 +137,7 @@ def _measure_alone(part: SoloSection, engine: Engine, site: BenchSite, results: 
         results.lack(owner, error, label)
 
 
-def _machine(site: BenchSite) -> dict[str, object]:
+def machine_of(site: BenchSite) -> dict[str, object]:
     """Describe the machine, above all its disk's sync time (0 on a memory file system)."""
     return {
         "cores": len(os.sched_getaffinity(0)),

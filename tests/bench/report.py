@@ -25,14 +25,14 @@ def systems_table(rows: Sequence[tuple[str, str, str]], figures: Mapping[str, fl
             continue
         cells = [_cell(kind, figures.get(f"{key}.{kind}")) for kind in KINDS]
         lines.append([name, *cells, durable])
-    return _table(lines)
+    return text_table(lines)
 
 
 def alone_table(figures: Mapping[str, float]) -> str:
     """Return Towline's figures without peers, in readable units."""
     sections = tuple(part.owner(engine) + "." for part in ALONE for engine in ENGINES)
     named = [(name, value) for name, value in figures.items() if name.startswith(sections) and ".minute_" not in name]
-    return _table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
+    return text_table([["figure", "value"], *([name, _plain(name, value)] for name, value in named)])
 
 
 STARTS = {
@@ -61,7 +61,7 @@ def starts_table(rounds: Mapping[str, Sequence[float]]) -> str:
             ranges = [f"{_plain(what, min(values))} - {_plain(what, max(values))}" for values in pair]
             cells = [_plain(what, by_exec), _plain(what, by_fork), f"{by_exec / by_fork:.1f}"]
             lines.append([f"{application}: {text}", *cells, ", ".join(ranges) if len(pair[0]) > 1 else ""])
-    return _table(lines) if len(lines) > 1 else ""
+    return text_table(lines) if len(lines) > 1 else ""
 
 
 def verdicts_table(verdicts: Sequence[Verdict]) -> str:
@@ -72,7 +72,7 @@ def verdicts_table(verdicts: Sequence[Verdict]) -> str:
         measured = "-" if verdict.measured is None else f"{verdict.measured:.2f} {wanted.unit}"
         word = f"{verdict.word} ({verdict.reason})" if verdict.reason else verdict.word
         lines.append([wanted.what, f"{wanted.side} {wanted.bound:g} {wanted.unit}", measured, word])
-    return _table(lines)
+    return text_table(lines)
 
 
 def as_json(
@@ -119,7 +119,8 @@ def _plain(name: str, value: float) -> str:
     return f"{value * SCALE['ms']:.3f} ms"
 
 
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def text_table(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells below each other: the first is the heading, the first and last columns are to the left."""
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     first, *rest = [
         "  ".join(

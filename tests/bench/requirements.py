@@ -77,6 +77,22 @@ def _starts(application: str, what: str) -> Sequence[Requirement]:
     )
 
 
+def _held(holder: str, what: str) -> Sequence[Requirement]:
+    """Require that work goes on as before while a snapshot is held."""
+    name = f"postgres-held-postgresql.{holder}_towline"
+    return (
+        Requirement(f"held by {what}: done of 800 tasks a second", f"{name}_held_done_share", "at least", 99, "%"),
+        Requirement(
+            f"held by {what}: ready to lease, p95, vs before",
+            f"{name}_held_p95",
+            "under",
+            2,
+            against=f"{name}_before_p95",
+        ),
+        Requirement(f"held by {what}: totals that are wrong", f"{name}_wrong_totals_count", "under", 1),
+    )
+
+
 def _shared(what: str, figure: str) -> Requirement:
     """Require that what is imported is shared. Each worker writes to 6 MiB, a third of one that imports nothing."""
     return Requirement(what, f"starts.large_fork_{figure}", "under", 0.25, against=f"starts.large_exec_{figure}")
@@ -147,6 +163,10 @@ _POSTGRESQL = (
         ("table_bytes", "index_bytes", "add_p50", "add_p95", "exchange_p50", "exchange_p95"),
     ),
     _across("postgresql", "PostgreSQL"),
+    *_held("transaction", "a transaction"),
+    *_held("dump", "pg_dump"),
+    *_held("prepared", "a prepared transaction"),
+    *_held("slot", "a standby's slot"),
 )
 _REDIS = (
     _faster("Redis: add one by one vs Celery", "towline-redis.add", 2, "celery-logged.add"),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.resources import files
+from pathlib import Path
 
 import psycopg
 from psycopg.types.json import Jsonb
@@ -32,7 +33,7 @@ class PgmqDriver:
         self._stack = ExitStack()
 
     def start(self, site: BenchSite) -> None:
-        sql = _sql(site)
+        sql = sql_of(site.pgmq_sql)
         self._url = self._stack.enter_context(new_database(site))
         with psycopg.connect(self._url, autocommit=True) as connection:
             connection.execute(sql.encode())
@@ -79,9 +80,10 @@ def _message(payload: bytes) -> Jsonb:
     return Jsonb({"body": payload.decode()})
 
 
-def _sql(site: BenchSite) -> str:
-    if site.pgmq_sql is not None:
-        return site.pgmq_sql.read_text()
+def sql_of(file: Path | None) -> str:
+    """Return pgmq's SQL, of the user's file if there is one. Raises `EngineUnavailableError`."""
+    if file is not None:
+        return file.read_text()
     try:
         return files("pgmq").joinpath("sql", "pgmq.sql").read_text()
     except (ModuleNotFoundError, FileNotFoundError):

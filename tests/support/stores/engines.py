@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Literal
 
 import psutil
 
@@ -30,6 +31,7 @@ __all__ = [
     "free_port",
     "memory_home",
     "postgresql",
+    "postgresql_program",
     "postgresql_standby",
     "redis",
 ]
@@ -124,13 +126,19 @@ def postgresql(
 
 @contextmanager
 def postgresql_standby(
-    primary: Engine, directory: Path, *, slot: str = "", settings: Mapping[str, str] | None = None
+    primary: Engine,
+    directory: Path,
+    *,
+    slot: str = "",
+    settings: Mapping[str, str] | None = None,
+    state: Literal["running", "stopped"] = "running",
 ) -> Iterator[Engine]:
     """Run a copy of a private PostgreSQL that replays its log, and tells it each second what its own queries need.
 
     Args:
         slot: the replication slot to make on the primary and to follow it through; "": none.
         settings: the primary's command-line settings.
+        state: `stopped`: it is made, and you start and stop it; the slot holds nothing before it first runs.
 
     Raises `EngineUnavailableError` when its programs are absent or it does not start.
     """
@@ -144,8 +152,14 @@ def postgresql_standby(
         with (data / "postgresql.auto.conf").open("a") as kept:
             kept.write("hot_standby_feedback = on\nwal_receiver_status_interval = 1\n")
         engine = _a_cluster(home, programs, user, settings=settings or {})
-        with _running(engine):
+        if state == "running":
+            with _running(engine):
+                yield engine
+            return
+        try:
             yield engine
+        finally:
+            engine.stop()
 
 
 def copy_database(source: Engine, target: Engine) -> None:
@@ -156,6 +170,11 @@ def copy_database(source: Engine, target: Engine) -> None:
     load += ["-v", "ON_ERROR_STOP=1", "postgres"]
     saved = subprocess.run(dump, capture_output=True, check=True)
     subprocess.run(load, input=saved.stdout, capture_output=True, check=True)
+
+
+def postgresql_program(name: str) -> Path:
+    """Return a program that comes with the server. Raises `EngineUnavailableError`."""
+    return _postgresql_programs() / name
 
 
 def _a_cluster(
