@@ -1,5 +1,8 @@
 """The simulated queue obeys limits, and the pool knows what could be leased."""
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from orchestrator.simulation.limits import QueueLimits
@@ -10,6 +13,7 @@ from orchestrator.simulation.study import simulate
 from orchestrator.simulation.workload import SimulatedWorld, Workload, workload_of
 from queue_core.admission import Rate, TagLimits
 from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.worlds import a_world
 
 
 class Recorder(PolicyScaler):
@@ -19,7 +23,7 @@ class Recorder(PolicyScaler):
         super().__init__(*args, **settings)  # type: ignore[arg-type]
         self.most_of_a_tag = 0
         self.most_leases = 0
-        self.useless_turns = 0
+        self.useless_turns: dict[tuple[str, float], int] = {}
         self.most_useless_turns = 0
         self.tags: list[str | None] = []
 
@@ -30,9 +34,10 @@ class Recorder(PolicyScaler):
         self.most_of_a_tag = max([self.most_of_a_tag, *of_tag.values()])
         self.most_leases = max(self.most_leases, len(pool.leases))
         assert pool.limits is not None
-        is_useless = bool(pool.limits.held) and pool.staying > pool.leasable + len(pool.leases)
-        self.useless_turns = self.useless_turns + 1 if is_useless else 0
-        self.most_useless_turns = max(self.most_useless_turns, self.useless_turns)
+        idle = pool.free.values() if pool.limits.held and not pool.ready else ()
+        before = self.useless_turns
+        self.useless_turns = {key: before.get(key, 0) + 1 for key in [(worker.name, worker.used_at) for worker in idle]}
+        self.most_useless_turns = max([self.most_useless_turns, *self.useless_turns.values()])
         return super().turn(pool)
 
 
@@ -78,6 +83,15 @@ def test_a_rate_spreads_the_leases(limits: QueueLimits) -> None:
     assert result.peak <= 2
 
 
-def test_no_worker_that_could_lease_nothing_stays_for_longer_than_two_turns() -> None:
-    scaler, _ = a_run(of_tenants(6, 60, every=0.05), QueueLimits(per_tag=TagLimits(max_in_flight=1)))
+@pytest.mark.parametrize("number", [1, 11, 14, 17, 28, 34, 44, 50])
+def test_no_worker_that_could_lease_nothing_stays_for_longer_than_two_turns(number: int) -> None:
+    """In random worlds whose tasks are of one to a hundred tags, each with one to three leases at a time."""
+    rng, drawn = Random(number), a_world(number)
+    tenants, most = rng.choice([1, 3, 20, 100]), rng.choice([1, 2, 3])
+    tags = [f"tenant-{rng.randrange(tenants)}" for _ in range(drawn.workload.tasks)]
+    world = replace(drawn.world, limits=QueueLimits(per_tag=TagLimits(most)))
+    scaler = Recorder(a_pool(most=drawn.most, slo=drawn.slo_seconds), cores=world.cores)
+    scaler.tags = list(tags)
+    result = simulate(replace(drawn.workload, tags=tags), world, scaler, slo_seconds=drawn.slo_seconds)
+    assert (result.unfinished, scaler.most_of_a_tag <= most) == (0, True)
     assert scaler.most_useless_turns <= 2
