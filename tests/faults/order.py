@@ -28,7 +28,7 @@ ONE_TRY_SECONDS = 0.02
 def order(
     calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: int, apart: Container[str] = ()
 ) -> Iterator[tuple[str, str]]:
-    """Yield each invariant that a lease broke, and how, but for queues set `apart`: their tasks wait for more than etas.
+    """Yield each invariant that a lease broke, and how, but for queues `apart`: their tasks wait for more than etas.
 
     A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each.
     """
