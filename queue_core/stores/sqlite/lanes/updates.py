@@ -117,7 +117,7 @@ def _update(
     write_lanes(session, queue, [lane for lane in lanes if lane.row != rows[lane.tag_id]])
     session.counts.write(session.cursor, now=session.now)
     if ended:
-        tell_room(session, queue, limit=ended, now=now)
+        admit_by_room(session, queue, limit=ended, now=now)
 
 
 def _ended(session: SqliteSession, tag_ids: Iterable[int]) -> int:
@@ -227,13 +227,13 @@ def has_room_for(session: SqliteSession, queue: QueueRow, tag_id: int, *, now: I
     return has_room_for_one(queue.spec.per_tag, ready=lane.ready, leased=lane.leased, full_at=lane.full_at, now=now)
 
 
-MAX_TOLD = 100
-"""Ready tasks whose tags are told at once when room returned: each wakes one waiting call."""
+MAX_NAMED = 100
+"""Ready tasks whose tags are named at once when room returned: each wakes one waiting call."""
 
 
-def tell_room(session: SqliteSession, queue: QueueRow, *, limit: int, now: Instant) -> None:
+def admit_by_room(session: SqliteSession, queue: QueueRow, *, limit: int, now: Instant) -> None:
     """Name the tags of the first ready tasks, as many as there is room for, `limit` at most; see `admitted`."""
-    number = min(limit, room(session, queue, now=now), MAX_TOLD)
+    number = min(limit, room(session, queue, now=now), MAX_NAMED)
     for tag_id in first_tags(session, queue, limit=number) if number else []:
         key = (queue.spec.name, session.tag(tag_id))
         session.admitted[key] = session.admitted.get(key, 0) + 1
