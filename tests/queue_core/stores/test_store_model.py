@@ -11,6 +11,7 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.floored_store import FlooredStore
+from tests.support.stores.grouped_store import GroupedStore
 from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
 from tests.support.stores.store_model import QUEUES, LimitedStoreModel, StoreModel
 from tests.support.stores.stores import new_store_url
@@ -62,13 +63,17 @@ def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: s
     )
 
 
-LIMITED_EXAMPLES = {name: EXAMPLES[name] // 2 for name in ("sqlite", "sqlite, two processes")}
+LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    **{name: OPENED[name] for name in ("sqlite", "sqlite, two processes")},
+    "sqlite, several verbs a transaction": lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
+}
+LIMITED_EXAMPLES = {"sqlite": 75, "sqlite, two processes": 75, "sqlite, several verbs a transaction": 40}
 
 
-@pytest.mark.parametrize("name", LIMITED_EXAMPLES)
+@pytest.mark.parametrize("name", LIMITED_OPENED)
 def test_any_sequence_of_verbs_on_queues_with_limits_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
     run_state_machine_as_test(
-        lambda: LimitedStoreModel(OPENED[name]),
+        lambda: LimitedStoreModel(LIMITED_OPENED[name]),
         settings=settings(
             max_examples=LIMITED_EXAMPLES[name],
             stateful_step_count=60,

@@ -20,7 +20,7 @@ _NONE_TAKEN: Mapping[int, int] = {}
 _OPEN = "SELECT id FROM lanes INDEXED BY lanes_opening WHERE queue = ? AND opens_at <= ? ORDER BY opens_at LIMIT ?"
 _WITH_TASKS = "SELECT id FROM counts WHERE queue = ? AND tag IS NOT NULL AND (ready OR held)"
 _FIRST_HELD = (
-    "SELECT id, priority FROM tasks INDEXED BY tasks_held WHERE queue = ? AND tag = ? AND state = 4"
+    "SELECT id, priority FROM tasks INDEXED BY tasks_kept_back WHERE queue = ? AND state = 4 AND state > 2 AND tag = ?"
     " ORDER BY priority DESC, eta, id LIMIT ? OFFSET ?"
 )
 _LAST_PLAIN = (
