@@ -73,6 +73,13 @@ def expire(
     return ExpiredLeases(expiry.expired, None, more_due)
 
 
+def opens(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
+    """Return whether time has opened a lane of the queue."""
+    if queue.spec.per_tag.rate is None:
+        return False
+    return bool(session.cursor.execute(_OPEN, (queue.id, now, 1)).fetchall())
+
+
 def limits_changed(session: SqliteSession, queue: QueueRow, *, before: QueueSpec, now: Instant) -> None:
     """Update all lanes of a queue whose settings were replaced; with the same limits, those that time has opened."""
     spec = queue.spec
