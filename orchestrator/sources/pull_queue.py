@@ -344,7 +344,7 @@ def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
     for _ in range(MAX_TAG_PAGES):
         page = queues.queue(queue).tag_stats(after=after, limit=TAGS_AT_ONCE)
         for tag, stats in ((one.tag, one.stats) for one in page):
-            waiting = stats.ready + stats.delayed
+            waiting = stats.ready + stats.held + stats.delayed
             if waiting and not stats.in_flight and not is_served(tag, pools):
                 found.append(
                     UnservedTag(

@@ -28,6 +28,10 @@ Scenario = Callable[[FaultBudget, Path], FaultTally]
 
 SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "kill": ("producers and workers on one file, killed at random", kills_at_random),
+    "limits": (
+        "the same on queues with limits, priorities and rotation: no lease too many or too soon",
+        partial(kills_at_random, limited=True),
+    ),
     "write": ("a store's process killed at each of its writes and syncs", kills_at_writes),
     "power": ("power cuts that keep any mixture of what was not synced", power_cuts),
     "server": ("server, supervisor and workers killed under HTTP producers", kills_of_servers),

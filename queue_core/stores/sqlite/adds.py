@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.stores.sqlite.counters import ADDED, DELAYED, HELD, READY
+from queue_core.stores.sqlite.counters import ADDED, DELAYED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
@@ -33,7 +33,10 @@ _FLUSH = (
     " max_leases, headers, NULL, NULL, NULL, payload, NULL FROM staged_adds"
 )
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?, NULL, NULL, NULL, ?, ?)"
+_INSERT = (
+    "INSERT INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, 0, 0, '', '', ?7, NULL, ?8, ?9, NULL, NULL, NULL, ?10, NULL)"
+)
+_INSERT_URGENT = _INSERT.removesuffix("NULL)") + "?11)"
 
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
@@ -64,8 +67,10 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
     numbers: list[int] = []
-    tag, last_tag, is_held = 0, None, False
-    first = task_id = session.next_id
+    urgent: list[tuple[Cell, ...]] = []
+    last_tag: str | None = ""  # no tag is empty
+    tag, at_once, at_once_state = -1, READY, 0
+    task_id = session.next_id
     for new in tasks:
         name = new.name
         if name is not None:
@@ -76,37 +81,34 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
             named[name] = task_id
         eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
         is_delayed = eta > now
-        if new.tag != last_tag or not rows:
+        if new.tag != last_tag:
             last_tag = new.tag
             tag = session.tag_id(queue, last_tag)
             numbers = session.counts.of(queue.whole, tag)
-            is_held = not queue.is_plain and queue.state_of(tag, TaskState.READY) is TaskState.HELD
-        if is_delayed:
-            state = 1
-            numbers[DELAYED] += 1
-        elif is_held:
-            state = 4
-            numbers[HELD] += 1
-        else:
-            state = -new.priority
-            numbers[READY] += 1
+            if not queue.is_plain:
+                at_once_state = queue.state_of(tag, TaskState.READY)
+                at_once = GAUGE_OF_STATE[at_once_state]
+        numbers[DELAYED if is_delayed else at_once] += 1
         numbers[ADDED] += 1
-        priority = None
-        if new.priority:
-            priority = new.priority
-            queue = session.with_priorities(queue)
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
         headers = headers_text(new.headers) if new.headers else None
-        row = (task_id, queue.id, tag, state, eta, eta, now, name, new.max_leases, headers, payload, priority)
-        rows.append(row)
-        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed and not is_held))
+        state = 1 if is_delayed else at_once_state
+        if new.priority:
+            queue = session.with_priorities(queue)
+            cells = (task_id, queue.id, tag, state or -new.priority, eta, now, name, new.max_leases, headers, payload)
+            urgent.append((*cells, new.priority))
+        else:
+            rows.append((task_id, queue.id, tag, state, eta, now, name, new.max_leases, headers, payload))
+        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not state))
         task_id += 1
     if rows:
-        session.next_id = first + len(rows)
         session.cursor.executemany(_INSERT, rows)
+    if urgent:
+        session.cursor.executemany(_INSERT_URGENT, urgent)
+    session.next_id = task_id
     if long:
         session.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
@@ -175,7 +177,6 @@ def flush(session: SqliteSession) -> None:
         rows: list[tuple[Cell, ...]] = []
         for whole, (task_id, queue_id, tag, added_at, max_leases, headers, payload) in session.staged:
             session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            row = (task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, headers, payload, None)
-            rows.append(row)
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, None, max_leases, headers, payload))
         session.cursor.executemany(_INSERT, rows)
         session.staged = []

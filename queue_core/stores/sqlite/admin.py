@@ -39,15 +39,17 @@ NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 _INDEX_OF_STATE = {
     TaskState.DELAYED: "tasks_delayed",
     TaskState.LEASED: "tasks_leased",
-    TaskState.DEAD: "tasks_dead",
-    TaskState.HELD: "tasks_held",
+    TaskState.DEAD: "tasks_kept_back",
+    TaskState.HELD: "tasks_kept_back",
 }
+_STATE = {state: f"state = {int(state)}" + " AND state > 2" * (state > TaskState.LEASED) for state in _INDEX_OF_STATE}
+"""The conditions of these states; a partial index is found by the very words of its own."""
 _ALL_TASKS = (
     "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
     "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
     "FROM tasks INDEXED BY tasks_urgent WHERE queue = ?1 AND state < 0",
     *(
-        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND state = {int(state)}"
+        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND {_STATE[state]}"
         for state, index in _INDEX_OF_STATE.items()
     ),
 )
@@ -231,7 +233,7 @@ def _in_state(
         return session.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
         return session.connection.execute(
-            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND {_STATE[state]}"  # noqa: S608
             " LIMIT ?",
             (queue.id, limit),
         ).fetchall()
@@ -244,7 +246,7 @@ def _in_state(
             (json.dumps(tag_ids), limit),
         ).fetchall()
     return session.connection.execute(
-        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND {_STATE[state]}"  # noqa: S608
         f"{_OF_TAGS} LIMIT ?",
         (queue.id, json.dumps(tag_ids), limit),
     ).fetchall()

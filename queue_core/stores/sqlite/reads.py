@@ -139,7 +139,7 @@ def _first_ready(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | N
 
 def _ready_etas(
     session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, limit: int, last: bool = False
-) -> Iterator[int]:
+) -> Iterator[Instant]:
     """Yield the etas of ready tasks, of any priority, in order; or, of each priority and tag, only the last one."""
     sorts: list[Iterable[Row]] = []
     if tag_ids is None:

@@ -122,7 +122,7 @@ class SqliteTransaction:
         row = session.open_queue(queue)
         expiry = updates.expire(session, row, now=now, limit=limit)
         if row.spec.rate is not None:  # time alone may have made room in the whole queue
-            updates.tell_room(session, row, limit=updates.MAX_TOLD, now=now)
+            updates.admit_by_room(session, row, limit=updates.MAX_NAMED, now=now)
         return list(expiry.expired), expiry.more_due
 
     # -- administrators -------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.floored_store import FlooredStore
+from tests.support.stores.grouped_store import GroupedStore
 from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
-from tests.support.stores.store_model import QUEUES, StoreModel
+from tests.support.stores.store_model import QUEUES, LimitedStoreModel, StoreModel
 from tests.support.stores.stores import new_store_url
 
 
@@ -55,6 +56,26 @@ def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: s
         lambda: StoreModel(OPENED[name]),
         settings=settings(
             max_examples=EXAMPLES[name],
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
+
+
+LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    **{name: OPENED[name] for name in ("sqlite", "sqlite, two processes")},
+    "sqlite, several verbs a transaction": lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
+}
+LIMITED_EXAMPLES = {"sqlite": 75, "sqlite, two processes": 75, "sqlite, several verbs a transaction": 40}
+
+
+@pytest.mark.parametrize("name", LIMITED_OPENED)
+def test_any_sequence_of_verbs_on_queues_with_limits_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
+    run_state_machine_as_test(
+        lambda: LimitedStoreModel(LIMITED_OPENED[name]),
+        settings=settings(
+            max_examples=LIMITED_EXAMPLES[name],
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -20,7 +20,7 @@ _NONE_TAKEN: Mapping[int, int] = {}
 _OPEN = "SELECT id FROM lanes INDEXED BY lanes_opening WHERE queue = ? AND opens_at <= ? ORDER BY opens_at LIMIT ?"
 _WITH_TASKS = "SELECT id FROM counts WHERE queue = ? AND tag IS NOT NULL AND (ready OR held)"
 _FIRST_HELD = (
-    "SELECT id, priority FROM tasks INDEXED BY tasks_held WHERE queue = ? AND tag = ? AND state = 4"
+    "SELECT id, priority FROM tasks INDEXED BY tasks_kept_back WHERE queue = ? AND state = 4 AND state > 2 AND tag = ?"
     " ORDER BY priority DESC, eta, id LIMIT ? OFFSET ?"
 )
 _LAST_PLAIN = (
@@ -73,6 +73,13 @@ def expire(
     return ExpiredLeases(expiry.expired, None, more_due)
 
 
+def opens(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
+    """Return whether time has opened a lane of the queue."""
+    if queue.spec.per_tag.rate is None:
+        return False
+    return bool(session.cursor.execute(_OPEN, (queue.id, now, 1)).fetchall())
+
+
 def limits_changed(session: SqliteSession, queue: QueueRow, *, before: QueueSpec, now: Instant) -> None:
     """Update all lanes of a queue whose settings were replaced; with the same limits, those that time has opened."""
     spec = queue.spec
@@ -117,7 +124,7 @@ def _update(
     write_lanes(session, queue, [lane for lane in lanes if lane.row != rows[lane.tag_id]])
     session.counts.write(session.cursor, now=session.now)
     if ended:
-        tell_room(session, queue, limit=ended, now=now)
+        admit_by_room(session, queue, limit=ended, now=now)
 
 
 def _ended(session: SqliteSession, tag_ids: Iterable[int]) -> int:
@@ -227,13 +234,13 @@ def has_room_for(session: SqliteSession, queue: QueueRow, tag_id: int, *, now: I
     return has_room_for_one(queue.spec.per_tag, ready=lane.ready, leased=lane.leased, full_at=lane.full_at, now=now)
 
 
-MAX_TOLD = 100
-"""Ready tasks whose tags are told at once when room returned: each wakes one waiting call."""
+MAX_NAMED = 100
+"""Ready tasks whose tags are named at once when room returned: each wakes one waiting call."""
 
 
-def tell_room(session: SqliteSession, queue: QueueRow, *, limit: int, now: Instant) -> None:
+def admit_by_room(session: SqliteSession, queue: QueueRow, *, limit: int, now: Instant) -> None:
     """Name the tags of the first ready tasks, as many as there is room for, `limit` at most; see `admitted`."""
-    number = min(limit, room(session, queue, now=now), MAX_TOLD)
+    number = min(limit, room(session, queue, now=now), MAX_NAMED)
     for tag_id in first_tags(session, queue, limit=number) if number else []:
         key = (queue.spec.name, session.tag(tag_id))
         session.admitted[key] = session.admitted.get(key, 0) + 1

@@ -8,7 +8,10 @@ CREATE INDEX tasks_urgent ON tasks (queue, state, eta) WHERE state < 0;
 
 CREATE INDEX tasks_urgent_by_tag ON tasks (tag, state, eta) WHERE state < 0;
 
-CREATE INDEX tasks_held ON tasks (queue, tag, priority DESC, eta) WHERE state = 4;
+-- Dead tasks and held ones share an index: each is one more condition to look at when any task is written.
+DROP INDEX tasks_dead;
+
+CREATE INDEX tasks_kept_back ON tasks (queue, state, tag, priority DESC, eta) WHERE state > 2;
 
 -- Whether a task of the queue ever had a priority: until then nobody looks for urgent tasks.
 ALTER TABLE queues ADD COLUMN has_priorities INTEGER NOT NULL DEFAULT 0;
