@@ -149,8 +149,8 @@ def _is_barred(context: DecisionContext) -> bool:
 
 
 def _barred(context: DecisionContext, *, level: int, low: int, below: int) -> Proposal | None:
-    """Propose to let workers go that were idle, or not needed, for a turn: there is nothing for them until a lease ends,
-    and its worker leases what that makes ready."""
+    """Propose to let workers go that were idle, or not needed, for a turn: there is nothing for them until a lease
+    ends, and its worker leases what that makes ready."""
     facts = context.facts
     top = level
     for worker in context.idle:
