@@ -12,7 +12,7 @@ from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.floored_store import FlooredStore
 from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
-from tests.support.stores.store_model import QUEUES, StoreModel
+from tests.support.stores.store_model import QUEUES, LimitedStoreModel, StoreModel
 from tests.support.stores.stores import new_store_url
 
 
@@ -55,6 +55,25 @@ def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: s
         lambda: StoreModel(OPENED[name]),
         settings=settings(
             max_examples=EXAMPLES[name],
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        ),
+    )
+
+
+LIMITED_EXAMPLES = {
+    "redis": 60,
+    "redis, every call sent twice": 25,
+}
+
+
+@pytest.mark.parametrize("name", LIMITED_EXAMPLES)
+def test_any_sequence_of_verbs_obeys_limits_as_the_reference_does(name: str) -> None:
+    run_state_machine_as_test(
+        lambda: LimitedStoreModel(OPENED[name]),
+        settings=settings(
+            max_examples=LIMITED_EXAMPLES[name],
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
