@@ -90,7 +90,7 @@ class Calls:
         self.forget: Callable[[str], None] = lambda _: None
         self.signals = signals
         self.is_repeatable = False
-        self._admitted = Admitted()
+        self.admitted = Admitted()
 
     def once_for_call(self, call: ClientCall) -> "Calls":
         """Return the calls for one call of a client: they take effect once, however often that call is repeated."""
@@ -127,14 +127,14 @@ class Calls:
             index, size = _ENTRY.unpack_from(data, at)
             end = at + _ENTRY.size + size
             field = data[at + _ENTRY.size : end].decode()
-            self._admitted.entries.append((queues[index], field[1:] or None, int.from_bytes(data[end : end + 4], "big")))
+            self.admitted.entries.append((queues[index], field[1:] or None, int.from_bytes(data[end : end + 4], "big")))
             at = end + 4
         return data[:DATA] + data[at:]
 
     def take_admitted(self) -> list[tuple[str, str | None, int]]:
         """Return, once, what the calls of this thread told of admitted tasks: queue, tag and number."""
-        entries = list(self._admitted.entries)
-        self._admitted.entries.clear()
+        entries = list(self.admitted.entries)
+        self.admitted.entries.clear()
         return entries
 
     def note_waiters(self, queue: str) -> None:
@@ -196,7 +196,7 @@ class IdempotentCalls(Calls):
         super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
         self.forget = calls.forget
         self.is_repeatable = True
-        self._admitted = calls._admitted
+        self.admitted = calls.admitted
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}

@@ -98,7 +98,7 @@ class ShardMap:
             return found
 
     def create(self, spec: QueueSpec) -> ShardedQueue | None:
-        """Fix and return the shards of a queue that is about to be created, or changed. Raises `InvalidSettingError`."""
+        """Fix and return the shards of a queue that is about to be created. Raises `InvalidSettingError`."""
         queue = spec.name
         size = self._wanted.get(queue)
         if size is not None or self.of(queue) is not None:

@@ -89,8 +89,8 @@ def test_pause_fence_priorities_and_limits_are_settings_that_do_not_disturb_each
     with store.begin() as transaction:
         transaction.set_paused(QUEUE, "paused")
         transaction.set_moved(QUEUE, "redis://elsewhere")
-        add_paused = transaction.queue(QUEUE)
-        assert (add_paused.paused, add_paused.moved_to, add_paused.per_tag) == (True, "redis://elsewhere", ONE_AT_A_TIME)
+        known = transaction.queue(QUEUE)
+        assert (known.paused, known.moved_to, known.per_tag) == (True, "redis://elsewhere", ONE_AT_A_TIME)
         transaction.set_moved(QUEUE, "")
         transaction.set_paused(QUEUE, "running")
     add(store, *tasks(1, "a", 7))
