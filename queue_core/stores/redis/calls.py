@@ -183,7 +183,7 @@ class Calls:
 
 
 class Admitted(local):
-    """What a thread's calls told of admitted tasks."""
+    """The entries of admitted tasks that answers to a thread's calls had."""
 
     def __init__(self) -> None:
         self.entries = deque[tuple[str, str | None, int]](maxlen=MAX_ADMITTED)

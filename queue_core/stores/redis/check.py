@@ -110,9 +110,9 @@ def _check_field(field: bytes, row: Sequence[Answer], counts: TaskCounts) -> Ite
     """Compare the counters and set sizes of a tag, or of all tags, with the tasks."""
     shown = {_UNTAGGED: "the untagged", _TAGGED: "all tags"}.get(field, f"tag {field[1:].decode()!r}")
     packed, problem, sizes = row
-    counted = list(_COUNTERS.unpack_from(packed)[:4]) if isinstance(packed, bytes) else [b""] * 4
-    is_limited = isinstance(packed, bytes) and len(packed) > _COUNTERS.size
-    counted += _HELD.unpack_from(packed, _COUNTERS.size) if is_limited else [b""]
+    row_bytes = packed if isinstance(packed, bytes) else b""
+    counted = list(_COUNTERS.unpack_from(row_bytes)[:4]) if row_bytes else [b""] * 4
+    counted += _HELD.unpack_from(row_bytes, _COUNTERS.size) if len(row_bytes) > _COUNTERS.size else [b""]
     if isinstance(problem, bytes) and problem:
         yield f"{shown} {problem.decode()}"
     for state, number in enumerate(counted, start=1):

@@ -60,7 +60,9 @@ def tag_stats(calls: Calls, queue: str, *, after: str | None, limit: int, now: I
 
 def _stats(queue: str, data: bytes, at: int) -> QueueStats:
     *packed, oldest, is_closed, held, room = _COUNTS.unpack_from(data, at)
-    ready, delayed, leased, dead, *totals = (int.from_bytes(number, "big") for number in packed)
+    ready, delayed, leased, dead, added, leases, deleted, released, expired, died = (
+        int.from_bytes(number, "big") for number in packed
+    )
     oldest_at = int.from_bytes(oldest, "big")
     return QueueStats(
         queue,
@@ -69,7 +71,12 @@ def _stats(queue: str, data: bytes, at: int) -> QueueStats:
         leased,
         dead,
         Instant(oldest_at) if oldest_at else None,
-        *totals,
+        added,
+        leases,
+        deleted,
+        released,
+        expired,
+        died,
         bool(is_closed),
         held=int.from_bytes(held, "big"),
         room=None if room < 0 else room,
