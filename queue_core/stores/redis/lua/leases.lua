@@ -168,21 +168,21 @@ local function leave_ready(queue, keys, untagged, tagged, of_tag, popped)
   end
 end
 
--- Collect a task of a tag: return the untagged, the tagged and the tagged by tag, with it.
-local function with_member(untagged, tagged, of_tag, tag, member)
+-- Collect a task that has a priority, by that.
+local function collect(ranked, priority, tag, member)
+  local own = ranked[priority]
+  if not own then
+    own = { untagged = {}, tagged = false, of_tag = {} }
+    ranked[priority] = own
+  end
   if tag == '' then
-    untagged[#untagged + 1] = member
-    return tagged, of_tag
+    own.untagged[#own.untagged + 1] = member
+    return
   end
-  if not tagged then tagged, of_tag = {}, {} end
-  tagged[#tagged + 1] = member
-  local members = of_tag[tag]
-  if not members then
-    members = {}
-    of_tag[tag] = members
-  end
-  members[#members + 1] = member
-  return tagged, of_tag
+  own.tagged = own.tagged or {}
+  own.tagged[#own.tagged + 1] = member
+  own.of_tag[tag] = own.of_tag[tag] or {}
+  own.of_tag[tag][#own.of_tag[tag] + 1] = member
 end
 
 -- Put popped tasks back into their set, from a place in `rows` on.
@@ -236,20 +236,28 @@ local function take(queue, rows, popped, worker, lease_us, room)
       held.added = sub(body, 2, 9)
       packed = pack_held(held)
     else
-      local flags, rest = is_long and HAS_ADDED + IS_LONG or HAS_ADDED, ''
-      if priority > 0 then flags, rest = flags + HAS_PRIORITY, char(priority) end
+      local flags = is_long and HAS_ADDED + IS_LONG or HAS_ADDED
+      if priority > 0 then flags = flags + HAS_PRIORITY end
       packed = pack(HELD, 1, now, ready_at, flags, 0, #tag, #name, #worker, 0)
-        .. sub(body, 2, 9) .. tag .. name .. worker .. rest
+        .. sub(body, 2, 9) .. tag .. name .. worker
+      if priority > 0 then packed = packed .. char(priority) end
     end
     leased[at], leased[at + 1] = expires_text, member
     set(queue, fields[at + 1], packed)
-    if priority == 0 then
-      tagged, of_tag = with_member(untagged, tagged, of_tag, tag, member)
-    else
+    if priority > 0 then
       ranked = ranked or {}
-      local own = ranked[priority] or { untagged = {} }
-      ranked[priority] = own
-      own.tagged, own.of_tag = with_member(own.untagged, own.tagged, own.of_tag, tag, member)
+      collect(ranked, priority, tag, member)
+    elseif tag == '' then
+      untagged[#untagged + 1] = member
+    else
+      if not tagged then tagged, of_tag = {}, {} end
+      tagged[#tagged + 1] = member
+      local members = of_tag[tag]
+      if not members then
+        members = {}
+        of_tag[tag] = members
+      end
+      members[#members + 1] = member
     end
     if taken then taken[#taken + 1] = tag end
     if is_long then payload = call('HGET', keys.payloads, member) end
@@ -259,8 +267,10 @@ local function take(queue, rows, popped, worker, lease_us, room)
     kept[#kept + 1] = sub(lease, 1, 16)
   end
   leave_ready(queue, keys, untagged, tagged, of_tag, popped)
-  for priority, own in pairs(ranked or NOTHING) do
-    leave_ready(queue, at_priority(keys, priority), own.untagged, own.tagged, own.of_tag)
+  if ranked then
+    for priority, own in pairs(ranked) do
+      leave_ready(queue, at_priority(keys, priority), own.untagged, own.tagged, own.of_tag)
+    end
   end
   if #leased > 0 then call_many('ZADD', keys.leased, leased) end
   if taken then

@@ -21,10 +21,13 @@ local KNOWS_ADDED = 16            -- flag of a finished lease, which those of la
 -- Return tag and name ("": none) of a body, whether its payload is a long one, and its priority.
 local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
-  local tag_end = BODY_BYTES + t1 * 256 + t2
+  local tag_end, priority = BODY_BYTES + t1 * 256 + t2, 0
+  if flags >= PRIORITY then
+    priority = floor(flags / PRIORITY)
+    flags = flags - PRIORITY * priority
+  end
   return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2),
-    flags == 1 or flags == 3 or (flags > PRIORITY and flags % 2 == IS_LONG),  -- with or without HAS_HEADERS
-    flags < PRIORITY and 0 or floor(flags / PRIORITY)
+    flags == 1 or flags == 3, priority  -- IS_LONG, with or without HAS_HEADERS
 end
 
 -- Return the length of the part of a body that is before the payload.
