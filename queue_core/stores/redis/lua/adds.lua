@@ -168,16 +168,28 @@ local function count_added(queue, tag, number)
   if counts then counts[READY], counts[ADDED] = counts[READY] + number, counts[ADDED] + number end
 end
 
--- The fast path of `add_tasks`, for ready tasks of one queue without names, long payloads, priorities and lanes; nil
--- when one of them is not like that.
+-- Return whether the lanes of all tasks, whose bodies are among the arguments, admit them at once.
+local function are_admitted(queue, args, at, number)
+  local numbers = {}
+  for index = at, at + number - 1 do
+    local tag = heads_of(args[index])
+    if tag ~= '' then numbers[tag] = (numbers[tag] or 0) + 1 end
+  end
+  return lanes.admit_new(queue, numbers)
+end
+
+-- The fast path of `add_tasks`, for ready tasks of one queue without names, long payloads and priorities, which their
+-- lanes admit at once; nil when one of them is not like that.
 local function add_plain(queue, args, at, number, block)
-  if args[at] ~= '' or args[at + 1] ~= '' or queue.spec.lane then return nil end
+  if args[at] ~= '' or args[at + 1] ~= '' then return nil end
   at = at + 2
   for index = at, at + number - 1 do
     local flags = byte(args[index])
     local n1, n2 = byte(args[index], 12, 13)
     if flags == 1 or flags == 3 or flags >= PRIORITY or n1 ~= 0 or n2 ~= 0 then return nil end
   end
+  local letters = queue.spec.lane and {}
+  if letters and not are_admitted(queue, args, at, number) then return nil end
   local keys, now_text = queue.keys, queue.at
   local untagged, tagged, of_tag = {}, nil, nil
   local id = take_ids(queue, number, block)
@@ -186,6 +198,7 @@ local function add_plain(queue, args, at, number, block)
     local tag = heads_of(body)
     if queue.spec.is_counted then queue.stored = queue.stored + payload_bytes(body) end
     set(queue, member, body)
+    if letters then letters[index + 1] = tag == '' and ADDED_READY or ADDED_DELAYED end
     local rows = untagged
     if tag ~= '' then
       if not tagged then tagged, of_tag = {}, {} end
@@ -211,7 +224,7 @@ local function add_plain(queue, args, at, number, block)
       count_added(queue, tag, #rows / 2)
     end
   end
-  return pack('>I8', id) .. rep(ADDED_READY, number)
+  return pack('>I8', id) .. (letters and concat(letters) or rep(ADDED_READY, number))
 end
 
 -- Arguments: now and the number of tasks; a block of ids; the tasks.

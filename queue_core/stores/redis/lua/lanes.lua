@@ -119,6 +119,17 @@ local function add_admitted(queue, field, number)
   queue.admitted[field] = (queue.admitted[field] or 0) + number
 end
 
+-- Return whether the lanes of these tags, which hold nothing, admit so many new tasks each; then they count as admitted.
+function lanes.admit_new(queue, numbers)
+  for tag, number in pairs(numbers) do
+    local counts = counts_for(queue, TAGGED .. tag)
+    local room = room_of(queue.spec.lane, counts[LEASED], counts[FULL_AT], queue.now) - counts[READY]
+    if counts[IN_LANE] > 0 or number > room then return false end
+  end
+  for tag, number in pairs(numbers) do add_admitted(queue, TAGGED .. tag, number) end
+  return true
+end
+
 -- Move tasks between READY and held. Returns how many more are READY.
 local function rearrange(queue, tag, counts, holds, admits)
   flush(queue)
