@@ -168,13 +168,10 @@ local function count_added(queue, tag, number)
   if counts then counts[READY], counts[ADDED] = counts[READY] + number, counts[ADDED] + number end
 end
 
--- Return whether the lanes of all tasks, whose bodies are among the arguments, admit them at once.
-local function are_admitted(queue, args, at, number)
+-- Return whether the lanes of all tasks admit them at once; `tags` are theirs, by the index of a task.
+local function are_admitted(queue, tags)
   local numbers = {}
-  for index = at, at + number - 1 do
-    local tag = heads_of(args[index])
-    if tag ~= '' then numbers[tag] = (numbers[tag] or 0) + 1 end
-  end
+  for _, tag in pairs(tags) do numbers[tag] = (numbers[tag] or 0) + 1 end
   return lanes.admit_new(queue, numbers)
 end
 
@@ -183,24 +180,25 @@ end
 local function add_plain(queue, args, at, number, block)
   if args[at] ~= '' or args[at + 1] ~= '' then return nil end
   at = at + 2
-  for index = at, at + number - 1 do
-    local flags = byte(args[index])
-    local n1, n2 = byte(args[index], 12, 13)
+  local tags = {}
+  for index = 0, number - 1 do
+    local body = args[at + index]
+    local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
     if flags == 1 or flags == 3 or flags >= PRIORITY or n1 ~= 0 or n2 ~= 0 then return nil end
+    if t2 > 0 or t1 > 0 then tags[index] = sub(body, BODY_BYTES + 1, BODY_BYTES + t1 * 256 + t2) end
   end
   local letters = queue.spec.lane and {}
-  if letters and not are_admitted(queue, args, at, number) then return nil end
+  if letters and not are_admitted(queue, tags) then return nil end
   local keys, now_text = queue.keys, queue.at
   local untagged, tagged, of_tag = {}, nil, nil
   local id = take_ids(queue, number, block)
   for index = 0, number - 1 do
-    local body, member = args[at + index], member_of(id + index)
-    local tag = heads_of(body)
+    local body, member, tag = args[at + index], member_of(id + index), tags[index]
     if queue.spec.is_counted then queue.stored = queue.stored + payload_bytes(body) end
     set(queue, member, body)
-    if letters then letters[index + 1] = tag == '' and ADDED_READY or ADDED_DELAYED end
+    if letters then letters[index + 1] = tag and ADDED_DELAYED or ADDED_READY end
     local rows = untagged
-    if tag ~= '' then
+    if tag then
       if not tagged then tagged, of_tag = {}, {} end
       tagged[#tagged + 1] = now_text
       tagged[#tagged + 1] = member

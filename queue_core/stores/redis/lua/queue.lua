@@ -12,7 +12,7 @@ local function new_queue(key, now, cells)
   local spec = spec_of(settings)
   return {
     key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec,
-    touched = spec.limits ~= '' and {}, ended = 0, admitted = false, beside = false,
+    touched = spec.is_limited and {}, ended = 0,  -- `admitted` and `beside` are set where they are needed
     stored = 0, packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
     session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
   }

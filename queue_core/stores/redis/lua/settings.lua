@@ -65,6 +65,7 @@ function spec_of(settings)
     retry_max = retry_max,
     retention = retention,
     limits = '',                   -- as packed
+    is_limited = is_set(flags, LIMITED),
     lane = false,                  -- the limits of each tag, as a table
     room = false,                  -- the limits of the queue
     is_fair = false,
