@@ -188,7 +188,8 @@ function lanes.update(queue)
   if queue.spec.is_fair then rotation.update(queue, touched) end
 end
 
--- Update these lanes and up to `limit` of those that time has opened. Returns whether more of them are left.
+-- Update these lanes and up to `limit` of those that time has opened; later reads of the same call find them updated.
+-- Returns whether more of them are left.
 function lanes.update_due(queue, limit)
   local more, lane = false, queue.spec.lane
   if lane and lane.interval then
@@ -197,6 +198,7 @@ function lanes.update_due(queue, limit)
     for index = 1, min(limit, #due) do queue.touched[due[index]] = true end
   end
   lanes.update(queue)
+  if queue.writes then flush(queue) end  -- a lease that follows reads the rotation, also where an exchange changed it
   return more
 end
 

@@ -17,7 +17,7 @@ from queue_core.stores.redis.calls import VERSION
 from queue_core.stores.redis.keys import LAYOUT, SHARDS, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
-from queue_core.verbs import Deletion
+from queue_core.verbs import Deletion, LeaseRequest
 from tests.support.eventually import eventually
 from tests.support.stores.redis_stores import a_redis_store, a_sharded_store, hash_of, operator_of
 from tests.support.stores.restored_tasks import peek
@@ -182,6 +182,15 @@ def test_an_end_of_a_lease_wakes_who_waits_in_another_process(store: RedisStore)
         queue.delete([first.token])
         assert [held.name for held in waiter.result(15)] == ["second"]
     other.close()
+
+
+def test_an_exchange_leases_what_its_deletion_let_a_fair_queue_admit(store: RedisStore) -> None:
+    a_queue(store, per_tag=TagLimits(max_in_flight=1, fair=True))
+    add(store, *tasks(2, "a"))
+    (held,) = lease(store)
+    with store.begin() as transaction:
+        _, granted = transaction.exchange(QUEUE, [Deletion(held.token)], LeaseRequest(1, 9.0, ANY, "w"), now=at(1))
+    assert names(granted.leases) == ["a0-2"]
 
 
 # -- the check --------------------------------------------------------------------------------------------------------
