@@ -107,7 +107,7 @@ class SimulatedLimits:
         """Return when time alone next lets a task be leased; infinity: never. `ready` counts the ready tasks."""
         opens = [lane.opens_at for lane in self._lanes.values() if lane.opens_at is not None]
         rate = self._limits.rate
-        if rate is not None and ready and self.room(now) < 1:
+        if rate is not None and ready and not rate.tokens(self._full_at, now=_instant(now)):
             opens.append(rate.reached_at(1, self._full_at))
         return min(((at - _EPOCH) / MICROSECONDS for at in opens), default=math.inf)
 

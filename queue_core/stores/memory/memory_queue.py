@@ -435,8 +435,9 @@ class MemoryQueue:
                 full_at=self.full_at.get(tag, NEVER),
             )
             etas += [] if opens_at is None else [opens_at]
-        if self.spec.rate is not None and self.room(now=now) < 1 and self.ready(ANY):
-            etas.append(self.spec.rate.reached_at(1, self.full_at.get(None, NEVER)))
+        full_at = self.full_at.get(None, NEVER)
+        if self.spec.rate is not None and not self.spec.rate.tokens(full_at, now=now) and self.ready(ANY):
+            etas.append(self.spec.rate.reached_at(1, full_at))
         return min(etas, default=None)
 
     def held_names(self, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

@@ -167,10 +167,10 @@ class RedisTransaction:
         return reads.live_leases(self._calls, queue, limit=limit, now=now)
 
     def admitted(self) -> Sequence[tuple[str, str | None, int]]:
-        return ()
+        return self._calls.take_admitted()
 
-    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return reads.next_eta(self._calls, queue)
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        return reads.next_eta(self._calls, queue, now=now)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

@@ -268,9 +268,9 @@ def next_eta(session: SqliteSession, name: str, *, now: Instant) -> Instant | No
     if queue.spec.per_tag.rate is not None:
         etas.extend(row[0] for row in session.connection.execute(_OPENS_AT, (queue.id,)))
     if queue.spec.rate is not None:
-        session.counts.write(session.cursor, now=session.now)
-        if room(session, queue, now=now) < 1 and _first_ready(session, queue, None) is not None:
-            etas.append(queue.spec.rate.reached_at(1, load_whole(session, queue).full_at))
+        full_at = load_whole(session, queue).full_at
+        if not queue.spec.rate.tokens(full_at, now=now) and _first_ready(session, queue, None) is not None:
+            etas.append(queue.spec.rate.reached_at(1, full_at))
     return min(etas, default=None)
 
 

@@ -64,10 +64,16 @@ def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: s
 
 
 LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
-    **{name: OPENED[name] for name in ("sqlite", "sqlite, two processes")},
+    **{name: OPENED[name] for name in ("sqlite", "sqlite, two processes", "redis", "redis, every call sent twice")},
     "sqlite, several verbs a transaction": lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
 }
-LIMITED_EXAMPLES = {"sqlite": 75, "sqlite, two processes": 75, "sqlite, several verbs a transaction": 40}
+LIMITED_EXAMPLES = {
+    "sqlite": 75,
+    "sqlite, two processes": 75,
+    "sqlite, several verbs a transaction": 40,
+    "redis": 60,
+    "redis, every call sent twice": 25,
+}
 
 
 @pytest.mark.parametrize("name", LIMITED_OPENED)
