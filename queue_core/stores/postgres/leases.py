@@ -104,8 +104,8 @@ _HAND_OVER = Statement(
 )
 _HAND_OVER_MORE = Statement(
     "towline_hand_over_more",
-    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    (*_HAND_OVER.packs, pack.int4s, pack.texts),
+    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+    (*_HAND_OVER.packs, pack.int4s, pack.texts, pack.int2s),
 )
 _LEASE_DELAYED = Statement(
     "towline_lease_delayed",
@@ -424,7 +424,7 @@ def _hand_over(
             numbers, texts, ids, refusals = rows_by_place[place]
             session.note_finished(queue, 1)
             then = [
-                outcome_of(new, task_id, refusal, eta, now=now)
+                outcome_of(new, task_id, refusal, eta, has_lanes=session.has_lanes(new.queue or queue), now=now)
                 for new, task_id, refusal, eta in zip(deletion.then, ids, refusals, etas[first:last], strict=True)
             ]
             outcomes.append(Deleted(results.finished_of(queue, numbers[0], texts[0], "deleted", now), tuple(then)))

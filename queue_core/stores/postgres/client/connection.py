@@ -22,6 +22,8 @@ OLDEST_VERSION = 14
 HANDSHAKE_SECONDS = 5.0
 """The timeout of the checks of a new connection."""
 ISOLATION = "read committed"
+TOLD = "TLTLD"
+"""The code of the messages of the schema's `tell`."""
 
 SETTINGS: Mapping[str, str] = {
     # The locks of a vanished client are released after seconds, not after TCP's two hours.
@@ -35,6 +37,8 @@ SETTINGS: Mapping[str, str] = {
     # Wake-ups and counters rely on each statement seeing all commits before it.
     "default_transaction_isolation": ISOLATION,
     "jit": "off",
+    # A caller's own transaction has none of these: it may last, so it must not hold the lanes of a queue.
+    "towline.own": "on",
 }
 
 _HANDSHAKE = """
@@ -172,9 +176,14 @@ def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnectio
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
     life = "" if is_pooled or not has_life else read_life(driver, schema)
-    return PostgresConnection(
-        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled), schema=schema
-    )
+    runner = StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled)
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == TOLD:
+            runner.told.append(notice.message_primary or "")
+
+    driver.add_notice_handler(note)
+    return PostgresConnection(driver, life, is_pooled, runner, schema=schema)
 
 
 def read_life(driver: Connection, schema: str) -> str:

@@ -80,6 +80,8 @@ class StatementRunner:
         self._schema = schema
         self._keeps_statements = keeps_statements
         self._readers: dict[Statement, _Reader] = {}
+        self.told: list[str] = []
+        """What the schema's `tell` told with the answers: JSON texts, for a session to take."""
 
     def call(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Run a statement and return its rows."""
