@@ -117,7 +117,7 @@ _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
-_UNSETTLED, _REFUSED = 1, 2
+_UNSETTLED, _REFUSED, _IN_ORDER = 1, 2, 4
 
 _OUTCOME = 11
 """The first column of a `lease_row` that only the last one has."""
@@ -232,7 +232,7 @@ def _exchange(
             session.note_ready(queue, tag, number)
     if not rows:
         return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
-    if len(rows) > 1:
+    if len(rows) > 1 and not flags & _IN_ORDER:
         rows.sort(key=_order)
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
 

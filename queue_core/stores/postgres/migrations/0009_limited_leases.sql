@@ -100,7 +100,8 @@ CREATE FUNCTION pick_in_rotation(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     is_of_one CONSTANT bool := tag_filter = 3;  -- the first in the rotation
-    lane record;
+    lane_kind int2;
+    lane_tag text;
     task record;
     bytes int8 := 0;
     next_head int2;
@@ -112,15 +113,15 @@ BEGIN
         tag_filter := CASE WHEN tags = '{}' THEN 0 ELSE 1 END;
     END IF;
     WHILE cardinality(places) < wanted LOOP
-        IF lane.kind IS NULL OR NOT is_of_one THEN
+        IF lane_kind IS NULL OR NOT is_of_one THEN
             IF tag_filter = 0 THEN
-                SELECT l.kind, nullif(l.tag, '') AS tag INTO lane FROM towline.lanes AS l
+                SELECT l.kind, nullif(l.tag, '') INTO lane_kind, lane_tag FROM towline.lanes AS l
                 WHERE l.queue = q.id AND l.head IS NOT NULL ORDER BY l.head, l.place LIMIT 1;
             ELSIF tag_filter = 2 THEN
-                SELECT l.kind, nullif(l.tag, '') AS tag INTO lane FROM towline.lanes AS l
+                SELECT l.kind, nullif(l.tag, '') INTO lane_kind, lane_tag FROM towline.lanes AS l
                 WHERE l.queue = q.id AND l.kind = 1 AND l.tag = '' AND l.head IS NOT NULL;
             ELSE
-                SELECT l.kind, l.tag INTO lane FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
+                SELECT l.kind, l.tag INTO lane_kind, lane_tag FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
                     SELECT * FROM towline.lanes AS each
                     WHERE each.queue = q.id AND each.kind = 2 AND each.tag = w.tag AND each.head IS NOT NULL
                 ) AS l ORDER BY l.head, l.place LIMIT 1;
@@ -129,24 +130,24 @@ BEGIN
         END IF;
         SELECT t.ctid, octet_length(t.payload) + coalesce(octet_length(t.tag), 0) + coalesce(octet_length(t.name), 0)
             + each_bytes AS bytes
-        INTO task FROM towline.first_ready(q, lane.tag, places) AS f JOIN towline.tasks AS t ON t.id = f.id
+        INTO task FROM towline.first_ready(q, lane_tag, places) AS f JOIN towline.tasks AS t ON t.id = f.id
         FOR UPDATE OF t SKIP LOCKED;
         IF FOUND THEN
             bytes := bytes + task.bytes;
             IF bytes > room_bytes AND cardinality(places) >= fewest THEN
                 is_full := true;
-                next_tag := lane.tag;
+                next_tag := lane_tag;
                 EXIT;
             END IF;
             places := places || task.ctid;
-            picked_tags := picked_tags || lane.tag;
-            next_head := (towline.first_ready(q, lane.tag, places)).head;
+            picked_tags := picked_tags || lane_tag;
+            next_head := (towline.first_ready(q, lane_tag, places)).head;
         ELSE
             next_head := NULL;  -- it is in other hands, and looked for anew when they let it go
-            INSERT INTO towline.lane_notes (queue, tag) VALUES (q.id, lane.tag);
+            INSERT INTO towline.lane_notes (queue, tag) VALUES (q.id, lane_tag);
         END IF;
         UPDATE towline.lanes AS l SET place = nextval('towline.places'), head = next_head
-        WHERE l.queue = q.id AND l.kind = lane.kind AND l.tag = coalesce(lane.tag, '');
+        WHERE l.queue = q.id AND l.kind = lane_kind AND l.tag = coalesce(lane_tag, '');
         EXIT WHEN is_of_one AND next_head IS NULL;
     END LOOP;
 END $$;
@@ -217,6 +218,28 @@ BEGIN
         SELECT f.places, f.tags, f.left_over INTO places, picked_tags, left_over
         FROM towline.fitting_in_order(places, room_bytes, each_bytes, fewest) AS f;
     END IF;
+END $$;
+
+-- Lease picked tasks, and return them in the order in which they were picked.
+CREATE FUNCTION lease_in_order(picked tid[], now int8, end_at int8, worker_name text) RETURNS SETOF towline.lease_row
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY WITH chosen AS MATERIALIZED (
+        SELECT t.id, p.number FROM unnest(picked) WITH ORDINALITY AS p (place, number)
+        JOIN towline.tasks AS t ON t.ctid = p.place
+    ), leased AS (
+        UPDATE towline.tasks AS t SET
+            state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
+            worker = nullif(worker_name, ''),
+            eta = CASE WHEN t.spent IS NULL THEN end_at
+                ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
+            spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
+        FROM chosen AS c WHERE t.id = c.id
+        RETURNING c.number, t.*
+    )
+    SELECT l.id, l.eta, l.ready_at, l.added_at, l.leased_at, l.leases, l.name, l.tag, l.payload, l.headers, l.checkpoint,
+        NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[], NULL::text
+    FROM leased AS l ORDER BY l.number;
 END $$;
 
 -- Take the tokens of leases that were granted, and update the lanes of their tags.

@@ -263,16 +263,21 @@ BEGIN
             IF end_at < low_ceiling THEN
                 PERFORM towline.lower_floors(queue_id, '{2}', '{NULL}', ARRAY[end_at]);
             END IF;
-            RETURN QUERY UPDATE towline.tasks AS t SET
-                    state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
-                    worker = nullif(worker_name, ''),
-                    eta = CASE WHEN t.spent IS NULL THEN end_at
-                        ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
-                    spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
-                WHERE t.ctid = ANY (picked)
-                RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-                    t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[],
-                    NULL::text[], NULL::text;
+            IF is_limited THEN
+                RETURN QUERY SELECT * FROM towline.lease_in_order(picked, now, end_at, worker_name);
+                flags := flags | 4;
+            ELSE
+                RETURN QUERY UPDATE towline.tasks AS t SET
+                        state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
+                        worker = nullif(worker_name, ''),
+                        eta = CASE WHEN t.spent IS NULL THEN end_at
+                            ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
+                        spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
+                    WHERE t.ctid = ANY (picked)
+                    RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
+                        t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[],
+                        NULL::text[], NULL::text;
+            END IF;
             taken := cardinality(picked);
             picked_tags := coalesce(picked_tags, array_fill(CASE filter WHEN 1 THEN tags[1] END, ARRAY[taken]));
             is_plain := is_plain AND (gone = 0 OR one IS NOT DISTINCT FROM picked_tags[1])
