@@ -26,7 +26,7 @@ _ADD_MORE = Statement(
     "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $7, $8, $9)",
     (*_ADD.packs[:-2], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
 )
-"""For tasks some of which have headers, a priority or their own bound of leases, so that others send nothing of them."""
+"""For tasks some of which have headers, priorities or their own bound of leases: others send nothing of them."""
 EXISTS, TOMBSTONED = 1, 2
 
 
@@ -111,7 +111,7 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
 
 
 def more_of(tasks: Sequence[NewTask]) -> tuple[Sequence[object], ...]:
-    """Return what few tasks have, as their bounds of leases, headers and priorities; empty when none of these has any."""
+    """Return what few tasks have, as their bounds of leases, headers and priorities; empty when none has any."""
     bounds = given([new.max_leases for new in tasks])
     headers = given([headers_text(new.headers) if new.headers else None for new in tasks])
     priorities = given([new.priority or None for new in tasks])

@@ -14,7 +14,8 @@ _RECOUNT = """
         k.counted, t.counted)
     FROM (
         SELECT queue, kind, tag,
-            (sum(ready)::int8, sum(delayed)::int8, sum(leased)::int8, sum(dead)::int8, sum(admitted)::int8)::text AS counted
+            (sum(ready)::int8, sum(delayed)::int8, sum(leased)::int8, sum(dead)::int8, sum(admitted)::int8)::text
+                AS counted
         FROM towline.counts GROUP BY queue, kind, tag
     ) AS k
     FULL JOIN (

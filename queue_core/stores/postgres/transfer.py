@@ -83,7 +83,10 @@ def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *
         given([task.priority or None for task in kept]),
     )
     session.note_xid(xid)
-    return [_outcome(task, task_id, refusal, has_lanes=has_lanes) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]
+    return [
+        _outcome(task, task_id, refusal, has_lanes=has_lanes)
+        for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)
+    ]
 
 
 def _outcome(task: StoredTask, task_id: int, refusal: int, *, has_lanes: bool) -> Added:
