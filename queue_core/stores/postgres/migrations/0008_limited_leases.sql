@@ -1,4 +1,4 @@
--- Leases from queues that have limits, a rotation or priorities: see `0008_lanes.sql`.
+-- Leases from queues that have limits, a rotation or priorities: see `0007_lanes.sql`.
 
 -- Return the first READY tasks in lease order, not locked. tag_filter: as of `exchange`, but for `oldest`. Those of
 -- priority 0 come before the end, unless they are in a lane.

@@ -1,4 +1,4 @@
--- The other verbs, counters and reads with lanes: see `0008_lanes.sql`.
+-- The other verbs, counters and reads with lanes: see `0007_lanes.sql`.
 
 DROP FUNCTION restore;
 

@@ -1,4 +1,4 @@
--- Counters and reads with lanes: see `0008_lanes.sql`.
+-- Counters and reads with lanes: see `0007_lanes.sql`.
 
 DROP FUNCTION stats;
 DROP FUNCTION tag_stats;

@@ -1,4 +1,4 @@
--- The verbs that make tasks ready, with lanes: see `0008_lanes.sql`.
+-- The verbs that make tasks ready, with lanes: see `0007_lanes.sql`.
 
 DROP FUNCTION add_run(
     int4, bool, int8, int8, bytea[], text[], int8[], text[], int4[], text[], int8, int8

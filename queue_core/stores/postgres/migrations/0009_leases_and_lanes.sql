@@ -1,4 +1,4 @@
--- The verbs of workers and producers with lanes: see `0008_lanes.sql`.
+-- The verbs of workers and producers with lanes: see `0007_lanes.sql`.
 
 -- Delete finished tasks, then settle and lease up to `wanted` tasks (0: lease nothing).
 -- ids, grants: the finished tasks (`ids` NULL: none); a single one of `grants` holds for all, if the ids rise.
