@@ -38,7 +38,7 @@ SETTINGS: Mapping[str, str] = {
     "default_transaction_isolation": ISOLATION,
     "jit": "off",
     # A caller's own transaction has none of these: it may last, so it must not hold the lanes of a queue.
-    "towline.own": "on",
+    "towline_lanes.own": "on",
 }
 
 _HANDSHAKE = """

@@ -306,12 +306,12 @@ LANGUAGE plpgsql AS $$
 DECLARE
     of_tag text;
 BEGIN
-    IF current_setting('towline.defers', true) = 'on' THEN
+    IF current_setting('towline_lanes.defers', true) = 'on' THEN
         RETURN;  -- the verb does it at its end
     END IF;
     IF of_tags <> '{}' AND (q.is_fair OR towline.has_lanes(q)) THEN
         -- A caller's own transaction may last.
-        IF coalesce(current_setting('towline.own', true) = 'on', false) AND towline.hold_lanes(q.id) THEN
+        IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND towline.hold_lanes(q.id) THEN
             IF towline.has_lanes(q) THEN
                 FOR of_tag IN SELECT DISTINCT u.tag FROM unnest(of_tags) AS u (tag) WHERE u.tag IS NOT NULL ORDER BY 1 LOOP
                     PERFORM towline.update_lane(q, slot, now, of_tag);
@@ -340,7 +340,7 @@ DECLARE
     due text[] := of_tags;
 BEGIN
     IF q.is_fair OR towline.has_lanes(q) THEN
-        IF coalesce(current_setting('towline.own', true) = 'on', false) AND (
+        IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND (
                 EXISTS (SELECT FROM towline.lane_notes AS n WHERE n.queue = q.id)
                 OR EXISTS (SELECT FROM towline.lanes AS l WHERE l.queue = q.id AND l.opens_at <= now)
             ) AND towline.hold_lanes(q.id)

@@ -298,7 +298,7 @@ BEGIN
         is_limited := is_limited OR q.is_limited;
     END LOOP;
     IF is_limited THEN
-        PERFORM set_config('towline.defers', 'on', true);  -- lanes are updated at the end, for all
+        PERFORM set_config('towline_lanes.defers', 'on', true);  -- lanes are updated at the end, for all
     END IF;
     FOR at IN 1..cardinality(given_ids) LOOP
         SELECT e.numbers, e.texts INTO numbers, texts
@@ -328,7 +328,7 @@ BEGIN
         next_place := next_place + sizes[at];
     END LOOP;
     IF is_limited THEN
-        PERFORM set_config('towline.defers', 'off', true);
+        PERFORM set_config('towline_lanes.defers', 'off', true);
         FOR q IN
             SELECT * FROM towline.queues AS e WHERE e.name = ANY (queues || queue_name) AND e.is_limited ORDER BY e.name
         LOOP
