@@ -177,11 +177,11 @@ class PostgresSession:
     def _read_told(self) -> None:
         """Sort what the schema's `tell` told with the answers so far."""
         for text in self._runner.told:
-            kind, queue, tag, number = json.loads(text)
+            kind, what = json.loads(text)
             if kind == "lanes":
-                self._with_lanes.add(queue)
+                self._with_lanes.add(what)
             else:
-                self.admitted.append((queue, tag, number))
+                self.admitted += [(queue, tag, number) for queue, tag, number in what]
         self._runner.told.clear()
 
     def has_lanes(self, queue: str) -> bool:

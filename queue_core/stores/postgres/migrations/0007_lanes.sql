@@ -95,14 +95,14 @@ BEGIN
     RETURN greatest(0, burst * token_us - greatest(0, coalesce(full_at, 0) - now)) / token_us;
 END $$;
 
--- Count tasks that a lane admitted, or that are no longer admitted (less than 0).
-CREATE FUNCTION count_admitted(queue_id int4, slot int8, now int8, of_tags text[], number int8) RETURNS void
+-- Count tasks that lanes admitted, or that are no longer admitted (less than 0). A single number holds for all tags.
+CREATE FUNCTION count_admitted(queue_id int4, slot int8, now int8, of_tags text[], numbers int8[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, admitted, changed_at)
-    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN t.tag ELSE '' END, sum(number), now
-    FROM unnest(of_tags) AS t (tag) CROSS JOIN unnest('{0,2}'::int2[]) AS k (kind) WHERE t.tag IS NOT NULL
-    GROUP BY 2, 4
+    SELECT queue_id, k.kind, slot, CASE k.kind WHEN 2 THEN t.tag ELSE '' END, sum(coalesce(t.number, numbers[1])), now
+    FROM unnest(of_tags, numbers) AS t (tag, number) CROSS JOIN unnest('{0,2}'::int2[]) AS k (kind)
+    WHERE t.tag IS NOT NULL GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         admitted = c.admitted + excluded.admitted, changed_at = excluded.changed_at;
 END $$;
@@ -189,9 +189,10 @@ BEGIN
     RETURN total;
 END $$;
 
--- Let the lane of a tag admit what it has room for (`admission.lane_change`), and find when time next opens it.
--- The lanes are held.
-CREATE FUNCTION update_lane(q towline.queues, slot int8, now int8, of_tag text) RETURNS void LANGUAGE plpgsql AS $$
+-- Let the lane of a tag admit what it has room for (`admission.lane_change`), and find when time next opens it. Return how
+-- many it admitted, less those that it holds again, which the caller counts. The lanes are held.
+CREATE FUNCTION update_lane(q towline.queues, now int8, of_tag text, OUT change int8, OUT came int8)
+LANGUAGE plpgsql AS $$
 DECLARE
     sums towline.counts := towline.sum_counts(q.id, ARRAY[of_tag]);
     held int8 := sums.ready - sums.admitted;
@@ -203,8 +204,8 @@ DECLARE
     opens int8;
     surplus CONSTANT int8 := greatest(0, sums.admitted - places);
     back int8 := 0;
-    came int8 := 0;
 BEGIN
+    came := 0;
     IF q.tag_token_us IS NOT NULL THEN
         SELECT l.full_at, l.opens_at INTO full_again_at, old_opens_at
         FROM towline.lanes AS l WHERE l.queue = q.id AND l.kind = 2 AND l.tag = of_tag;
@@ -221,14 +222,9 @@ BEGIN
         held := held - came;
         ready := ready + came;
     END IF;
-    IF came <> back THEN
-        PERFORM towline.count_admitted(q.id, slot, now, ARRAY[of_tag], came - back);
-    END IF;
+    change := came - back;
     IF held > 0 AND ready > 0 AND q.has_priorities THEN
         came := came + towline.swap_urgent(q, now, of_tag);
-    END IF;
-    IF came > 0 THEN
-        PERFORM towline.tell(json_build_array('admitted', q.name, of_tag, came));
     END IF;
     IF q.tag_token_us IS NOT NULL THEN
         IF held > 0 AND ready < q.tag_burst AND (ready < places) THEN
@@ -304,7 +300,9 @@ END $$;
 CREATE FUNCTION update_lanes(q towline.queues, slot int8, now int8, of_tags text[], ended int8) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-    of_tag text;
+    changed_tags text[];
+    changes int8[];
+    admitted json;
 BEGIN
     IF current_setting('towline_lanes.defers', true) = 'on' THEN
         RETURN;  -- the verb does it at its end
@@ -313,9 +311,17 @@ BEGIN
         -- A caller's own transaction may last.
         IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND towline.hold_lanes(q.id) THEN
             IF towline.has_lanes(q) THEN
-                FOR of_tag IN SELECT DISTINCT u.tag FROM unnest(of_tags) AS u (tag) WHERE u.tag IS NOT NULL ORDER BY 1 LOOP
-                    PERFORM towline.update_lane(q, slot, now, of_tag);
-                END LOOP;
+                SELECT array_agg(o.tag) FILTER (WHERE l.change <> 0), array_agg(l.change) FILTER (WHERE l.change <> 0),
+                    json_agg(json_build_array(q.name, o.tag, l.came)) FILTER (WHERE l.came > 0)
+                INTO changed_tags, changes, admitted
+                FROM (SELECT DISTINCT u.tag FROM unnest(of_tags) AS u (tag) WHERE u.tag IS NOT NULL) AS o
+                CROSS JOIN LATERAL towline.update_lane(q, now, o.tag) AS l;
+                IF changes <> '{}' THEN
+                    PERFORM towline.count_admitted(q.id, slot, now, changed_tags, changes);
+                END IF;
+                IF admitted IS NOT NULL THEN
+                    PERFORM towline.tell(json_build_array('admitted', admitted));
+                END IF;
             END IF;
             IF q.is_fair THEN
                 PERFORM towline.update_rotation(q, of_tags);
@@ -325,11 +331,13 @@ BEGIN
         END IF;
     END IF;
     IF ended > 0 AND (q.max_in_flight IS NOT NULL OR q.token_us IS NOT NULL) THEN
-        PERFORM towline.tell(json_build_array('admitted', q.name, l.tag, count(*)))
-        FROM towline.leasable(
-            q, 0::int2, '{}', least(ended, towline.room_of(q, now), 1000)::int4, 9223372036854775807, 0
-        ) AS l
-        GROUP BY l.tag;
+        PERFORM towline.tell(json_build_array('admitted', json_agg(json_build_array(q.name, o.tag, o.number))))
+        FROM (
+            SELECT l.tag, count(*) AS number FROM towline.leasable(
+                q, 0::int2, '{}', least(ended, towline.room_of(q, now), 1000)::int4, 9223372036854775807, 0
+            ) AS l
+            GROUP BY l.tag
+        ) AS o HAVING count(*) > 0;
     END IF;
 END $$;
 

@@ -246,7 +246,7 @@ END $$;
 CREATE FUNCTION take_tokens(q towline.queues, slot int8, now int8, of_tags text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF towline.has_lanes(q) THEN
-        PERFORM towline.count_admitted(q.id, slot, now, of_tags, -1);
+        PERFORM towline.count_admitted(q.id, slot, now, of_tags, '{-1}');
     END IF;
     IF q.token_us IS NOT NULL OR q.tag_token_us IS NOT NULL THEN
         INSERT INTO towline.lanes AS l (queue, kind, tag, full_at)
@@ -286,7 +286,7 @@ BEGIN
     ELSIF towline.hold_again(q.id, task.tag, 1) = 0 THEN
         RETURN false;  -- all are being leased at this moment
     END IF;
-    PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], -1);
+    PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{-1}');
     RETURN true;
 END $$;
 

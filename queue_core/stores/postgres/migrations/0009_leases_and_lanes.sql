@@ -559,7 +559,7 @@ BEGIN
         PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
         IF q.is_limited THEN
             IF task.tag IS NOT NULL AND towline.has_lanes(q) THEN
-                PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], 1);  -- which `take_tokens` ends
+                PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{1}');  -- which `take_tokens` ends
             END IF;
             PERFORM towline.take_tokens(q, slot, now, ARRAY[task.tag]);
             PERFORM towline.update_lanes(q, slot, now, ARRAY[task.tag], 0);

@@ -10,7 +10,7 @@ DROP FUNCTION hand_over;
 CREATE FUNCTION update_added(q towline.queues, now int8, of_tags text[], total int4) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF towline.has_lanes(q) THEN
-        PERFORM towline.tell(json_build_array('lanes', q.name, NULL, 0));
+        PERFORM towline.tell(json_build_array('lanes', q.name));
     END IF;
     IF total > 0 THEN
         PERFORM towline.update_lanes(

@@ -183,7 +183,7 @@ BEGIN
         );
         changed_tags := changed_tags || task.tag;
         IF task.state > 3 THEN
-            PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], -1);
+            PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{-1}');
         END IF;
         IF task.state = 2 THEN
             ended := ended + 1;
@@ -296,7 +296,7 @@ BEGIN
         total := total + found_here;
         changed_tags := changed_tags || found_tags;
         IF admitted_tags <> '{}' THEN
-            PERFORM towline.count_admitted(q.id, slot, now, admitted_tags, -1);
+            PERFORM towline.count_admitted(q.id, slot, now, admitted_tags, '{-1}');
         END IF;
         EXIT WHEN total >= most;
     END LOOP;
