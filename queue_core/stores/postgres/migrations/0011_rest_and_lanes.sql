@@ -211,7 +211,7 @@ BEGIN
         RETURN QUERY SELECT * FROM towline.tasks AS t
             WHERE t.id IN (
                 SELECT a.id FROM towline.tasks AS a
-                WHERE a.queue = queue_id AND (a.state < 0 OR a.state > 3)
+                WHERE a.queue = queue_id AND (a.state + 0 < 0 OR a.state + 0 > 3)
                     AND (tags IS NULL OR a.tag = ANY (tags) OR (tags = '{}' AND a.tag IS NULL))
                 UNION ALL SELECT b.id FROM unnest(tags) AS w (tag) JOIN towline.tasks AS b
                     ON b.queue = queue_id AND b.tag = w.tag AND b.state + 0 = 0
