@@ -94,7 +94,7 @@ def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: 
 
 def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
     """Add one plain task on the fast path (ADR 11); None: nothing was done, so `towline.add` must be called."""
-    if new.name is not None or new.max_leases is not None or new.priority:
+    if new.name is not None or new.max_leases is not None or new.priority or session.is_limited(queue):
         return None
     try:
         ((xid, task_id),) = session.verb(

@@ -117,7 +117,7 @@ _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
-_UNSETTLED, _REFUSED, _IN_ORDER = 1, 2, 4
+_UNSETTLED, _REFUSED, _IN_ORDER, _LIMITED = 1, 2, 4, 8
 
 _OUTCOME = 11
 """The first column of a `lease_row` that only the last one has."""
@@ -197,7 +197,8 @@ def _exchange(
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     session.note_used(queue, request.tags.tags, request.count or 1)
-    wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
+    is_one = (ids is None or len(ids) == 1) and not session.is_limited(queue)
+    wanted = _filter_of(request) if is_one else None
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
@@ -225,6 +226,7 @@ def _exchange(
     session.note_xid(xid)
     if refusal:
         refuse(refusal, detail)
+    session.note_limited(queue, limited=bool(flags & _LIMITED))
     outcomes = [] if fences is None else _deleted(session, queue, fences, numbers, texts, now=now)
     expired = _expired(session, queue, settled) if settled else ()
     if detail:

@@ -184,6 +184,17 @@ class PostgresSession:
                 self.admitted += [(queue, tag, number) for queue, tag, number in what]
         self._runner.told.clear()
 
+    def is_limited(self, queue: str) -> bool:
+        """Return whether a queue is known to have limits or priorities; the schema's fast paths do nothing for it."""
+        return queue in self._runner.limited
+
+    def note_limited(self, queue: str, *, limited: bool) -> None:
+        """Note whether a queue has limits or priorities."""
+        if limited:
+            self._runner.limited.add(queue)
+        elif self._runner.limited:
+            self._runner.limited.discard(queue)
+
     def has_lanes(self, queue: str) -> bool:
         """Return whether a verb that added tasks to the queue told that its tags have lanes."""
         if self._runner.told:

@@ -82,6 +82,8 @@ class StatementRunner:
         self._readers: dict[Statement, _Reader] = {}
         self.told: list[str] = []
         """What the schema's `tell` told with the answers: JSON texts, for a session to take."""
+        self.limited: set[str] = set()
+        """Queues that had limits or priorities at their last lease: their calls take no fast path."""
 
     def call(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Run a statement and return its rows."""

@@ -118,13 +118,14 @@ BEGIN
                 SELECT l.kind, nullif(l.tag, '') INTO lane_kind, lane_tag FROM towline.lanes AS l
                 WHERE l.queue = q.id AND l.head IS NOT NULL ORDER BY l.head, l.place LIMIT 1;
             ELSIF tag_filter = 2 THEN
-                SELECT l.kind, nullif(l.tag, '') INTO lane_kind, lane_tag FROM towline.lanes AS l
-                WHERE l.queue = q.id AND l.kind = 1 AND l.tag = '' AND l.head IS NOT NULL;
+                SELECT l.kind, NULL INTO lane_kind, lane_tag FROM (
+                    SELECT * FROM towline.lanes AS each WHERE each.queue = q.id AND each.kind = 1 AND each.tag = '' OFFSET 0
+                ) AS l WHERE l.head IS NOT NULL;
             ELSE
                 SELECT l.kind, l.tag INTO lane_kind, lane_tag FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
                     SELECT * FROM towline.lanes AS each
-                    WHERE each.queue = q.id AND each.kind = 2 AND each.tag = w.tag AND each.head IS NOT NULL
-                ) AS l ORDER BY l.head, l.place LIMIT 1;
+                    WHERE each.queue = q.id AND each.kind = 2 AND each.tag = w.tag OFFSET 0
+                ) AS l WHERE l.head IS NOT NULL ORDER BY l.head, l.place LIMIT 1;
             END IF;
             EXIT WHEN NOT FOUND;
         END IF;
@@ -242,12 +243,16 @@ BEGIN
     FROM leased AS l ORDER BY l.number;
 END $$;
 
--- Take the tokens of leases that were granted, and update the lanes of their tags.
+-- Count leases that were granted, take their tokens, and update the lanes of their tags.
 CREATE FUNCTION take_tokens(q towline.queues, slot int8, now int8, of_tags text[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF towline.has_lanes(q) THEN
-        PERFORM towline.count_admitted(q.id, slot, now, of_tags, '{-1}');
-    END IF;
+    INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, admitted, changed_at)
+    SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN t.tag ELSE '' END, -count(*), count(*), count(*),
+        CASE WHEN towline.has_lanes(q) AND k.kind <> 1 THEN -count(*) ELSE 0 END, now
+    FROM unnest(of_tags) AS t (tag) CROSS JOIN unnest(towline.kinds_of(t.tag)) AS k (kind) GROUP BY 2, 4
+    ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
+        ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, leases = c.leases + excluded.leases,
+        admitted = c.admitted + excluded.admitted, changed_at = excluded.changed_at;
     IF q.token_us IS NOT NULL OR q.tag_token_us IS NOT NULL THEN
         INSERT INTO towline.lanes AS l (queue, kind, tag, full_at)
         SELECT q.id, 0, '', now + cardinality(of_tags) * q.token_us WHERE q.token_us IS NOT NULL

@@ -163,8 +163,6 @@ BEGIN
             PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, NULL);
             PERFORM towline.update_lanes(q, free_slot, now, gone_tags, gone);
             gone := 0;
-            gone_tags := NULL;
-            is_plain := false;
         END IF;
     END IF;
 
@@ -286,7 +284,12 @@ BEGIN
         END IF;
     END IF;
 
-    IF gone > 0 OR taken > 0 THEN
+    IF is_limited THEN
+        flags := flags | 8;
+        IF taken > 0 THEN
+            PERFORM towline.take_tokens(q, free_slot, now, picked_tags);
+        END IF;
+    ELSIF gone > 0 OR taken > 0 THEN
         IF is_plain THEN
             UPDATE towline.counts AS c SET
                 ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
@@ -303,9 +306,6 @@ BEGIN
             END IF;
         ELSE
             PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, picked_tags);
-        END IF;
-        IF is_limited AND taken > 0 THEN
-            PERFORM towline.take_tokens(q, free_slot, now, picked_tags);
         END IF;
     END IF;
     IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
@@ -556,8 +556,9 @@ BEGIN
                 t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[],
                 NULL::text;
         PERFORM towline.count_tasks(q.id, slot, task.tag, now, ready => 1, delayed => -1);
-        PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
-        IF q.is_limited THEN
+        IF NOT q.is_limited THEN
+            PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
+        ELSE
             IF task.tag IS NOT NULL AND towline.has_lanes(q) THEN
                 PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{1}');  -- which `take_tokens` ends
             END IF;
