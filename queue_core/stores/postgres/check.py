@@ -79,7 +79,7 @@ _INVARIANTS = (
         "task {} was admitted by a lane that its tag has not",
         """
         SELECT t.id FROM towline.tasks AS t JOIN towline.queues AS q ON q.id = t.queue
-        WHERE t.state > 3 AND (t.tag IS NULL OR NOT towline.has_lanes(q))
+        WHERE t.state > 3 AND (t.tag IS NULL OR NOT q.has_lanes)
         """,
     ),
     (

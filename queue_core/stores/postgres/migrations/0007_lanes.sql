@@ -18,7 +18,12 @@ ALTER TABLE queues
     ADD COLUMN tag_max int4,
     ADD COLUMN tag_token_us int8,
     ADD COLUMN tag_burst int4,
-    ADD COLUMN is_fair boolean NOT NULL DEFAULT false;
+    ADD COLUMN is_fair boolean NOT NULL DEFAULT false,
+    ADD COLUMN has_lanes boolean NOT NULL GENERATED ALWAYS AS (tag_max IS NOT NULL OR tag_token_us IS NOT NULL) STORED,
+    -- Whether a lease must hold the lanes.
+    ADD COLUMN leases_alone boolean NOT NULL GENERATED ALWAYS AS (
+        is_fair OR tag_token_us IS NOT NULL OR max_in_flight IS NOT NULL OR token_us IS NOT NULL
+    ) STORED;
 
 -- NULL: 0. It comes last, so that nothing of a plain task moves.
 ALTER TABLE tasks ADD COLUMN priority int2;
@@ -62,18 +67,6 @@ CREATE TABLE lane_notes (
     autovacuum_vacuum_cost_delay = 0
 );
 CREATE INDEX lane_notes_of_queue ON lane_notes (queue);
-
--- Return whether a queue's tags have lanes.
-CREATE FUNCTION has_lanes(q towline.queues) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN q.tag_max IS NOT NULL OR q.tag_token_us IS NOT NULL;
-END $$;
-
--- Return whether a lease must hold the queue's lanes.
-CREATE FUNCTION leases_hold_lanes(q towline.queues) RETURNS bool LANGUAGE plpgsql IMMUTABLE AS $$
-BEGIN
-    RETURN q.is_fair OR q.tag_token_us IS NOT NULL OR q.max_in_flight IS NOT NULL OR q.token_us IS NOT NULL;
-END $$;
 
 -- Hold a queue's lanes until this transaction ends, and return true; false if another one holds them and this one has
 -- written anything, and so may hold what that one waits for.
@@ -190,12 +183,25 @@ BEGIN
     RETURN total;
 END $$;
 
+-- Return the counters of a lane, summed over the slots: see `sum_counts`.
+CREATE FUNCTION lane_counts(queue_id int4, of_tag text, OUT ready int8, OUT leased int8, OUT admitted int8)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT coalesce(sum(c.ready), 0), coalesce(sum(c.leased), 0), coalesce(sum(c.admitted), 0)
+    INTO ready, leased, admitted
+    FROM towline.counts AS c
+    WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = of_tag AND c.slot >= coalesce((
+        SELECT b.slot FROM towline.counts AS b
+        WHERE b.queue = queue_id AND b.kind = 2 AND b.tag = of_tag AND b.slot % 32 = 0 ORDER BY b.slot DESC LIMIT 1
+    ), 0);
+END $$;
+
 -- Let the lane of a tag admit what it has room for (`admission.lane_change`), and find when time next opens it. Return how
 -- many it admitted, less those that it holds again, which the caller counts. The lanes are held.
 CREATE FUNCTION update_lane(q towline.queues, now int8, of_tag text, OUT change int8, OUT came int8)
 LANGUAGE plpgsql AS $$
 DECLARE
-    sums towline.counts := towline.sum_counts(q.id, ARRAY[of_tag]);
+    sums record := towline.lane_counts(q.id, of_tag);
     held int8 := sums.ready - sums.admitted;
     ready int8 := sums.admitted;
     places CONSTANT int8 := greatest(0, coalesce(q.tag_max - sums.leased, 1000000));
@@ -242,7 +248,7 @@ END $$;
 CREATE FUNCTION first_ready(q towline.queues, of_tag text, but tid[], OUT head int2, OUT eta int8, OUT id int8, OUT place tid)
 LANGUAGE plpgsql AS $$
 BEGIN
-    IF of_tag IS NOT NULL AND towline.has_lanes(q) THEN
+    IF of_tag IS NOT NULL AND q.has_lanes THEN
         SELECT t.state - 13, t.eta, t.id, t.ctid INTO head, eta, id, place FROM towline.tasks AS t
         WHERE t.queue = q.id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3 AND t.ctid <> ALL (but)
         ORDER BY t.state, t.eta, t.id LIMIT 1;
@@ -304,14 +310,27 @@ DECLARE
     changed_tags text[];
     changes int8[];
     admitted json;
+    one record;
 BEGIN
     IF current_setting('towline_lanes.defers', true) = 'on' THEN
         RETURN;  -- the verb does it at its end
     END IF;
-    IF of_tags <> '{}' AND (q.is_fair OR towline.has_lanes(q)) THEN
+    IF of_tags <> '{}' AND (q.is_fair OR q.has_lanes) THEN
         -- A caller's own transaction may last.
         IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND towline.hold_lanes(q.id) THEN
-            IF towline.has_lanes(q) THEN
+            IF q.has_lanes AND cardinality(of_tags) = 1 THEN
+                IF of_tags[1] IS NOT NULL THEN
+                    one := towline.update_lane(q, now, of_tags[1]);
+                    IF one.change <> 0 THEN
+                        PERFORM towline.count_admitted(q.id, slot, now, of_tags, ARRAY[one.change]);
+                    END IF;
+                    IF one.came > 0 THEN
+                        PERFORM towline.tell(
+                            json_build_array('admitted', json_build_array(json_build_array(q.name, of_tags[1], one.came)))
+                        );
+                    END IF;
+                END IF;
+            ELSIF q.has_lanes THEN
                 SELECT array_agg(o.tag) FILTER (WHERE l.change <> 0), array_agg(l.change) FILTER (WHERE l.change <> 0),
                     json_agg(json_build_array(q.name, o.tag, l.came)) FILTER (WHERE l.came > 0)
                 INTO changed_tags, changes, admitted
@@ -348,7 +367,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     due text[] := of_tags;
 BEGIN
-    IF q.is_fair OR towline.has_lanes(q) THEN
+    IF q.is_fair OR q.has_lanes THEN
         IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND (
                 EXISTS (SELECT FROM towline.lane_notes AS n WHERE n.queue = q.id)
                 OR EXISTS (SELECT FROM towline.lanes AS l WHERE l.queue = q.id AND l.opens_at <= now)

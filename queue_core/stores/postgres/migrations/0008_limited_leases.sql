@@ -5,7 +5,7 @@
 CREATE FUNCTION leasable(q towline.queues, tag_filter int2, tags text[], most int4, end_eta int8, end_id int8)
 RETURNS TABLE (state int2, eta int8, id int8, tag text, head int2) LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    in_lanes CONSTANT bool := towline.has_lanes(q);
+    in_lanes CONSTANT bool := q.has_lanes;
 BEGIN
     IF tag_filter = 0 AND NOT in_lanes THEN
         RETURN QUERY SELECT a.*, a.state FROM (
@@ -69,6 +69,25 @@ DECLARE
     locked_tags text[];
     missing int4 := wanted;
 BEGIN
+    -- Nearly always one index has them all.
+    IF tag_filter = 0 AND q.has_lanes AND NOT EXISTS (
+        SELECT FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag IS NULL AND t.state + 0 = 0
+    ) AND (NOT q.has_priorities OR NOT EXISTS (
+        SELECT FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag IS NULL AND t.state + 0 < 0
+    )) THEN
+        SELECT array_agg(p.ctid), array_agg(p.tag) INTO places, picked_tags FROM (
+            SELECT t.ctid, t.tag FROM towline.tasks AS t WHERE t.queue = q.id AND t.state > 3
+            ORDER BY t.state, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+        ) AS p;
+        RETURN;
+    ELSIF tag_filter = 1 AND q.has_lanes AND cardinality(tags) = 1 THEN
+        SELECT array_agg(p.ctid), array_agg(p.tag) INTO places, picked_tags FROM (
+            SELECT t.ctid, t.tag FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.tag = tags[1] AND t.state > 3 AND t.state + 0 > 3
+            ORDER BY t.state, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+        ) AS p;
+        RETURN;
+    END IF;
     places := '{}';
     picked_tags := '{}';
     LOOP
@@ -186,7 +205,7 @@ DECLARE
     first record;
     got record;
 BEGIN
-    is_busy := towline.leases_hold_lanes(q) AND NOT towline.hold_lanes(q.id);
+    is_busy := q.leases_alone AND NOT towline.hold_lanes(q.id);
     IF is_busy THEN
         RETURN;
     END IF;
@@ -248,7 +267,7 @@ CREATE FUNCTION take_tokens(q towline.queues, slot int8, now int8, of_tags text[
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, admitted, changed_at)
     SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN t.tag ELSE '' END, -count(*), count(*), count(*),
-        CASE WHEN towline.has_lanes(q) AND k.kind <> 1 THEN -count(*) ELSE 0 END, now
+        CASE WHEN q.has_lanes AND k.kind <> 1 THEN -count(*) ELSE 0 END, now
     FROM unnest(of_tags) AS t (tag) CROSS JOIN unnest(towline.kinds_of(t.tag)) AS k (kind) GROUP BY 2, 4
     ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
         ready = c.ready + excluded.ready, leased = c.leased + excluded.leased, leases = c.leases + excluded.leases,
@@ -269,16 +288,16 @@ END $$;
 -- Return whether limits let a delayed task be leased, and make room for it (`admission.has_room_for_one`).
 CREATE FUNCTION make_room_for(q towline.queues, slot int8, now int8, task towline.tasks) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
-    sums towline.counts;
+    sums record;
 BEGIN
     IF NOT q.is_limited THEN
         RETURN true;
     ELSIF NOT towline.hold_lanes(q.id) OR towline.room_of(q, now) < 1 THEN
         RETURN false;
-    ELSIF task.tag IS NULL OR NOT towline.has_lanes(q) THEN
+    ELSIF task.tag IS NULL OR NOT q.has_lanes THEN
         RETURN true;
     END IF;
-    sums := towline.sum_counts(q.id, ARRAY[task.tag]);
+    sums := towline.lane_counts(q.id, task.tag);
     IF q.tag_token_us IS NOT NULL AND sums.admitted >= towline.tokens(q.tag_token_us, q.tag_burst, (
             SELECT l.full_at FROM towline.lanes AS l WHERE l.queue = q.id AND l.kind = 2 AND l.tag = task.tag
         ), now)
@@ -309,7 +328,7 @@ DECLARE
     low_etas int8[];
 BEGIN
     SELECT * INTO STRICT q FROM towline.queues AS each WHERE each.name = queue_name;
-    had_lanes := towline.has_lanes(q);
+    had_lanes := q.has_lanes;
     UPDATE towline.queues AS e SET
         max_in_flight = new_max, token_us = new_token_us, burst = new_burst, tag_max = new_tag_max,
         tag_token_us = new_tag_token_us, tag_burst = new_tag_burst, is_fair = new_is_fair,
@@ -317,7 +336,7 @@ BEGIN
             OR num_nonnulls(new_max, new_token_us, new_tag_max, new_tag_token_us) > 0
     WHERE e.id = q.id RETURNING * INTO q;
     slot := towline.count_slot(q.id);
-    IF had_lanes AND NOT towline.has_lanes(q) THEN
+    IF had_lanes AND NOT q.has_lanes THEN
         WITH free AS (
             UPDATE towline.tasks AS t SET state = t.state - 13 WHERE t.queue = q.id AND t.state > 3
             RETURNING t.tag, t.eta
@@ -354,7 +373,7 @@ END $$;
 CREATE FUNCTION ready_etas(q towline.queues, tags text[], most int4, is_last bool) RETURNS TABLE (eta int8, id int8, tag text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    in_lanes CONSTANT bool := towline.has_lanes(q);
+    in_lanes CONSTANT bool := q.has_lanes;
     direction CONSTANT text := CASE WHEN is_last THEN 'DESC' ELSE 'ASC' END;
     plain CONSTANT int4[] := CASE WHEN q.has_priorities THEN '{0,-1,-2,-3,-4,-5,-6,-7,-8,-9}' ELSE '{0}' END;
     lane CONSTANT int4[] := CASE WHEN q.has_priorities THEN '{4,5,6,7,8,9,10,11,12,13}' ELSE '{13}' END;

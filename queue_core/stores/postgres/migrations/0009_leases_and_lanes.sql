@@ -113,7 +113,7 @@ BEGIN
 
     IF is_limited THEN
         SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
-        IF wanted > 0 AND flags = 0 AND towline.leases_hold_lanes(q) THEN
+        IF wanted > 0 AND flags = 0 AND q.leases_alone THEN
             PERFORM towline.hold_lanes(queue_id);  -- before anything is written, or it would not wait
         END IF;
     END IF;
@@ -161,7 +161,9 @@ BEGIN
         END IF;
         IF is_limited AND gone > 0 THEN
             PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, NULL);
-            PERFORM towline.update_lanes(q, free_slot, now, gone_tags, gone);
+            PERFORM towline.update_lanes(
+                q, free_slot, now, CASE gone WHEN 1 THEN ARRAY[one] ELSE gone_tags END, gone
+            );
             gone := 0;
         END IF;
     END IF;
@@ -184,7 +186,9 @@ BEGIN
         );
         IF is_limited THEN
             IF NOT is_due THEN
-                PERFORM towline.update_due_lanes(q, free_slot, now, '{}', 0);
+                IF q.has_lanes OR q.is_fair THEN
+                    PERFORM towline.update_due_lanes(q, free_slot, now, '{}', 0);
+                END IF;
             END IF;
             IF NOT is_paused THEN
                 SELECT * INTO got FROM towline.pick_limited(
@@ -261,7 +265,7 @@ BEGIN
             IF end_at < low_ceiling THEN
                 PERFORM towline.lower_floors(queue_id, '{2}', '{NULL}', ARRAY[end_at]);
             END IF;
-            IF is_limited THEN
+            IF is_limited AND cardinality(picked) > 1 THEN
                 RETURN QUERY SELECT * FROM towline.lease_in_order(picked, now, end_at, worker_name);
                 flags := flags | 4;
             ELSE
@@ -559,7 +563,7 @@ BEGIN
         IF NOT q.is_limited THEN
             PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
         ELSE
-            IF task.tag IS NOT NULL AND towline.has_lanes(q) THEN
+            IF task.tag IS NOT NULL AND q.has_lanes THEN
                 PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{1}');  -- which `take_tokens` ends
             END IF;
             PERFORM towline.take_tokens(q, slot, now, ARRAY[task.tag]);

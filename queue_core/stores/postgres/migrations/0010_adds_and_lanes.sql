@@ -9,7 +9,7 @@ DROP FUNCTION hand_over;
 -- Update the lanes of tags of which tasks were added. The client must know that they may wait for their lanes.
 CREATE FUNCTION update_added(q towline.queues, now int8, of_tags text[], total int4) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF towline.has_lanes(q) THEN
+    IF q.has_lanes THEN
         PERFORM towline.tell(json_build_array('lanes', q.name));
     END IF;
     IF total > 0 THEN
@@ -375,7 +375,7 @@ BEGIN
         ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
             ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed, changed_at = excluded.changed_at
     )
-    SELECT json_agg(json_build_array(r.tag, r.total)) FILTER (WHERE r.tag IS NULL OR NOT towline.has_lanes(q)),
+    SELECT json_agg(json_build_array(r.tag, r.total)) FILTER (WHERE r.tag IS NULL OR NOT q.has_lanes),
         array_agg(r.tag), array_agg(r.eta)
     INTO ripe_tags, low_tags, low_etas
     FROM (SELECT ripe.tag, count(*) AS total, min(ripe.eta) AS eta FROM ripe GROUP BY ripe.tag) AS r;

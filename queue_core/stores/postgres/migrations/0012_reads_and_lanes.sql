@@ -147,7 +147,7 @@ END $$;
 CREATE OR REPLACE FUNCTION settled_state(task towline.tasks, q towline.queues, now int8) RETURNS int2 LANGUAGE sql STABLE AS $$
     SELECT CASE
         WHEN task.state > 3 THEN 0
-        WHEN task.state <= 0 AND task.tag IS NOT NULL AND towline.has_lanes(q) THEN 4
+        WHEN task.state <= 0 AND task.tag IS NOT NULL AND q.has_lanes THEN 4
         WHEN task.state <= 0 THEN 0
         WHEN task.state NOT IN (1, 2) OR task.eta > now THEN task.state
         WHEN task.state = 1 OR (task.leases >= coalesce(task.max_leases, q.max_leases)) IS NOT TRUE THEN 0
@@ -230,7 +230,7 @@ BEGIN
     sums := towline.sum_counts(q.id, tags);
     ready := sums.ready;
     held := 0;
-    IF towline.has_lanes(q) AND (tags IS NULL OR tags <> '{}') THEN
+    IF q.has_lanes AND (tags IS NULL OR tags <> '{}') THEN
         held := sums.ready - sums.admitted
             - CASE WHEN tags IS NULL THEN (towline.sum_counts(q.id, '{}')).ready ELSE 0 END;
         ready := ready - held;
