@@ -43,10 +43,10 @@ _PEEK = Statement(
     f"SELECT {TASK_COLUMNS}, coalesce(substr(t.payload, 1, $8), '') FROM towline.peek($1, $2, $3, $4, $5, $6, $7) AS t",  # noqa: S608
     (pack.text, pack.texts, pack.int2s, pack.texts, pack.int8, pack.int4, pack.int8, pack.int4),
 )
-_STATS = Statement("towline_stats", "SELECT * FROM towline.stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
+_STATS = Statement("towline_stats", "SELECT * FROM towline.queue_stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
 _TAG_STATS = Statement(
     "towline_tag_stats",
-    "SELECT * FROM towline.tag_stats($1, $2, $3, $4)",
+    "SELECT * FROM towline.stats_of_tags($1, $2, $3, $4)",
     (pack.text, pack.text, pack.int4, pack.int8),
 )
 _WAITING = Statement(

@@ -385,7 +385,7 @@ CREATE FUNCTION restore(
     queue_name text, now int8, states int2[], etas int8[], ready_ats int8[], added_ats int8[], leased_ats int8[],
     leases int4[], tags text[], names text[], workers text[], reasons text[], spents text[], payloads bytea[],
     bounds int4[], headers text[], attempts text[], progresses text[], checkpoints bytea[],
-    priorities int2[],
+    priorities int2[] DEFAULT NULL,
     OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE

@@ -1,9 +1,4 @@
--- Counters and reads with lanes: see `0007_lanes.sql`.
-
-DROP FUNCTION stats;
-DROP FUNCTION tag_stats;
-DROP FUNCTION current_stats;
-DROP FUNCTION next_eta;
+-- Counters and reads with lanes: see `0007_lanes.sql`. Programs from before call functions of other names.
 
 -- Return the counters of a queue, or of some of its tags (empty: of the untagged), summed over the slots from the
 -- newest sum on.
@@ -215,7 +210,7 @@ BEGIN
 END $$;
 
 -- Return the counters of a queue or of some tags, and the tasks that came due since.
-CREATE FUNCTION current_stats(
+CREATE FUNCTION current_counts(
     q towline.queues, tags text[], now int8, OUT ready int8, OUT delayed int8, OUT leased int8, OUT dead int8,
     OUT oldest int8, OUT added int8, OUT leases int8, OUT deleted int8, OUT released int8, OUT expired int8,
     OUT died int8, OUT held int8
@@ -271,7 +266,7 @@ BEGIN
 END $$;
 
 -- Return the statistics of a queue; no row: there is none.
-CREATE FUNCTION stats(queue_name text, tags text[], now int8) RETURNS TABLE (
+CREATE FUNCTION queue_stats(queue_name text, tags text[], now int8) RETURNS TABLE (
     paused bool, ready int8, delayed int8, leased int8, dead int8, oldest int8, added int8, leases int8, deleted int8,
     released int8, expired int8, died int8, held int8, room int8
 ) LANGUAGE plpgsql STABLE AS $$
@@ -280,12 +275,12 @@ DECLARE
 BEGIN
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF FOUND THEN
-        RETURN QUERY SELECT q.paused OR q.moved_to <> '', s.*, towline.shown_room(q, now) FROM towline.current_stats(q, tags, now) AS s;
+        RETURN QUERY SELECT q.paused OR q.moved_to <> '', s.*, towline.shown_room(q, now) FROM towline.current_counts(q, tags, now) AS s;
     END IF;
 END $$;
 
 -- Return the statistics of tags, a page of them; the untagged come first when `after` is NULL.
-CREATE FUNCTION tag_stats(queue_name text, after text, most int4, now int8) RETURNS TABLE (
+CREATE FUNCTION stats_of_tags(queue_name text, after text, most int4, now int8) RETURNS TABLE (
     tag text, paused bool, ready int8, delayed int8, leased int8, dead int8, oldest int8, added int8, leases int8,
     deleted int8, released int8, expired int8, died int8, held int8, room int8
 ) LANGUAGE plpgsql STABLE AS $$
@@ -304,7 +299,7 @@ BEGIN
             WHERE c.queue = q.id AND c.kind = 2 AND c.tag > coalesce(after, '') ORDER BY c.tag LIMIT most
         ) LIMIT most
     ) AS listed
-    CROSS JOIN LATERAL towline.current_stats(
+    CROSS JOIN LATERAL towline.current_counts(
         q, CASE WHEN listed.tag IS NULL THEN '{}'::text[] ELSE ARRAY[listed.tag] END, now
     ) AS s;
 END $$;
@@ -341,7 +336,7 @@ BEGIN
         END IF;
         tags := CASE WHEN one.tag IS NULL THEN '{}'::text[] ELSE ARRAY[one.tag] END;
     END IF;
-    ready := (SELECT s.ready FROM towline.current_stats(q, tags, now) AS s);
+    ready := (SELECT s.ready FROM towline.current_counts(q, tags, now) AS s);
     IF ready > 0 THEN
         stored := ARRAY(SELECT h.eta FROM towline.ready_heads(q.id, tags, head) AS h ORDER BY h.eta);
         due := ARRAY(SELECT d.eta FROM towline.due_heads(q, tags, head, now) AS d ORDER BY d.eta);
@@ -471,7 +466,8 @@ BEGIN
             -- What the floors need; those that are called by others have the settings of these.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}',
-                '{propose_floors, raise_floors, end_floors, set_limits, open_lanes}')
+                '{propose_floors, raise_floors, end_floors, set_limits, open_lanes, queue_stats,
+                stats_of_tags}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)
         WHERE p.pronamespace = current_schema()::regnamespace
