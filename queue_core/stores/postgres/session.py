@@ -73,7 +73,7 @@ class PostgresSession:
         self.is_answered = False
         """Return whether the call took effect before, or its repeat was answered."""
         self._runner = runner
-        runner.told.clear()  # by a transaction that nobody asked what it admitted
+        runner.news.clear()  # by a transaction that nobody asked what it admitted
         self._with_lanes: set[str] = set()
         self.admitted: list[tuple[str, str | None, int]] = []
         self._autocommit = autocommit
@@ -174,15 +174,15 @@ class PostgresSession:
         key = (queue, tag)
         self.ready[key] = self.ready.get(key, 0) + number
 
-    def _read_told(self) -> None:
+    def _read_news(self) -> None:
         """Sort what the schema's `tell` told with the answers so far."""
-        for text in self._runner.told:
+        for text in self._runner.news:
             kind, what = json.loads(text)
             if kind == "lanes":
                 self._with_lanes.add(what)
             else:
                 self.admitted += [(queue, tag, number) for queue, tag, number in what]
-        self._runner.told.clear()
+        self._runner.news.clear()
 
     def is_limited(self, queue: str) -> bool:
         """Return whether a queue is known to have limits or priorities; the schema's fast paths do nothing for it."""
@@ -197,14 +197,14 @@ class PostgresSession:
 
     def has_lanes(self, queue: str) -> bool:
         """Return whether a verb that added tasks to the queue told that its tags have lanes."""
-        if self._runner.told:
-            self._read_told()
+        if self._runner.news:
+            self._read_news()
         return queue in self._with_lanes
 
     def take_admitted(self) -> list[tuple[str, str | None, int]]:
         """Return, once, the tags of tasks that limits alone let be leased, and how many."""
-        if self._runner.told:
-            self._read_told()
+        if self._runner.news:
+            self._read_news()
         admitted, self.admitted = self.admitted, []
         return admitted
 

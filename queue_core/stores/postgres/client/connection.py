@@ -180,7 +180,7 @@ def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnectio
 
     def note(notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == TOLD:
-            runner.told.append(notice.message_primary or "")
+            runner.news.append(notice.message_primary or "")
 
     driver.add_notice_handler(note)
     return PostgresConnection(driver, life, is_pooled, runner, schema=schema)

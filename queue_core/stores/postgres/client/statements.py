@@ -80,7 +80,7 @@ class StatementRunner:
         self._schema = schema
         self._keeps_statements = keeps_statements
         self._readers: dict[Statement, _Reader] = {}
-        self.told: list[str] = []
+        self.news: list[str] = []
         """What the schema's `tell` told with the answers: JSON texts, for a session to take."""
         self.limited: set[str] = set()
         """Queues that had limits or priorities at their last lease: their calls take no fast path."""
