@@ -37,8 +37,6 @@ SETTINGS: Mapping[str, str] = {
     # Wake-ups and counters rely on each statement seeing all commits before it.
     "default_transaction_isolation": ISOLATION,
     "jit": "off",
-    # A caller's own transaction has none of these: it may last, so it must not hold the lanes of a queue.
-    "towline_lanes.own": "on",
 }
 
 _HANDSHAKE = """

@@ -45,6 +45,8 @@ class Statement:
 BEGIN = Statement("towline_begin", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 RELAX = Statement("towline_relax", "SET LOCAL synchronous_commit TO off")
 SNAPSHOT = Statement("towline_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+CALLERS = Statement("towline_callers", "SELECT set_config('towline_lanes.is_callers', 'on', true)")
+"""Mark a caller's own transaction: it may last, so it must not hold the lanes of a queue."""
 COMMIT = Statement("towline_commit", "COMMIT")
 ROLLBACK = Statement("towline_rollback", "ROLLBACK")
 

@@ -317,7 +317,7 @@ BEGIN
     END IF;
     IF of_tags <> '{}' AND (q.is_fair OR q.has_lanes) THEN
         -- A caller's own transaction may last.
-        IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND towline.hold_lanes(q.id) THEN
+        IF coalesce(current_setting('towline_lanes.is_callers', true), '') <> 'on' AND towline.hold_lanes(q.id) THEN
             IF q.has_lanes AND cardinality(of_tags) = 1 THEN
                 IF of_tags[1] IS NOT NULL THEN
                     one := towline.update_lane(q, now, of_tags[1]);
@@ -368,7 +368,7 @@ DECLARE
     due text[] := of_tags;
 BEGIN
     IF q.is_fair OR q.has_lanes THEN
-        IF coalesce(current_setting('towline_lanes.own', true) = 'on', false) AND (
+        IF coalesce(current_setting('towline_lanes.is_callers', true), '') <> 'on' AND (
                 EXISTS (SELECT FROM towline.lane_notes AS n WHERE n.queue = q.id)
                 OR EXISTS (SELECT FROM towline.lanes AS l WHERE l.queue = q.id AND l.opens_at <= now)
             ) AND towline.hold_lanes(q.id)
