@@ -115,7 +115,8 @@ DECLARE
     etas int8[];
 BEGIN
     SELECT array_agg(l.ctid) INTO chosen FROM (
-        SELECT t.ctid FROM towline.tasks AS t WHERE t.queue = queue_id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
+        SELECT t.ctid FROM towline.tasks AS t
+        WHERE t.queue = queue_id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
         ORDER BY t.state DESC, t.eta DESC, t.id DESC LIMIT number FOR UPDATE SKIP LOCKED
     ) AS l;
     IF chosen IS NULL THEN
@@ -140,7 +141,8 @@ DECLARE
 BEGIN
     IF q.has_priorities THEN
         SELECT array_agg(l.ctid) INTO urgent FROM (
-            SELECT t.ctid FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
+            SELECT t.ctid FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
             ORDER BY t.state, t.eta, t.id LIMIT number FOR UPDATE SKIP LOCKED
         ) AS l;
     END IF;
@@ -169,11 +171,13 @@ DECLARE
 BEGIN
     LOOP
         first := (
-            SELECT t.state FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
+            SELECT t.state FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
             ORDER BY t.state LIMIT 1
         );
         last := (
-            SELECT t.state FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
+            SELECT t.state FROM towline.tasks AS t
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
             ORDER BY t.state DESC LIMIT 1
         ) - 13;
         EXIT WHEN first IS NULL OR last IS NULL OR last <= first OR towline.hold_again(q.id, of_tag, 1) = 0;
@@ -196,8 +200,8 @@ BEGIN
     ), 0);
 END $$;
 
--- Let the lane of a tag admit what it has room for (`admission.lane_change`), and find when time next opens it. Return how
--- many it admitted, less those that it holds again, which the caller counts. The lanes are held.
+-- Let the lane of a tag admit what it has room for (`admission.lane_change`), and find when time next opens it.
+-- Return how many it admitted, less those that it holds again, which the caller counts. The lanes are held.
 CREATE FUNCTION update_lane(q towline.queues, now int8, of_tag text, OUT change int8, OUT came int8)
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -245,7 +249,9 @@ BEGIN
 END $$;
 
 -- Return the state -p, the eta and the id of the first READY task of a tag, but for some.
-CREATE FUNCTION first_ready(q towline.queues, of_tag text, but tid[], OUT head int2, OUT eta int8, OUT id int8, OUT place tid)
+CREATE FUNCTION first_ready(
+    q towline.queues, of_tag text, but tid[], OUT head int2, OUT eta int8, OUT id int8, OUT place tid
+)
 LANGUAGE plpgsql AS $$
 BEGIN
     IF of_tag IS NOT NULL AND q.has_lanes THEN

@@ -37,7 +37,8 @@ BEGIN
     ELSIF in_lanes THEN
         RETURN QUERY SELECT a.* FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
             SELECT t.state, t.eta, t.id, t.tag, (t.state - 13)::int2 FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = w.tag AND t.state > 3 AND t.state + 0 > 3 ORDER BY t.state, t.eta, t.id LIMIT most
+            WHERE t.queue = q.id AND t.tag = w.tag AND t.state > 3 AND t.state + 0 > 3
+            ORDER BY t.state, t.eta, t.id LIMIT most
         ) AS a ORDER BY 5, 2, 3 LIMIT most;
     ELSE
         RETURN QUERY SELECT a.*, a.state FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
@@ -111,8 +112,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lock tasks for a lease from one tag after the other, as the rotation has it; each goes to its end. The lanes are held.
--- room_bytes, each_bytes, fewest: as of `exchange`.
+-- Lock tasks for a lease from one tag after the other, as the rotation has it; each goes to its end. The lanes are
+-- held. room_bytes, each_bytes, fewest: as of `exchange`.
 CREATE FUNCTION pick_in_rotation(
     q towline.queues, tag_filter int2, tags text[], wanted int4, room_bytes int8, each_bytes int4, fewest int4,
     OUT places tid[], OUT picked_tags text[], OUT next_tag text, OUT is_full bool
@@ -138,7 +139,8 @@ BEGIN
                 WHERE l.queue = q.id AND l.head IS NOT NULL ORDER BY l.head, l.place LIMIT 1;
             ELSIF tag_filter = 2 THEN
                 SELECT l.kind, NULL INTO lane_kind, lane_tag FROM (
-                    SELECT * FROM towline.lanes AS each WHERE each.queue = q.id AND each.kind = 1 AND each.tag = '' OFFSET 0
+                    SELECT * FROM towline.lanes AS each
+                    WHERE each.queue = q.id AND each.kind = 1 AND each.tag = '' OFFSET 0
                 ) AS l WHERE l.head IS NOT NULL;
             ELSE
                 SELECT l.kind, l.tag INTO lane_kind, lane_tag FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
@@ -195,8 +197,8 @@ BEGIN
     INTO places, tags, left_over;
 END $$;
 
--- Lock the tasks of a lease from a queue that has limits, a rotation or priorities. `is_busy`: another transaction holds
--- the lanes, so nothing is leased now.
+-- Lock the tasks of a lease from a queue that has limits, a rotation or priorities. `is_busy`: another transaction
+-- holds the lanes, so nothing is leased now.
 CREATE FUNCTION pick_limited(
     q towline.queues, now int8, tag_filter int2, tags text[], wanted int4, end_eta int8, end_id int8, room_bytes int8,
     each_bytes int4, fewest int4, OUT places tid[], OUT picked_tags text[], OUT left_over text, OUT is_busy bool
@@ -286,7 +288,9 @@ BEGIN
 END $$;
 
 -- Return whether limits let a delayed task be leased, and make room for it (`admission.has_room_for_one`).
-CREATE FUNCTION make_room_for(q towline.queues, slot int8, now int8, task towline.tasks) RETURNS bool LANGUAGE plpgsql AS $$
+CREATE FUNCTION make_room_for(
+    q towline.queues, slot int8, now int8, task towline.tasks
+) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
     sums record;
 BEGIN
@@ -370,7 +374,9 @@ BEGIN
 END $$;
 
 -- Return the etas of READY tasks in their order, the first or the last ones.
-CREATE FUNCTION ready_etas(q towline.queues, tags text[], most int4, is_last bool) RETURNS TABLE (eta int8, id int8, tag text)
+CREATE FUNCTION ready_etas(
+    q towline.queues, tags text[], most int4, is_last bool
+) RETURNS TABLE (eta int8, id int8, tag text)
 LANGUAGE plpgsql STABLE AS $$
 DECLARE
     in_lanes CONSTANT bool := q.has_lanes;
@@ -389,14 +395,18 @@ BEGIN
         parts := ARRAY(SELECT format(part, s.state, direction) FROM unnest(plain) AS s (state));
     ELSIF tags IS NULL OR tags = '{}' THEN
         parts := ARRAY(SELECT format(
-            of_none, CASE s.state WHEN 0 THEN 't.state + 0 = 0' ELSE format('t.state = %1$s AND t.state + 0 = %1$s', s.state) END, direction
+            of_none, CASE s.state WHEN 0 THEN 't.state + 0 = 0'
+                ELSE format('t.state = %1$s AND t.state + 0 = %1$s', s.state) END,
+            direction
         ) FROM unnest(plain) AS s (state));
         IF tags IS NULL THEN
             parts := parts || ARRAY(SELECT format(part, s.state, direction) FROM unnest(lane) AS s (state));
         END IF;
     ELSE
         parts := ARRAY(SELECT format(
-            of_tag, CASE s.state WHEN 0 THEN 'e.state + 0 = 0' ELSE format('e.state = %1$s AND e.state + 0 = %1$s', s.state) END, direction
+            of_tag, CASE s.state WHEN 0 THEN 'e.state + 0 = 0'
+                ELSE format('e.state = %1$s AND e.state + 0 = %1$s', s.state) END,
+            direction
         ) FROM unnest(CASE WHEN in_lanes THEN lane ELSE plain END) AS s (state));
     END IF;
     RETURN QUERY EXECUTE format(
