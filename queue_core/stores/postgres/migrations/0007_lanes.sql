@@ -28,9 +28,11 @@ ALTER TABLE queues
 -- NULL: 0. It comes last, so that nothing of a plain task moves.
 ALTER TABLE tasks ADD COLUMN priority int2;
 
--- Find the urgent and the admitted tasks of a tag in the order in which they are leased. A plain queue has none. As of
--- `tasks_by_tag`, only statements that go by tag say `state + 0` too.
-CREATE INDEX tasks_apart ON tasks (queue, tag, state, eta, id) WHERE state + 0 < 0 OR state + 0 > 3;
+-- Find the ready tasks of a tag, urgent, admitted or neither, in the order in which they are leased. It takes the place
+-- of the index that had those of priority 0 alone, and serves the same statements: see there. A second one would cost
+-- each plain task 5 us.
+DROP INDEX tasks_by_tag;
+CREATE INDEX tasks_by_tag ON tasks (queue, tag, (state + 0), eta, id) WHERE state + 0 < 1 OR state + 0 > 3;
 
 -- `ready` counts the HELD and the READY, `admitted` the READY ones of lanes.
 ALTER TABLE counts ADD COLUMN admitted int8 NOT NULL DEFAULT 0;
@@ -116,8 +118,8 @@ DECLARE
 BEGIN
     SELECT array_agg(l.ctid) INTO chosen FROM (
         SELECT t.ctid FROM towline.tasks AS t
-        WHERE t.queue = queue_id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
-        ORDER BY t.state DESC, t.eta DESC, t.id DESC LIMIT number FOR UPDATE SKIP LOCKED
+        WHERE t.queue = queue_id AND t.tag = of_tag AND t.state + 0 > 3
+        ORDER BY t.state + 0 DESC, t.eta DESC, t.id DESC LIMIT number FOR UPDATE SKIP LOCKED
     ) AS l;
     IF chosen IS NULL THEN
         RETURN 0;
@@ -142,8 +144,8 @@ BEGIN
     IF q.has_priorities THEN
         SELECT array_agg(l.ctid) INTO urgent FROM (
             SELECT t.ctid FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
-            ORDER BY t.state, t.eta, t.id LIMIT number FOR UPDATE SKIP LOCKED
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0
+            ORDER BY t.state + 0, t.eta, t.id LIMIT number FOR UPDATE SKIP LOCKED
         ) AS l;
     END IF;
     IF cardinality(urgent) = number THEN
@@ -172,13 +174,13 @@ BEGIN
     LOOP
         first := (
             SELECT t.state FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0
-            ORDER BY t.state LIMIT 1
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0
+            ORDER BY t.state + 0 LIMIT 1
         );
         last := (
             SELECT t.state FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3
-            ORDER BY t.state DESC LIMIT 1
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 > 3
+            ORDER BY t.state + 0 DESC LIMIT 1
         ) - 13;
         EXIT WHEN first IS NULL OR last IS NULL OR last <= first OR towline.hold_again(q.id, of_tag, 1) = 0;
         EXIT WHEN towline.admit(q, now, of_tag, 1) = 0;
@@ -256,19 +258,19 @@ LANGUAGE plpgsql AS $$
 BEGIN
     IF of_tag IS NOT NULL AND q.has_lanes THEN
         SELECT t.state - 13, t.eta, t.id, t.ctid INTO head, eta, id, place FROM towline.tasks AS t
-        WHERE t.queue = q.id AND t.tag = of_tag AND t.state > 3 AND t.state + 0 > 3 AND t.ctid <> ALL (but)
-        ORDER BY t.state, t.eta, t.id LIMIT 1;
+        WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 > 3 AND t.ctid <> ALL (but)
+        ORDER BY t.state + 0, t.eta, t.id LIMIT 1;
         RETURN;
     END IF;
     IF q.has_priorities THEN
         IF of_tag IS NULL THEN
             SELECT t.state, t.eta, t.id, t.ctid INTO head, eta, id, place FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag IS NULL AND t.state < 0 AND t.state + 0 < 0 AND t.ctid <> ALL (but)
-            ORDER BY t.tag, t.state, t.eta, t.id LIMIT 1;
+            WHERE t.queue = q.id AND t.tag IS NULL AND t.state + 0 < 0 AND t.ctid <> ALL (but)
+            ORDER BY t.tag, t.state + 0, t.eta, t.id LIMIT 1;
         ELSE
             SELECT t.state, t.eta, t.id, t.ctid INTO head, eta, id, place FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = of_tag AND t.state < 0 AND t.state + 0 < 0 AND t.ctid <> ALL (but)
-            ORDER BY t.state, t.eta, t.id LIMIT 1;
+            WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0 AND t.ctid <> ALL (but)
+            ORDER BY t.state + 0, t.eta, t.id LIMIT 1;
         END IF;
         IF FOUND THEN
             RETURN;

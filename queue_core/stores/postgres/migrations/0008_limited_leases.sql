@@ -26,8 +26,8 @@ BEGIN
                 WHERE tag_filter = 0 AND t.queue = q.id AND t.state > 3 ORDER BY t.state, t.eta, t.id LIMIT most
             ) UNION ALL (
                 SELECT t.state, t.eta, t.id, t.tag, t.state FROM towline.tasks AS t
-                WHERE q.has_priorities AND t.queue = q.id AND t.tag IS NULL AND t.state < 0 AND t.state + 0 < 0
-                ORDER BY t.tag, t.state, t.eta, t.id LIMIT most
+                WHERE q.has_priorities AND t.queue = q.id AND t.tag IS NULL AND t.state + 0 < 0
+                ORDER BY t.tag, t.state + 0, t.eta, t.id LIMIT most
             ) UNION ALL (
                 SELECT t.state, t.eta, t.id, t.tag, t.state FROM towline.tasks AS t
                 WHERE t.queue = q.id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
@@ -37,15 +37,15 @@ BEGIN
     ELSIF in_lanes THEN
         RETURN QUERY SELECT a.* FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
             SELECT t.state, t.eta, t.id, t.tag, (t.state - 13)::int2 FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = w.tag AND t.state > 3 AND t.state + 0 > 3
-            ORDER BY t.state, t.eta, t.id LIMIT most
+            WHERE t.queue = q.id AND t.tag = w.tag AND t.state + 0 > 3
+            ORDER BY t.state + 0, t.eta, t.id LIMIT most
         ) AS a ORDER BY 5, 2, 3 LIMIT most;
     ELSE
         RETURN QUERY SELECT a.*, a.state FROM unnest(tags) AS w (tag) CROSS JOIN LATERAL (
             (
                 SELECT t.state, t.eta, t.id, t.tag FROM towline.tasks AS t
-                WHERE q.has_priorities AND t.queue = q.id AND t.tag = w.tag AND t.state < 0 AND t.state + 0 < 0
-                ORDER BY t.state, t.eta, t.id LIMIT most
+                WHERE q.has_priorities AND t.queue = q.id AND t.tag = w.tag AND t.state + 0 < 0
+                ORDER BY t.state + 0, t.eta, t.id LIMIT most
             ) UNION ALL (
                 SELECT t.state, t.eta, t.id, t.tag FROM towline.tasks AS t
                 WHERE t.queue = q.id AND t.tag = w.tag AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
@@ -84,8 +84,8 @@ BEGIN
     ELSIF tag_filter = 1 AND q.has_lanes AND cardinality(tags) = 1 THEN
         SELECT array_agg(p.ctid), array_agg(p.tag) INTO places, picked_tags FROM (
             SELECT t.ctid, t.tag FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = tags[1] AND t.state > 3 AND t.state + 0 > 3
-            ORDER BY t.state, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
+            WHERE t.queue = q.id AND t.tag = tags[1] AND t.state + 0 > 3
+            ORDER BY t.state + 0, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
         ) AS p;
         RETURN;
     END IF;
@@ -396,7 +396,7 @@ BEGIN
     ELSIF tags IS NULL OR tags = '{}' THEN
         parts := ARRAY(SELECT format(
             of_none, CASE s.state WHEN 0 THEN 't.state + 0 = 0'
-                ELSE format('t.state = %1$s AND t.state + 0 = %1$s', s.state) END,
+                ELSE format('t.state + 0 = %s', s.state) END,
             direction
         ) FROM unnest(plain) AS s (state));
         IF tags IS NULL THEN
@@ -405,7 +405,7 @@ BEGIN
     ELSE
         parts := ARRAY(SELECT format(
             of_tag, CASE s.state WHEN 0 THEN 'e.state + 0 = 0'
-                ELSE format('e.state = %1$s AND e.state + 0 = %1$s', s.state) END,
+                ELSE format('e.state + 0 = %s', s.state) END,
             direction
         ) FROM unnest(CASE WHEN in_lanes THEN lane ELSE plain END) AS s (state));
     END IF;
