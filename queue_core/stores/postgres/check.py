@@ -87,7 +87,7 @@ _INVARIANTS = (
         """
         SELECT format('queue %s, tag %L', c.queue, c.tag) FROM towline.counts AS c
         JOIN towline.queues AS q ON q.id = c.queue
-        WHERE c.kind = 2 GROUP BY c.queue, c.tag, q.tag_max
+        WHERE c.kind = 2 AND q.tag_max IS NOT NULL GROUP BY c.queue, c.tag, q.tag_max
         HAVING sum(c.admitted) > greatest(0, q.tag_max - sum(c.leased))
         """,
     ),
