@@ -50,12 +50,24 @@ EXAMPLES = {
 """More where they are quick."""
 
 
+LIMITED: tuple[str, ...] = ("postgresql", "postgresql, floors")
+
+
 @pytest.mark.parametrize("name", OPENED)
 def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
+    run_model(lambda: StoreModel(OPENED[name]), examples=EXAMPLES[name])
+
+
+@pytest.mark.parametrize("name", LIMITED)
+def test_any_sequence_of_verbs_obeys_limits_as_the_reference_does(name: str) -> None:
+    run_model(lambda: LimitedStoreModel(OPENED[name]), examples=EXAMPLES[name] // 2)
+
+
+def run_model(model: Callable[[], StoreModel], *, examples: int) -> None:
     run_state_machine_as_test(
-        lambda: StoreModel(OPENED[name]),
+        model,
         settings=settings(
-            max_examples=EXAMPLES[name],
+            max_examples=examples,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
