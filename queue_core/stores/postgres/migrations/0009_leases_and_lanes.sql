@@ -153,7 +153,8 @@ BEGIN
         IF gone > 0 THEN
             IF texts[:][1:1] <> array_fill(NULL::text, ARRAY[gone, 1]) THEN
                 UPDATE towline.names AS n SET task = NULL, until = now + round(retention_seconds * 1000000)::int8
-                FROM unnest(texts[:][1:1]) AS g (name) WHERE n.queue = queue_id AND n.name = g.name;
+                -- Not joined, or the planner may read all names of the queue.
+                WHERE n.queue = queue_id AND n.name = ANY (texts[:][1:1]);
             END IF;
             gone_tags := texts[:][2:2];
             one := gone_tags[1][1];

@@ -447,6 +447,7 @@ BEGIN
     GET DIAGNOSTICS gone = ROW_COUNT;
     DELETE FROM towline.names AS n WHERE n.queue = queue_id;
     DELETE FROM towline.counts AS c WHERE c.queue = queue_id;
+    DELETE FROM towline.stored AS s WHERE s.queue = queue_id;
     DELETE FROM towline.samples AS s WHERE s.queue = queue_id;
     DELETE FROM towline.trimmed AS t WHERE t.queue = queue_id;
     DELETE FROM towline.floors AS f WHERE f.queue = queue_id;

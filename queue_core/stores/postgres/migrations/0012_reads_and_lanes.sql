@@ -466,8 +466,8 @@ BEGIN
             -- What the floors need; those that are called by others have the settings of these.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}',
-                '{propose_floors, raise_floors, end_floors, set_limits, open_lanes, queue_stats,
-                stats_of_tags}')
+                '{propose_floors, raise_floors, end_floors, stored_bytes, set_limits, open_lanes,
+                queue_stats, stats_of_tags}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)
         WHERE p.pronamespace = current_schema()::regnamespace
