@@ -50,7 +50,11 @@ EXAMPLES = {
 """More where they are quick."""
 
 
-LIMITED: tuple[str, ...] = ("postgresql", "postgresql, floors")
+OF_SEVERAL_VERBS = "sqlite, several verbs a transaction"
+LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    **OPENED,
+    OF_SEVERAL_VERBS: lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
+}
 
 
 @pytest.mark.parametrize("name", OPENED)
@@ -58,9 +62,10 @@ def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: s
     run_model(lambda: StoreModel(OPENED[name]), examples=EXAMPLES[name])
 
 
-@pytest.mark.parametrize("name", LIMITED)
+@pytest.mark.parametrize("name", LIMITED_OPENED)
 def test_any_sequence_of_verbs_obeys_limits_as_the_reference_does(name: str) -> None:
-    run_model(lambda: LimitedStoreModel(OPENED[name]), examples=EXAMPLES[name] // 2)
+    examples = EXAMPLES[name] // 2 if name in EXAMPLES else 40
+    run_model(lambda: LimitedStoreModel(LIMITED_OPENED[name]), examples=examples)
 
 
 def run_model(model: Callable[[], StoreModel], *, examples: int) -> None:
@@ -68,32 +73,6 @@ def run_model(model: Callable[[], StoreModel], *, examples: int) -> None:
         model,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=60,
-            deadline=None,
-            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-        ),
-    )
-
-
-LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
-    **{name: OPENED[name] for name in ("sqlite", "sqlite, two processes", "redis", "redis, every call sent twice")},
-    "sqlite, several verbs a transaction": lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
-}
-LIMITED_EXAMPLES = {
-    "sqlite": 75,
-    "sqlite, two processes": 75,
-    "sqlite, several verbs a transaction": 40,
-    "redis": 60,
-    "redis, every call sent twice": 25,
-}
-
-
-@pytest.mark.parametrize("name", LIMITED_OPENED)
-def test_any_sequence_of_verbs_on_queues_with_limits_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
-    run_state_machine_as_test(
-        lambda: LimitedStoreModel(LIMITED_OPENED[name]),
-        settings=settings(
-            max_examples=LIMITED_EXAMPLES[name],
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
