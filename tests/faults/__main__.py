@@ -43,6 +43,11 @@ SCENARIOS: dict[str, tuple[str, Scenario]] = {
         )
         for store in STORES
     },
+    **{
+        f"limits-{store}": (f"the same on {store}, on queues with limits", partial(kills_on, store, limited=True))
+        for store in STORES
+        if store != "sqlite"
+    },
 }
 ON_HOSTS: dict[str, tuple[str, Scenario]] = {
     f"servers-{store}": (
