@@ -79,16 +79,25 @@ class LaneChange:
     admits: int
 
 
-def lane_change(limits: TagLimits, *, ready: int, leased: int, held: int, full_at: Instant, now: Instant) -> LaneChange:
+def lane_change(
+    limits: TagLimits,
+    *,
+    ready: int,
+    leased: int,
+    held: int,
+    full_at: Instant,
+    now: Instant,
+    limits_changed: bool = False,
+) -> LaneChange:
     """Return how a lane changes after a verb changed its tasks.
 
     More than `max_in_flight` allows are held again: its limit was lowered, or a quarantined task was leased. The rate
-    takes no admission back.
+    takes an admission back only if it is another than before (`limits_changed`).
     """
+    most = lane_room(limits, leased=leased, full_at=full_at, now=now)
     places = MAX_IN_FLIGHT if limits.max_in_flight is None else max(0, limits.max_in_flight - leased)
-    holds = max(0, ready - places)
-    room = lane_room(limits, leased=leased, full_at=full_at, now=now) - (ready - holds)
-    return LaneChange(holds, min(held + holds, max(0, room)))
+    holds = max(0, ready - (most if limits_changed else places))
+    return LaneChange(holds, min(held + holds, max(0, most - (ready - holds))))
 
 
 def lane_room(limits: TagLimits, *, leased: int, full_at: Instant, now: Instant) -> int:

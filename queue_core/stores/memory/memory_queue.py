@@ -49,6 +49,7 @@ class MemoryQueue:
     """Tags of tasks that became leasable by limits alone, and how many, since `Transaction.admitted` was called."""
     _touched: set[str | None] = field(default_factory=set)
     _ended: int = 0
+    _limits_changed: bool = False
 
     def put(self, task: StoredTask) -> None:
         """Store the task as it is now. A task of a lane that becomes READY is held until `update_lanes` admits it."""
@@ -177,12 +178,17 @@ class MemoryQueue:
             for task in self.ready(ANY)[: min(self._ended, self.room(now=now))]:
                 self.admitted.append((task.tag, 1))
         self._ended = 0
+        self._limits_changed = False
 
-    def touch_all(self) -> None:
-        """Update every lane at the end of this verb: its queue has other limits now."""
-        self._touched |= {task.tag for task in self.tasks.values()}
+    def replace_settings(self, spec: QueueSpec, *, now: Instant) -> None:
+        """Replace the settings; other limits of tags hold back or admit tasks at once."""
+        self._limits_changed = spec.per_tag != self.spec.per_tag
+        self.spec = replace(spec, paused=self.spec.paused, moved_to=self.spec.moved_to)
+        states = frozenset(TaskState) if self._limits_changed else {TaskState.HELD}
+        self._touched |= {task.tag for task in self.tasks.values() if task.state in states}
         if not self.spec.per_tag.fair:
             self.rotation.clear()
+        self.update_lanes(now=now)
 
     def _of_tag(self, tag: str, state: TaskState) -> list[StoredTask]:
         found = [task for task in self.tasks.values() if task.tag == tag and task.state is state]
@@ -197,6 +203,7 @@ class MemoryQueue:
             held=len(held),
             full_at=self.full_at.get(tag, NEVER),
             now=now,
+            limits_changed=self._limits_changed,
         )
         for _ in range(change.holds):
             worst = ready.pop()

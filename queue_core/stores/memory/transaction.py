@@ -62,9 +62,7 @@ class MemoryTransaction:
         if known is None:
             self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
             return True
-        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
-        known.touch_all()
-        known.update_lanes(now=now)
+        known.replace_settings(spec, now=now)
         return False
 
     def queue(self, name: str) -> QueueSpec:

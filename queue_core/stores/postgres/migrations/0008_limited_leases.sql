@@ -327,12 +327,13 @@ CREATE FUNCTION set_limits(
 DECLARE
     q towline.queues;
     slot int8;
-    had_lanes bool;
+    old towline.queues;
     low_tags text[];
     low_etas int8[];
+    numbers int8[];
 BEGIN
-    SELECT * INTO STRICT q FROM towline.queues AS each WHERE each.name = queue_name;
-    had_lanes := q.has_lanes;
+    SELECT * INTO STRICT old FROM towline.queues AS each WHERE each.name = queue_name;
+    q := old;
     UPDATE towline.queues AS e SET
         max_in_flight = new_max, token_us = new_token_us, burst = new_burst, tag_max = new_tag_max,
         tag_token_us = new_tag_token_us, tag_burst = new_tag_burst, is_fair = new_is_fair,
@@ -340,7 +341,44 @@ BEGIN
             OR num_nonnulls(new_max, new_token_us, new_tag_max, new_tag_token_us) > 0
     WHERE e.id = q.id RETURNING * INTO q;
     slot := towline.count_slot(q.id);
-    IF had_lanes AND NOT q.has_lanes THEN
+    IF q.has_lanes AND NOT old.has_lanes THEN
+        -- What is ready stays so, in its place, as far as the limits let it.
+        WITH ready AS (
+            UPDATE towline.tasks AS t SET state = t.state + 13
+            WHERE t.queue = q.id AND t.state < 1 AND t.tag IS NOT NULL RETURNING t.tag
+        )
+        SELECT array_agg(r.tag), array_agg(r.number) INTO low_tags, numbers
+        FROM (SELECT ready.tag, count(*) AS number FROM ready GROUP BY ready.tag) AS r;
+        IF low_tags <> '{}' THEN
+            PERFORM towline.count_admitted(q.id, slot, now, low_tags, numbers);
+        END IF;
+    END IF;
+    IF q.has_lanes AND (q.tag_max, q.tag_token_us, q.tag_burst)
+        IS DISTINCT FROM (old.tag_max, old.tag_token_us, old.tag_burst) THEN
+        SELECT array_agg(h.tag), array_agg(-h.number) INTO low_tags, numbers
+        FROM (
+            SELECT s.tag, towline.hold_again(q.id, s.tag, s.surplus) AS number
+            FROM (
+                SELECT c.tag, (c.admitted - greatest(0, least(
+                    coalesce(q.tag_max - c.leased, 1000000),
+                    CASE WHEN q.tag_token_us IS NULL THEN 1000000 ELSE towline.tokens(
+                        q.tag_token_us, q.tag_burst,
+                        (SELECT l.full_at FROM towline.lanes AS l WHERE l.queue = q.id AND l.kind = 2 AND l.tag = c.tag),
+                        now
+                    ) END
+                )))::int8 AS surplus
+                FROM (
+                    SELECT e.tag, sum(e.admitted) AS admitted, sum(e.leased) AS leased
+                    FROM towline.counts AS e WHERE e.queue = q.id AND e.kind = 2 GROUP BY e.tag
+                ) AS c WHERE c.admitted > 0
+            ) AS s WHERE s.surplus > 0
+        ) AS h;
+        IF low_tags <> '{}' THEN
+            PERFORM towline.count_admitted(q.id, slot, now, low_tags, numbers);
+        END IF;
+        low_tags := NULL;
+    END IF;
+    IF old.has_lanes AND NOT q.has_lanes THEN
         WITH free AS (
             UPDATE towline.tasks AS t SET state = t.state - 13 WHERE t.queue = q.id AND t.state > 3
             RETURNING t.tag, t.eta

@@ -165,9 +165,9 @@ local function update_lane(queue, tag)
   local lane, counts = queue.spec.lane or NO_LIMITS, counts_for(queue, TAGGED .. tag)
   local ready, leased, held = counts[READY], counts[LEASED], counts[IN_LANE]
   local places = lane.most and max(0, lane.most - leased) or MOST_IN_FLIGHT
-  local holds = max(0, ready - places)
-  local room = room_of(lane, leased, counts[FULL_AT], queue.now) - (ready - holds)
-  local admits = min(held + holds, max(0, room))
+  local most = room_of(lane, leased, counts[FULL_AT], queue.now)
+  local holds = max(0, ready - (queue.limits_changed and most or places))
+  local admits = min(held + holds, max(0, most - (ready - holds)))
   if holds > 0 or admits > 0 or (held > 0 and ready > 0 and queue.spec.has_priorities) then
     local more, all = rearrange(queue, tag, counts, holds, admits), counts_for(queue, TAGGED)
     for _, row in ipairs({ counts, all }) do
@@ -204,7 +204,7 @@ end
 
 -- Update every lane at the end of the call: the queue has other limits now. `before` is its spec until now.
 function lanes.touch_all(queue, before)
-  queue.touched, queue.ended = { [''] = true }, MOST_TOLD
+  queue.touched, queue.ended, queue.limits_changed = { [''] = true }, MOST_TOLD, true
   local tags = call('ZRANGE', queue.keys.tags, '0', '-1')
   for _, tag in ipairs(tags) do
     queue.touched[tag] = true

@@ -97,12 +97,19 @@ def limits_changed(session: SqliteSession, queue: QueueRow, *, before: QueueSpec
             )
         found = session.connection.execute(_WITH_TASKS, (queue.id,)).fetchall()
     if found:
-        _update(session, queue, {row[0] for row in found}, taken=_NONE_TAKEN, now=now)
+        are_new = before.per_tag != spec.per_tag
+        _update(session, queue, {row[0] for row in found}, taken=_NONE_TAKEN, now=now, limits_changed=are_new)
         session.counts.changed.clear()
 
 
 def _update(
-    session: SqliteSession, queue: QueueRow, tag_ids: Collection[int], *, taken: Mapping[int, int], now: Instant
+    session: SqliteSession,
+    queue: QueueRow,
+    tag_ids: Collection[int],
+    *,
+    taken: Mapping[int, int],
+    now: Instant,
+    limits_changed: bool = False,
 ) -> None:
     spec = queue.spec
     ended = _ended(session, tag_ids) if spec.is_limited else 0
@@ -110,7 +117,8 @@ def _update(
     rows = {lane.tag_id: lane.row for lane in lanes}
     for lane in lanes:
         if lane.tag_id > 0:
-            _update_lane(session, queue, lane, taken=taken.get(lane.tag_id, 0), now=now)
+            number = taken.get(lane.tag_id, 0)
+            _update_lane(session, queue, lane, taken=number, now=now, limits_changed=limits_changed)
     whole = None
     if spec.per_tag.fair or spec.rate is not None:
         before = whole = load_whole(session, queue)
@@ -136,13 +144,21 @@ def _ended(session: SqliteSession, tag_ids: Iterable[int]) -> int:
 # -- a tag's lane -----------------------------------------------------------------------------------------------------
 
 
-def _update_lane(session: SqliteSession, queue: QueueRow, lane: Lane, *, taken: int, now: Instant) -> None:
+def _update_lane(
+    session: SqliteSession, queue: QueueRow, lane: Lane, *, taken: int, now: Instant, limits_changed: bool
+) -> None:
     limits = queue.spec.per_tag
     if taken and limits.rate is not None:
         lane.full_at = limits.rate.full_again_at(lane.full_at, taken=taken, now=now)
     if limits.holds_tasks or lane.held:
         change = lane_change(
-            limits, ready=lane.ready, leased=lane.leased, held=lane.held, full_at=lane.full_at, now=now
+            limits,
+            ready=lane.ready,
+            leased=lane.leased,
+            held=lane.held,
+            full_at=lane.full_at,
+            now=now,
+            limits_changed=limits_changed,
         )
         _change(session, queue, lane, change, now=now)
     if limits.rate is not None:

@@ -1,5 +1,7 @@
 """Every store obeys the limits of queues and tags, exactly; and priorities, and turns."""
 
+from dataclasses import replace
+
 import pytest
 
 from queue_core.admission import Rate, TagLimits
@@ -8,7 +10,7 @@ from queue_core.store import Store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest, Release
 from tests.support.stores.restored_tasks import peek
-from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, grant, lease, names, stats
+from tests.support.stores.task_builders import QUEUE, SPEC, a_queue, add, at, delete, grant, lease, names, stats
 
 TWO_AT_A_TIME = TagLimits(max_in_flight=2)
 
@@ -228,6 +230,25 @@ def test_new_limits_hold_at_once_and_old_ones_no_longer(store: Store) -> None:
     a_queue(store)
     assert (stats(store).ready, stats(store).held) == (2, 0)
     assert len(lease(store, 10)) == 2
+
+
+def test_a_new_rate_holds_what_is_ready_and_what_stays_keeps_its_place(store: Store) -> None:
+    add(store, *named(5, "a"), *named(2, "b"))
+    with store.begin() as transaction:
+        transaction.put_queue(replace(SPEC, per_tag=TagLimits(rate=Rate(1.0, burst=2))), now=at(4))
+    assert (stats(store, now=at(4)).ready, stats(store, now=at(4)).held) == (4, 3)
+    leases = lease(store, 10, now=at(5))
+    assert [(one.name, one.ready_at) for one in leases] == [
+        ("a-1", START),
+        ("a-2", START),
+        ("b-1", START),
+        ("b-2", START),
+    ]
+    with store.begin() as transaction:
+        transaction.expire(QUEUE, limit=10, now=at(9))
+    assert stats(store, now=at(9)).ready == 2
+    a_queue(store, per_tag=TagLimits(rate=Rate(1.0)))
+    assert (stats(store).ready, stats(store).held) == (0, 3)  # the bucket is empty as of START
 
 
 def test_admitted_tasks_are_told_once(store: Store) -> None:
