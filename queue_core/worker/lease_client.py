@@ -146,13 +146,15 @@ class LeaseClient:
         given back.
         """
         held = list(leases)
+        lengths = {lease.token: lease_seconds(lease) or 0.0 for lease in held}  # 0: not known before it is renewed
         for _ in range(MOST_CONFIRMATIONS):
             requested_at, now = self.requested_at, self._lifecycle.clock.monotonic()
-            late = [lease for lease in held if now - requested_at > (lease_seconds(lease) or 0.0) * TRUSTED_SHARE]
+            late = [lease for lease in held if now - requested_at > lengths[lease.token] * TRUSTED_SHARE]
             if not late:
                 return held
             self.requested_at = now
             confirmed = self._confirmed(late, seconds=now - requested_at)
+            lengths.update({token: lengths[token] or UNKNOWN_LEASE_SECONDS for token in confirmed})
             gone = {lease.token for lease in late} - confirmed
             held = [lease for lease in held if lease.token not in gone]
         self._give_back(held, charge="uncounted", failure=TOO_LATE)

@@ -467,8 +467,8 @@ MUTATIONS: Final = (
         "a-renewal-counts-from-its-answer",
         "I2",
         "queue_core/worker/renewals.py",
-        "entry.ends_at = sent_at + seconds ",
-        "entry.ends_at = self._lifecycle.clock.monotonic() + seconds ",
+        "entry.ends_at = entry.sure_until = sent_at + seconds",
+        "entry.ends_at = entry.sure_until = self._lifecycle.clock.monotonic() + seconds",
         ("tests/queue_core/worker/test_renewals.py",),
     ),
     Mutation(

@@ -16,6 +16,7 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import Lease, NewTask, QueueSpec
+from queue_core.verbs import Renewal
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
 from tests.support.commands import Commands
@@ -165,8 +166,9 @@ def test_a_lease_of_unknown_length_is_renewed_at_once() -> None:
             leases, lost = queue.exchange(*arguments, **settings)  # type: ignore[arg-type]
             return [replace(lease, expires_at=after(lease.leased_at, -HOUR_SECONDS)) for lease in leases], lost
 
-        def renew(self, leases: list[str], **settings: object) -> object:
-            asked.append(cast("float", settings["seconds"]))
+        def renew(self, leases: list[str | Renewal], **settings: object) -> object:
+            asked.extend(one.seconds or 0.0 for one in leases if isinstance(one, Renewal))
+            asked.extend([cast("float", settings["seconds"])] if "seconds" in settings else [])
             return queue.renew(leases, **settings)  # type: ignore[arg-type]
 
     app = App()
